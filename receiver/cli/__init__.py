@@ -1,0 +1,1 @@
+"""The command `receiver`: parse, call, print, exit status; one file per command."""

@@ -1,0 +1,102 @@
+"""How a receiver's duplicate detection domain (`dupDetectionDomainId`) is named.
+
+A name is made of one part, or of two joined by ":". Of two, the first is shown with "\\" before each ":" and "\\" in
+it, so that no two pairs of parts make one name. After Apama's documentation of JMS duplicate detection; the escapes,
+and keeping a queue apart from a topic of the same name, are ours: merging two domains loses messages, splitting one
+doesn't.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from receiver.errors import SettingsError
+
+__all__ = ["Channel", "DomainKey", "destination_name", "domain_key"]
+
+_LOGGED_DESTINATION = re.compile(r"(Queue|Topic)<(.*)>", re.DOTALL)
+_LOOKS_LIKE_DESTINATION = re.compile(r"\\*(?:queue|topic)://")
+_TOPIC = "topic://"
+_QUEUE = "queue://"
+
+
+class Channel(NamedTuple):
+    """The way a receipt came in: exact text, empty where it isn't known."""
+
+    connection_id: str = ""
+    destination: str = ""
+    receiver_id: str = ""
+
+
+def destination_name(text: str) -> str:
+    """The one written form of a destination: `orders`, `queue://orders` and `Queue<orders>` are `queue://orders`.
+
+    Empty text stays empty: it is a missing destination, not a queue without a name.
+    """
+    if not text or text.startswith((_QUEUE, _TOPIC)):
+        return text
+    logged = _LOGGED_DESTINATION.fullmatch(text)
+    if logged:
+        kind, name = logged.groups()
+        return (_QUEUE if kind == "Queue" else _TOPIC) + name
+    return _QUEUE + text
+
+
+def _joined(first: str, second: str) -> str:
+    escaped = first.replace("\\", "\\\\").replace(":", "\\:")
+    return f"{escaped}:{second}"
+
+
+def _receiver_part(receiver_id: str) -> str:
+    # Kept from looking like a destination, which may stand in the same place.
+    return "\\" + receiver_id if _LOOKS_LIKE_DESTINATION.match(receiver_id) else receiver_id
+
+
+def _by_default(channel: Channel) -> str:
+    destination = destination_name(channel.destination)
+    if destination.startswith(_TOPIC) and channel.receiver_id:
+        return _joined(channel.connection_id, _receiver_part(channel.receiver_id))
+    return _joined(channel.connection_id, destination)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainKey:
+    """A rule that names the domain of each channel.
+
+    `text` is the KEY as given and is part of a domain's identity; `needs` are the columns that a log must have.
+    """
+
+    text: str
+    needs: tuple[str, ...]
+    name: Callable[[Channel], str]
+
+
+_KEYS = {
+    key.text: key
+    for key in (
+        DomainKey("default", ("connection_id", "destination"), _by_default),
+        DomainKey("destination", ("destination",), lambda channel: destination_name(channel.destination)),
+        DomainKey("connection", ("connection_id",), lambda channel: channel.connection_id),
+        DomainKey(
+            "receiver",
+            ("connection_id", "receiver_id"),
+            lambda channel: _joined(channel.connection_id, _receiver_part(channel.receiver_id)),
+        ),
+    )
+}
+
+
+def domain_key(text: str) -> DomainKey:
+    """The rule for a KEY: `default`, `destination`, `connection`, `receiver`, or `name:TEXT` for one custom domain."""
+    if text.startswith("name:"):
+        name = text.removeprefix("name:")
+        if not name:
+            raise SettingsError("the domain key 'name:' has no name", hint="write name:TEXT, as in name:payments")
+        return DomainKey(text, (), lambda _channel: name)
+    if text not in _KEYS:
+        known = ", ".join(_KEYS)
+        raise SettingsError(f"unknown domain key {text!r}", hint=f"one of {known}, or name:TEXT")
+    return _KEYS[text]

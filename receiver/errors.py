@@ -1,0 +1,64 @@
+"""Every exception of the package, sorted by who can mend it.
+
+| class | culprit | usual remedy |
+|---|---|---|
+| `SettingsError` | the caller's or the command's settings | change the argument that is named |
+| `LogFormatError` | a log of receipts | mend the row that is named, or `--on-error skip` |
+| `OutputError` | the place a result should go | another path, more space, other permissions |
+| `MissingExtraError` | the installation | install the extra that is named |
+
+The root is never raised itself: every error has a culprit.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LogFormatError", "MissingExtraError", "OutputError", "ReceiverError", "SettingsError"]
+
+
+class ReceiverError(Exception):
+    """The root of the package's errors; never raised itself.
+
+    `hint` says how to mend the cause, or is None where the message says it already.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        if type(self) is ReceiverError:
+            raise TypeError("raise the subclass that names the culprit, not ReceiverError")
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message} ({self.hint})"
+
+
+class SettingsError(ReceiverError, ValueError):
+    """An argument or a setting that can't be meant: negative, not a number, contradictory, unknown."""
+
+
+class LogFormatError(ReceiverError):
+    """A log of receipts, or one row of it, can't be read.
+
+    `place` is `FILE:LINE` (a row: the physical line where it begins, the row from 1 in Parquet) or `FILE` (the
+    whole file); it opens the message.
+    """
+
+    def __init__(self, place: str, problem: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{place}: {problem}", hint=hint)
+        self.place = place
+        self.problem = problem
+
+
+class OutputError(ReceiverError):
+    """A result can't be written where it was asked for; what stood there before is unchanged."""
+
+
+class MissingExtraError(ReceiverError):
+    """A command needs an optional part of the package that isn't installed."""
+
+    def __init__(self, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the extra '{extra}', which isn't installed",
+            hint=f"pip install 'reliable-receiver[{extra}]'",
+        )
+        self.extra = extra

@@ -1,0 +1,1 @@
+"""Logs of receipts: one file per format behind one small interface."""

@@ -1,0 +1,66 @@
+"""Receipts in, decisions out: the frozen values that every other part passes around."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+__all__ = ["Decision", "Receipt", "Tier", "Verdict"]
+
+
+class Verdict(StrEnum):
+    """What a receipt is, judged by the ids that its domain remembers."""
+
+    NEW = "new"
+    DUPLICATE = "duplicate"
+    UNCHECKED = "unchecked"
+    """The receipt has no uniqueMessageId, so nothing could be checked."""
+
+
+class Tier(StrEnum):
+    """Which of the two tiers still held the id of a duplicate."""
+
+    SOURCE = "source"
+    """Some source's queue of its newest W ids."""
+    TIME = "time"
+    """Only the domain's time queue."""
+
+
+class Receipt(NamedTuple):
+    """One arrival of a message; a redelivery is another receipt.
+
+    The first three fields stand in the order of the plain tuples that `receive_many` takes as well. Ids are exact
+    text. None and the empty text mean the same: no id (`Verdict.UNCHECKED`), or the anonymous source.
+    """
+
+    unique_message_id: str | None
+    message_source_id: str | None = None
+    received_at_us: int | None = None
+    redelivered: bool = False
+    jms_timestamp_ms: int | None = None
+    body_digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The verdict on one receipt; for a duplicate also what caught it, and by how much.
+
+    `window_left` and `expiry_left_us` are the headroom: the duplicate would still have been caught had that many
+    more distinct ids of the source come first, or had the time queue's newest entry been that much younger. An alarm
+    belongs on the point where both come near 0.
+    """
+
+    verdict: Verdict
+    tier: Tier | None = None
+    age_us: int | None = None
+    """Time since the newest earlier receipt of the id, on the domain's clock."""
+    window_left: int | None = None
+    """W - 1 - (newer distinct ids of the source that holds the id); 0 in the time tier."""
+    expiry_left_us: int | None = None
+    """E - (age of the id against the time queue's newest entry), not below 0; 0 when E is 0."""
+
+    @property
+    def deliver(self) -> bool:
+        """Whether the message goes on to the application: all but duplicates do."""
+        return self.verdict is not Verdict.DUPLICATE

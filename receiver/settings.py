@@ -1,0 +1,95 @@
+"""Typed settings; their defaults and their documentation are in `settings.yaml`, read when first needed."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from receiver.errors import SettingsError
+
+__all__ = ["ReceiverSettings", "SimulateSettings", "expiry_us_of"]
+
+_HERE = Path(__file__).resolve().parent
+
+
+def _settings_file() -> Path:
+    named = os.environ.get("RECEIVER_SETTINGS")
+    if named:
+        return Path(named)
+    packaged = _HERE / "settings.yaml"
+    # In a checkout the file stands at the top of the repository, in an installed wheel inside the package.
+    return packaged if packaged.exists() else _HERE.parent / "settings.yaml"
+
+
+@cache
+def _sections() -> dict[str, dict[str, Any]]:
+    import yaml  # here, because `import receiver` must stay light
+
+    file = _settings_file()
+    try:
+        sections = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"can't read the settings in {file}: {error}") from error
+    if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
+        raise SettingsError(f"{file} must hold sections of settings, as in the settings.yaml of the package")
+    return sections
+
+
+def _default(section: str, name: str) -> Any:
+    try:
+        return _sections()[section][name]
+    except KeyError:
+        raise SettingsError(f"{_settings_file()} lacks the setting {section}.{name}") from None
+
+
+def _checked(name: str, value: object, *, least: float, whole: bool = False) -> None:
+    number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < least:  # type: ignore[arg-type, operator]
+        kind = "a whole number" if whole else "a finite number"
+        raise SettingsError(f"{name} must be {kind} of at least {least:g}, not {value!r}")
+
+
+def expiry_us_of(secs: float) -> int:
+    """An expiry in whole microseconds, rounded to the nearest."""
+    _checked("dup_detection_expiry_time_secs", secs, least=0)
+    return round(secs * 1_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverSettings:
+    """The two windows of a domain, by Apama's names."""
+
+    dup_detection_per_source_expiry_window_size: int = field(
+        default_factory=lambda: _default("receiver", "dup_detection_per_source_expiry_window_size")
+    )
+    dup_detection_expiry_time_secs: float = field(
+        default_factory=lambda: _default("receiver", "dup_detection_expiry_time_secs")
+    )
+
+    def __post_init__(self) -> None:
+        window = self.dup_detection_per_source_expiry_window_size
+        _checked("dup_detection_per_source_expiry_window_size", window, least=0, whole=True)
+        if window == 0 and expiry_us_of(self.dup_detection_expiry_time_secs) == 0:
+            raise SettingsError(
+                "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateSettings:
+    """How a setting is recommended and what an id costs."""
+
+    margin: float = field(default_factory=lambda: _default("simulate", "margin"))
+    max_missed: int = field(default_factory=lambda: _default("simulate", "max_missed"))
+    memory_bytes_per_id: int = field(default_factory=lambda: _default("simulate", "memory_bytes_per_id"))
+    database_bytes_per_id: int = field(default_factory=lambda: _default("simulate", "database_bytes_per_id"))
+
+    def __post_init__(self) -> None:
+        _checked("margin", self.margin, least=1)
+        _checked("max_missed", self.max_missed, least=0, whole=True)
+        _checked("memory_bytes_per_id", self.memory_bytes_per_id, least=1, whole=True)
+        _checked("database_bytes_per_id", self.database_bytes_per_id, least=1, whole=True)

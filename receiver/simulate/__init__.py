@@ -1,0 +1,1 @@
+"""Replaying a log of receipts through the detector's rules, for every setting at once."""
