@@ -1,0 +1,284 @@
+"""The rules on what counts as a duplicate: all of them, and nothing else.
+
+Residence rules: a line belongs here if it changes a verdict, and only then. No clock (time is an argument), no I/O, no
+SQL, no logging, no settings file. Whoever needs a verdict calls this file or is proven equal to it.
+
+The rules are those of "duplicate detection" on the page on reliable JMS receivers of the Apama documentation, made
+exact in `docs/semantics.md`:
+
+1. A receipt without id is `unchecked` and changes nothing.
+2. Time never runs backwards: a receipt from before the latest one counts as received with it.
+3. A receipt is a duplicate if its id is remembered: held by any source's queue, or by the time queue.
+4. Every receipt, duplicate or not, enters the queue of its source, where it replaces an older entry of its id; what is
+   then beyond the newest W ids of that source leaves the queue.
+5. With E > 0, whatever leaves a source's queue enters the domain's time queue.
+6. The time queue forgets what is more than E older than its newest entry, the clock. A clock on the wall plays no part,
+   so an outage forgets nothing.
+
+How it is kept. An entry is one integer, its *stamp*: time received, serial number, number of its source. So stamps
+order entries, tell their age and are unique. `_newest` maps each remembered id to the stamp of its newest receipt; an
+id with entries in the queues of several sources has the older ones in `_elsewhere`. Entries leave a source's queue in
+the order of their stamps, so an entry is in its queue exactly if its stamp isn't below the first one there. Spilled
+entries don't come in order of time (a quiet source spills old ones late), but receipts do: `_young` holds the receipts
+not yet older than E, and an entry that is no longer among them is forgotten when it spills. The time queue itself
+therefore need not exist.
+
+An entry that a newer receipt of the same id replaces can't be taken out of the middle of a deque at once: its stamp
+goes to the queue's `replaced`, and the deques are swept when more than half of them is such chaff. So memory is bounded
+by what is remembered.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterable
+from math import isfinite
+
+from receiver.errors import SettingsError
+from receiver.message import Decision, Receipt, Tier, Verdict
+
+__all__ = ["TwoTierDetector"]
+
+_SOURCE_BITS = 32
+_TIME_SHIFT = 72  # leaves 40 bits for the serial number: 10^12 receipts
+_NEXT_SERIAL = 1 << _SOURCE_BITS
+_SOURCE_MASK = _NEXT_SERIAL - 1
+_END_OF_TIME_US = 1 << 62
+
+_NEW = Decision(Verdict.NEW)
+_UNCHECKED = Decision(Verdict.UNCHECKED)
+
+
+class _SourceQueue:
+    """The newest ids of one source, oldest receipt first, and the stamps of their entries."""
+
+    __slots__ = ("ids", "number", "replaced", "stamps")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.ids: deque[str] = deque()
+        self.stamps: deque[int] = deque()
+        self.replaced: list[int] = []  # sorted; stamps still in the deques whose entries have left
+
+    def holds(self, stamp: int) -> bool:
+        """Whether an entry of this source, not replaced, is still in the queue."""
+        return bool(self.stamps) and stamp >= self.stamps[0]
+
+    def newer_ids(self, stamp: int) -> int:
+        """How many distinct ids came from this source after the entry."""
+        later = len(self.stamps) - bisect_right(self.stamps, stamp)
+        return later - (len(self.replaced) - bisect_right(self.replaced, stamp))
+
+    def replace(self, stamp: int) -> None:
+        """Let an entry leave from the middle."""
+        insort(self.replaced, stamp)
+        if len(self.replaced) > len(self.stamps) // 2 + 8:
+            gone = set(self.replaced)
+            live = [(id_, kept) for id_, kept in zip(self.ids, self.stamps, strict=True) if kept not in gone]
+            self.ids = deque(id_ for id_, _ in live)
+            self.stamps = deque(kept for _, kept in live)
+            self.replaced = []
+
+
+class TwoTierDetector:
+    """Duplicate detection in one domain: per-source queues of W ids, then one time queue of E seconds.
+
+    `window` is W, a count of ids, 0 for no per-source tier. `expiry_secs` is E, whole microseconds counting, 0 for no
+    time tier. Both 0, or a value that is negative or not finite, is a `SettingsError`. Not safe for use by several
+    threads at once.
+    """
+
+    __slots__ = (
+        "_clock_us",
+        "_elsewhere",
+        "_expiry_us",
+        "_latest_us",
+        "_newest",
+        "_queues",
+        "_queues_by_number",
+        "_serial",
+        "_window",
+        "_young_ids",
+        "_young_stamps",
+        "clock_clamped",
+        "peak_ids",
+    )
+
+    def __init__(self, window: int, expiry_secs: float) -> None:
+        if not isinstance(window, int) or window < 0:
+            raise SettingsError(f"window must be a whole number of at least 0, not {window!r}")
+        if not isinstance(expiry_secs, int | float) or not isfinite(expiry_secs) or expiry_secs < 0:
+            raise SettingsError(f"expiry_secs must be a finite number of at least 0, not {expiry_secs!r}")
+        self._window = window
+        self._expiry_us = round(expiry_secs * 1_000_000)
+        if window == 0 and self._expiry_us == 0:
+            raise SettingsError(
+                "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
+            )
+        self._newest: dict[str, int] = {}
+        self._elsewhere: dict[str, dict[int, int]] = {}  # id -> number of source -> stamp
+        self._queues: dict[str | None, _SourceQueue] = {}
+        self._queues_by_number: list[_SourceQueue] = []
+        self._young_ids: deque[str] = deque()
+        self._young_stamps: deque[int] = deque()
+        self._serial = 0
+        self._latest_us = 0
+        # The time queue's newest entry, -1 before the first one. With E = 0 the clock stands at the end of time: whatever
+        # leaves its source's queue is too old.
+        self._clock_us = -1 if self._expiry_us else _END_OF_TIME_US
+        self.clock_clamped = 0
+        """Receipts that came with a time before the latest one's (rule 2)."""
+        self.peak_ids = 0
+        """The most ids remembered after any receipt."""
+
+    @property
+    def remembered_ids(self) -> int:
+        """Distinct ids remembered now."""
+        return len(self._newest)
+
+    def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:
+        """Decide on receipts in order, as `receive` does one by one.
+
+        Takes `Receipt`s or tuples `(unique_message_id, message_source_id, received_at_us)`. A receipt that is refused
+        stops the rest; those before it are recorded.
+        """
+        receive = self.receive
+        return [receive(receipt[0], receipt[1], received_at_us=receipt[2]) for receipt in receipts]  # type: ignore[arg-type]
+
+    def receive(
+        self, unique_message_id: str | None, message_source_id: str | None = None, *, received_at_us: int
+    ) -> Decision:
+        """Decide on one receipt and record it.
+
+        `received_at_us` counts whole microseconds from any fixed origin; a time from before the latest receipt is
+        taken for that receipt's (rule 2). A first time below 0, or one that is no whole number, is a `SettingsError`,
+        and then nothing has changed.
+        """
+        if not unique_message_id:
+            return _UNCHECKED
+        id_ = unique_message_id
+        if not isinstance(id_, str):
+            raise SettingsError(f"unique_message_id must be text, not {id_!r}")
+        if received_at_us.__class__ is not int:
+            raise SettingsError(f"received_at_us must be whole microseconds, not {received_at_us!r}")
+        if received_at_us < 0 and not self._serial:
+            raise SettingsError(f"the first received_at_us must not be negative, not {received_at_us}")
+        queue = self._queues.get(message_source_id)
+        if queue is None:
+            queue = self._queue_of_new_source(message_source_id)
+
+        if received_at_us < self._latest_us:
+            received_at_us = self._latest_us
+            self.clock_clamped += 1
+        self._latest_us = received_at_us
+        newest = self._newest
+        previous = newest.get(id_)
+        decision = _NEW if previous is None else self._repeat(id_, previous, queue)
+
+        self._serial += _NEXT_SERIAL
+        stamp = received_at_us << _TIME_SHIFT | self._serial | queue.number
+        newest[id_] = stamp
+        stamps = queue.stamps
+        stamps.append(stamp)
+        queue.ids.append(id_)
+        if self._expiry_us:
+            self._young_ids.append(id_)
+            self._young_stamps.append(stamp)
+        if len(stamps) - len(queue.replaced) > self._window:
+            self._spill(queue)
+        if len(newest) > self.peak_ids:
+            self.peak_ids = len(newest)
+        return decision
+
+    def _queue_of_new_source(self, source: str | None) -> _SourceQueue:
+        if not isinstance(source, str | None):
+            raise SettingsError(f"message_source_id must be text, not {source!r}")
+        if self._window == 0 and self._queues_by_number:
+            return self._queues_by_number[0]  # queues of no ids can be one, so that sources cost nothing
+        queue = _SourceQueue(len(self._queues_by_number))
+        self._queues_by_number.append(queue)
+        for name in (source,) if source else ("", None):
+            self._queues[name] = queue
+        return queue
+
+    def _repeat(self, id_: str, previous: int, queue: _SourceQueue) -> Decision:
+        """Rules 3 and 4a for an id that is remembered, `previous` being its newest entry."""
+        owner = self._queues_by_number[previous & _SOURCE_MASK]
+        owner_holds = owner.holds(previous)
+        elsewhere = self._elsewhere.get(id_, {})
+        decision = self._duplicate(previous, [(owner, previous)] if owner_holds else [], elsewhere)
+        if owner_holds and owner is queue:
+            self._replace(queue, previous)
+        elif owner_holds:
+            self._elsewhere.setdefault(id_, {})[owner.number] = previous
+        if queue.number in elsewhere:
+            self._replace(queue, self._take_elsewhere(id_, queue))
+        if len(self._young_ids) > 2 * len(self._newest) + 16:
+            self._sweep_young()
+        return decision
+
+    def _sweep_young(self) -> None:
+        young = zip(self._young_ids, self._young_stamps, strict=True)
+        live = [(id_, stamp) for id_, stamp in young if self._newest.get(id_) == stamp]
+        self._young_ids = deque(id_ for id_, _ in live)
+        self._young_stamps = deque(stamp for _, stamp in live)
+
+    def _duplicate(self, previous: int, held: list[tuple[_SourceQueue, int]], elsewhere: dict[int, int]) -> Decision:
+        held += [(self._queues_by_number[number], stamp) for number, stamp in elsewhere.items()]
+        previous_us = previous >> _TIME_SHIFT
+        return Decision(
+            Verdict.DUPLICATE,
+            Tier.SOURCE if held else Tier.TIME,
+            age_us=self._latest_us - previous_us,
+            window_left=max((self._window - 1 - queue.newer_ids(stamp) for queue, stamp in held), default=0),
+            expiry_left_us=max(0, self._expiry_us - max(0, self._clock_us - previous_us)),
+        )
+
+    def _take_elsewhere(self, id_: str, queue: _SourceQueue) -> int:
+        stamps = self._elsewhere[id_]
+        stamp = stamps.pop(queue.number)
+        if not stamps:
+            del self._elsewhere[id_]
+        return stamp
+
+    def _replace(self, queue: _SourceQueue, stamp: int) -> None:
+        queue.replace(stamp)
+        self._move_clock(stamp >> _TIME_SHIFT)
+
+    def _spill(self, queue: _SourceQueue) -> None:
+        """Rule 4c: let what is beyond the newest W ids leave."""
+        while len(queue.stamps) - len(queue.replaced) > self._window:
+            stamp = queue.stamps.popleft()
+            id_ = queue.ids.popleft()
+            if queue.replaced and queue.replaced[0] == stamp:
+                del queue.replaced[0]
+                continue
+            received_at_us = stamp >> _TIME_SHIFT
+            if received_at_us > self._clock_us:
+                self._move_clock(received_at_us)
+            if self._elsewhere and self._newest[id_] != stamp:
+                self._take_elsewhere(id_, queue)
+            if received_at_us < self._clock_us - self._expiry_us:
+                self._forget_if_old(id_)
+
+    def _move_clock(self, received_at_us: int) -> None:
+        """Rule 6: an entry enters the time queue; if it is the newest there, forget what is too old by it."""
+        if received_at_us <= self._clock_us:
+            return
+        self._clock_us = received_at_us
+        limit = (received_at_us - self._expiry_us) << _TIME_SHIFT
+        stamps, ids, newest = self._young_stamps, self._young_ids, self._newest
+        while stamps and stamps[0] < limit:
+            stamp = stamps.popleft()
+            id_ = ids.popleft()
+            if newest.get(id_) == stamp:
+                self._forget_if_old(id_)
+
+    def _forget_if_old(self, id_: str) -> None:
+        """Forget an id whose newest receipt is too old for the time queue, unless a source's queue holds it."""
+        newest = self._newest[id_]
+        if newest >> _TIME_SHIFT < self._clock_us - self._expiry_us and not (
+            id_ in self._elsewhere or self._queues_by_number[newest & _SOURCE_MASK].holds(newest)
+        ):
+            del self._newest[id_]

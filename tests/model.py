@@ -1,0 +1,74 @@
+"""The rules of `docs/semantics.md` as directly as they can be written, slow and without cleverness.
+
+Everything that judges receipts is held against this model. It shares no code with the package.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Entry:
+    id: str
+    source: str
+    received_at_us: int
+
+
+@dataclass
+class Model:
+    window: int
+    expiry_us: int
+    queues: dict[str, list[Entry]] = field(default_factory=dict)
+    time_queue: list[Entry] = field(default_factory=list)
+    newest_us: int | None = None
+    latest_us: int = 0
+    peak_ids: int = 0
+    clock_clamped: int = 0
+
+    def remembered(self) -> set[str]:
+        return {entry.id for queue in [*self.queues.values(), self.time_queue] for entry in queue}
+
+    def receive(self, id_: str | None, source: str | None, received_at_us: int) -> str:
+        if not id_:
+            return "unchecked"
+        if received_at_us < self.latest_us:
+            self.clock_clamped += 1
+        self.latest_us = max(self.latest_us, received_at_us)
+        verdict = "duplicate" if id_ in self.remembered() else "new"
+
+        queue = self.queues.setdefault(source or "", [])
+        leaving = [entry for entry in queue if entry.id == id_]
+        for entry in leaving:
+            queue.remove(entry)
+        queue.append(Entry(id_, source or "", self.latest_us))
+        while len(queue) > self.window:
+            leaving.append(queue.pop(0))
+        if self.expiry_us > 0:
+            self.time_queue += leaving
+            for entry in leaving:
+                self.newest_us = max(self.newest_us or 0, entry.received_at_us)
+            self.time_queue = [e for e in self.time_queue if self.newest_us - e.received_at_us <= self.expiry_us]
+        self.peak_ids = max(self.peak_ids, len(self.remembered()))
+        return verdict
+
+    # What a decision tells beside its verdict, by definition rather than by bookkeeping.
+
+    def tier(self, id_: str) -> str:
+        return "source" if any(entry.id == id_ for queue in self.queues.values() for entry in queue) else "time"
+
+    def window_left(self, id_: str) -> int:
+        newer = [
+            len(queue) - 1 - position
+            for queue in self.queues.values()
+            for position, entry in enumerate(queue)
+            if entry.id == id_
+        ]
+        return max((self.window - 1 - n for n in newer), default=0)
+
+    def newest_entry_us(self, id_: str) -> int:
+        return max(
+            e.received_at_us for queue in [*self.queues.values(), self.time_queue] for e in queue if e.id == id_
+        )
+
+    def expiry_left_us(self, id_: str) -> int:
+        against = 0 if self.newest_us is None else max(0, self.newest_us - self.newest_entry_us(id_))
+        return max(0, self.expiry_us - against)
