@@ -1,0 +1,65 @@
+# shellcheck shell=sh
+# Sourced by the scripts beside it, which then call `set_up EXTRA`: makes `.venv` in the checkout with the package and
+# that extra, editable, or finds it made. Says nothing on standard output.
+
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
+venv=$root/.venv
+
+die() {
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    exit 2
+}
+
+set_up() {
+    stamp=$venv/installed-$1
+    # Holds the checkout's path too: an editable install points back at it, so a moved checkout installs again.
+    wanted=$(cksum <"$root/pyproject.toml") || die "$root has no readable pyproject.toml"
+    wanted="$wanted $root"
+    is_current && return
+
+    (: >>"$root/.venv.lock") 2>/dev/null || die "can't write to $root, where .venv belongs: copy the checkout to a" \
+        "place that you can write to, or mount it writable"
+    python=$(find_python) || exit
+    # The lock belongs to the open file, so it is gone with this process and its children, however they end.
+    exec 9>>"$root/.venv.lock"
+    "$python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)' || die "can't lock $root/.venv.lock"
+    # Another run may have done the work while this one waited.
+    is_current || install "$1"
+    exec 9>&-
+}
+
+is_current() {
+    [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null
+}
+
+install() {
+    printf '%s: setting up %s, once; this takes a minute\n' "${0##*/}" "$venv" >&2
+    # An earlier run may have been cut short, or its Python be gone.
+    "$venv/bin/python" -m pip --version >/dev/null 2>&1 || quietly "$python" -m venv --clear "$venv"
+    quietly "$venv/bin/python" -m pip install --disable-pip-version-check --editable "${root}[$1]"
+    # Last, so that whatever interrupts the steps above makes the next run do them again.
+    printf '%s\n' "$wanted" >"$stamp"
+}
+
+quietly() {
+    output=$("$@" 2>&1) || {
+        printf '%s\n' "$output" >&2
+        die "failed: $*"
+    }
+}
+
+find_python() {
+    lacking=
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do
+        "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
+        if "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+        lacking=${lacking:-$(command -v "$candidate")}
+    done
+    [ -z "$lacking" ] || die "$lacking can't make virtual environments: install its module venv" \
+        "(Debian, Ubuntu: apt install python3-venv)"
+    die "needs Python 3.11 or newer, and none is on the PATH: install it (Debian 12, Ubuntu 24.04 or later: apt" \
+        "install python3 python3-venv; macOS: brew install python; elsewhere: https://www.python.org/downloads/)"
+}
