@@ -1,0 +1,63 @@
+"""The settings that a person looks at: the grid, thinned where it is large, and the frontier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from receiver.simulate.figures import Analysis, SettingFigures
+
+__all__ = ["Grid", "frontier", "grid_of", "thinned"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Settings by window and expiry. A pair may be missing: 0 with 0, or beside a recommendation that lies off the grid."""
+
+    windows: tuple[int, ...]
+    expiries_us: tuple[int, ...]
+    cells: dict[tuple[int, int], SettingFigures]
+    left_out: int
+    """Settings of the analysis that the grid doesn't show."""
+
+
+def grid_of(analysis: Analysis, *, most_windows: int, most_expiries: int) -> Grid:
+    """The grid with at most so many windows and expiries, and always the recommended ones, on the grid or not."""
+    recommended = [analysis.recommendation.setting] if analysis.recommendation else []
+    settings = {(setting.window, setting.expiry_us): setting for setting in [*analysis.settings, *recommended]}
+    windows = _axis((window for window, _ in settings), most_windows, {setting.window for setting in recommended})
+    expiries = _axis((expiry for _, expiry in settings), most_expiries, {setting.expiry_us for setting in recommended})
+    cells = {
+        (window, expiry): settings[window, expiry]
+        for window in windows
+        for expiry in expiries
+        if (window, expiry) in settings
+    }
+    return Grid(windows, expiries, cells, left_out=len(settings) - len(cells))
+
+
+def _axis(values: Iterable[int], most: int, kept: set[int]) -> tuple[int, ...]:
+    return tuple(sorted({*thinned(sorted(set(values)), most - len(kept)), *kept}))
+
+
+def thinned(items: Sequence[T], most: int) -> list[T]:
+    """At most so many of the items (two or more), evenly spaced, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    last = len(items) - 1
+    return [items[round(place * last / (most - 1))] for place in range(most)]
+
+
+def frontier(settings: Iterable[SettingFigures]) -> list[SettingFigures]:
+    """The settings that no other beats in ids kept and in duplicates missed, by ids kept.
+
+    Of settings with equal figures the one with the smaller window, then the smaller expiry, stands for all.
+    """
+    best: list[SettingFigures] = []
+    for setting in sorted(settings, key=lambda s: (s.peak_ids, s.missed, s.window, s.expiry_us)):
+        if not best or setting.missed < best[-1].missed:
+            best.append(setting)
+    return best

@@ -1,0 +1,189 @@
+"""The analysis on a terminal: the answer first, then the settings it was chosen from, and what to know of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from receiver.report.grid import Grid, frontier, grid_of, thinned
+from receiver.report.words import (
+    compact,
+    count,
+    duration,
+    headroom_left,
+    of_duplicates,
+    reading,
+    remarks,
+    seconds,
+    size,
+    tamed,
+    without_recommendation,
+)
+from receiver.simulate.figures import Analysis, SettingFigures
+
+__all__ = ["print_table"]
+
+_MOST_GRID_ROWS = 24
+_MOST_FRONTIER_ROWS = 20
+_MOST_SOURCES = 10
+_LONGEST_PARAGRAPH = 1_000
+_RECOMMENDED = "bold green"
+
+
+def print_table(analysis: Analysis, console: Console) -> None:
+    """Print the analysis for a person; without colours and within 80 columns where the console is no terminal."""
+    _print_log(analysis, console)
+    _print_answer(analysis, console)
+    _print_settings(analysis, console)
+    _print_findings(analysis, console)
+    _print_sources(analysis, console)
+
+
+# Everything is printed as `Text`: rich would read `[red]` or `:smile:` in a plain string as markup.
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print()
+    _paragraph(console, text, style="bold", first="")
+
+
+def _paragraph(console: Console, text: str, style: str = "", first: str = "  ") -> None:
+    # Wrapped here, because rich fills the lines of a padded text with spaces, which a pipe would pass on.
+    for place, line in enumerate(Text(text, style=style).wrap(console, max(console.width - len(first), 20))):
+        line.rstrip()
+        console.print(Text(" " * len(first) if place else first) + line)
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+
+
+def _print_log(analysis: Analysis, console: Console) -> None:
+    _paragraph(console, reading(analysis), first="")
+    for remark in remarks(analysis):
+        _paragraph(console, remark, style="dim", first="")
+
+
+def _print_answer(analysis: Analysis, console: Console) -> None:
+    recommendation = analysis.recommendation
+    if recommendation is None:
+        _heading(console, "No recommendation")
+        _paragraph(console, without_recommendation(analysis))
+        return
+    setting = recommendation.setting
+    console.print()
+    answer = f"W = {count(setting.window)}, E = {seconds(setting.expiry_us)}"
+    console.print(Text.assemble(("Recommended: ", "bold"), (answer, _RECOMMENDED)))
+    _paragraph(
+        console,
+        f"Misses {of_duplicates(setting.missed, analysis.log.duplicates)}; keeps at most {count(setting.peak_ids, 'id')}: "
+        f"{size(recommendation.memory_bytes)} of memory, {size(recommendation.database_bytes)} in the database.",
+    )
+    for text in (tamed(recommendation.why, _LONGEST_PARAGRAPH), headroom_left(analysis)):
+        if text:
+            _paragraph(console, text)
+
+
+def _print_settings(analysis: Analysis, console: Console) -> None:
+    if not analysis.settings:
+        return
+    grid = grid_of(analysis, most_windows=len(analysis.settings), most_expiries=len(analysis.settings))
+    table = _grid_table(grid, _recommended(analysis))
+    if len(grid.windows) <= _MOST_GRID_ROWS and console.measure(table).maximum <= console.width:
+        _heading(console, "Duplicates missed, and below them the most ids kept, by window W and expiry E")
+        console.print(table)
+        _paragraph(console, "> recommended   - not tried", style="dim", first="")
+    else:
+        _print_frontier(analysis, console)
+
+
+def _recommended(analysis: Analysis) -> SettingFigures | None:
+    return analysis.recommendation.setting if analysis.recommendation else None
+
+
+def _grid_table(grid: Grid, recommended: SettingFigures | None) -> Table:
+    table = _table()
+    table.add_column(Text("W \\ E"), justify="right", no_wrap=True)
+    for expiry_us in grid.expiries_us:
+        table.add_column(Text(seconds(expiry_us)), justify="right", no_wrap=True)
+    for window in grid.windows:
+        row = [grid.cells.get((window, expiry_us)) for expiry_us in grid.expiries_us]
+        table.add_row(Text(count(window)), *(_cell(setting, setting == recommended) for setting in row))
+    return table
+
+
+def _cell(setting: SettingFigures | None, is_recommended: bool) -> Text:  # noqa: FBT001
+    if setting is None:
+        return Text("-", style="dim")
+    # The mark, not the colour alone, tells the recommended cell: a pipe has no colours.
+    missed = f"> {count(setting.missed)}" if is_recommended else count(setting.missed)
+    style = _RECOMMENDED if is_recommended else "" if setting.missed else "green"
+    return Text.assemble((missed, style), "\n", (compact(setting.peak_ids), _RECOMMENDED if is_recommended else "dim"))
+
+
+def _print_frontier(analysis: Analysis, console: Console) -> None:
+    recommended = _recommended(analysis)
+    best = frontier([*analysis.settings, *([recommended] if recommended else [])])
+    shown = thinned(best, _MOST_FRONTIER_ROWS)
+    if recommended and recommended not in shown:
+        shown = sorted([*shown, recommended], key=lambda setting: (setting.peak_ids, -setting.missed))
+    _heading(
+        console, f"The settings worth a look: of {count(len(analysis.settings))} tried, none misses fewer for less"
+    )
+    table = _table()
+    for name in ("W", "E", "missed", "most ids kept", "memory", ""):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for setting in shown:
+        mark = "< recommended" if setting == recommended else ""
+        cells = (
+            count(setting.window),
+            seconds(setting.expiry_us),
+            count(setting.missed),
+            count(setting.peak_ids),
+            size(setting.peak_ids * analysis.bytes_per_id),
+            mark,
+        )
+        table.add_row(*map(Text, cells), style=_RECOMMENDED if mark else "")
+    console.print(table)
+    hidden = sum(setting not in shown for setting in best)
+    if hidden:
+        _paragraph(console, f"{count(hidden)} more between these are left out.", style="dim")
+
+
+def _print_findings(analysis: Analysis, console: Console) -> None:
+    if not analysis.findings:
+        return
+    _heading(console, "What to know about this log")
+    for finding in analysis.findings:
+        _paragraph(console, tamed(finding.text, _LONGEST_PARAGRAPH), first="- ")
+
+
+def _print_sources(analysis: Analysis, console: Console) -> None:
+    sources = [source for source in analysis.sources if source.duplicates][:_MOST_SOURCES]
+    if not sources:
+        return
+    _heading(console, "Sources that need most, and the W or E that would do for each alone")
+    table = _table()
+    # A third of the width for each name, less what the figures take.
+    most = max(12, (console.width - 48) // 2)
+    several_domains = len(analysis.domains) > 1
+    for name in ("source", *(["domain"] if several_domains else [])):
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    for name in ("receipts", "duplicates", "needs W", "or E"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for source in sources:
+        names: Sequence[str] = [tamed(source.source, most) or "(anonymous)"]
+        if several_domains:
+            names = [*names, tamed(source.domain, most) or "(no name)"]
+        figures = (
+            compact(source.receipts),
+            compact(source.duplicates),
+            compact(source.window_need),
+            duration(source.expiry_need_us),
+        )
+        table.add_row(*map(Text, (*names, *figures)))
+    console.print(table)

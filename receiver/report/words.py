@@ -1,0 +1,189 @@
+"""Figures, times and hostile text as a person reads them; the table and the HTML report share these words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from receiver.simulate.figures import Analysis
+
+__all__ = [
+    "compact",
+    "count",
+    "duration",
+    "headroom_left",
+    "moment",
+    "of_duplicates",
+    "reading",
+    "remarks",
+    "seconds",
+    "size",
+    "tamed",
+    "without_recommendation",
+]
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - all times are UTC, and `Z` is shorter than +00:00
+_SECOND_US = 1_000_000
+_LARGER_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_LONGEST_IN_SECONDS = 120
+
+
+def tamed(text: str, most: int = 60) -> str:
+    """Text from a log, harmless and on one line: what can't be printed is shown as an escape, the middle of long text as …
+
+    Control characters, ANSI escapes, line breaks and the marks that reverse the direction of writing are all escaped.
+    """
+    shown = [char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text]
+    if sum(map(len, shown)) <= most:
+        return "".join(shown)
+    head = _beginning(shown, most // 2)
+    tail = _beginning(reversed(shown), most - 1 - most // 2)
+    return "".join([*head, "…", *reversed(tail)])
+
+
+def _beginning(pieces: Iterable[str], room: int) -> list[str]:
+    taken: list[str] = []
+    for piece in pieces:
+        room -= len(piece)
+        if room < 0:
+            break
+        taken.append(piece)
+    return taken
+
+
+def count(number: int, noun: str = "") -> str:
+    """`1,234`, `1 receipt`, `1,234 receipts`."""
+    if not noun:
+        return f"{number:,}"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _three_digits(value: float) -> str:
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0  # noqa: PLR2004 - where rounding adds a digit
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def compact(number: int) -> str:
+    """A count in at most five characters: `9,999`, `104k`, `1.2M`. For narrow cells; the exact figure stands elsewhere."""
+    if number < 10_000:  # noqa: PLR2004
+        return f"{number:,}"
+    return _scaled(number, ("k", "M", "G", "T", "P"))
+
+
+def size(bytes_: int) -> str:
+    """Bytes in decimal units: `925 kB`, `1.48 MB`."""
+    if bytes_ < 1_000:  # noqa: PLR2004
+        return f"{bytes_} B"
+    return _scaled(bytes_, (" kB", " MB", " GB", " TB", " PB"))
+
+
+def _scaled(number: int, units: tuple[str, ...]) -> str:
+    value = float(number)
+    for unit in units:
+        value /= 1_000
+        if value < 999.5 or unit == units[-1]:  # noqa: PLR2004 - what would round to 1000 takes the next unit
+            return _three_digits(value) + unit
+    raise AssertionError("units must not be empty")
+
+
+def seconds(us: int) -> str:
+    """Microseconds as exact seconds, as a setting is written: `0.5 s`, `3,600 s`."""
+    whole, fraction = divmod(us, _SECOND_US)
+    decimals = f".{fraction:06}".rstrip("0") if fraction else ""
+    return f"{whole:,}{decimals} s"
+
+
+def duration(us: int) -> str:
+    """Microseconds in the units a person would choose: `250 ms`, `12.5 s`, `5 min 3 s`, `2 d 4 h`."""
+    if us < 1_000:  # noqa: PLR2004
+        return f"{us} µs"
+    if us < _SECOND_US * 0.9995:
+        return f"{_three_digits(us / 1_000)} ms"
+    if us < _LONGEST_IN_SECONDS * _SECOND_US:
+        return f"{_three_digits(us / _SECOND_US)} s"
+    left = round(us / _SECOND_US)
+    parts = []
+    for secs, unit in _LARGER_UNITS:
+        number, left = divmod(left, secs)
+        if number or parts:
+            parts.append((number, unit))
+    return " ".join(f"{number:,} {unit}" for number, unit in parts[:2] if number)
+
+
+def moment(us: int) -> str:
+    """A time in ISO 8601, UTC, with six digits: `2026-05-01T10:00:00.000000Z`."""
+    return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds") + "Z"
+
+
+def of_duplicates(missed: int, duplicates: int) -> str:
+    """`none of 941 duplicates`, `3 of 941 duplicates (0.3 %)`."""
+    if not missed:
+        return f"none of {count(duplicates, 'duplicate')}"
+    return f"{count(missed)} of {count(duplicates, 'duplicate')} ({_three_digits(100 * missed / duplicates)} %)"
+
+
+def reading(analysis: Analysis) -> str:
+    """What was read, in one sentence."""
+    log = analysis.log
+    share = f" ({_three_digits(100 * log.duplicates / log.receipts)} % of all)" if log.duplicates else ""
+    return (
+        f"{count(log.receipts, 'receipt')}, {count(log.duplicates, 'duplicate')}{share}, "
+        f"from {count(log.sources, 'source')} in {count(log.domains, 'domain')}{_span(analysis)}."
+    )
+
+
+def _span(analysis: Analysis) -> str:
+    first, last = analysis.log.first_received_at_us, analysis.log.last_received_at_us
+    if first is None or last is None:
+        return ""
+    begin, end = (moment(us)[:19].replace("T", " ") for us in (first, last))
+    return f", received within {duration(last - first)}: {begin} to {end} UTC"
+
+
+def remarks(analysis: Analysis) -> list[str]:
+    """How the log was read: the domain key, and what of the log was not, or not simply, replayed."""
+    log = analysis.log
+    said = [f"Ids are compared within domains named by the key '{tamed(analysis.key)}'."]
+    if log.unchecked:
+        said.append(f"{count(log.unchecked, 'receipt')} without uniqueMessageId: delivered unchecked.")
+    if log.skipped:
+        said.append(f"{count(log.skipped, 'unreadable row')} skipped.")
+    if log.clock_clamped:
+        said.append(f"Time ran backwards {count(log.clock_clamped, 'time')}: the latest time of the domain was used.")
+    if log.redelivered:
+        said.append(
+            f"{count(log.redelivered, 'receipt')} flagged JMSRedelivered, "
+            f"the longest delivery {duration(round(log.max_delivery_secs * _SECOND_US))}."
+        )
+    return said
+
+
+def without_recommendation(analysis: Analysis) -> str:
+    """Why there is no recommendation, and the nearest thing to one."""
+    if not analysis.log.duplicates:
+        return "The log holds no duplicate, so it can't tell which setting would catch one. Replay a longer log."
+    if not analysis.settings:
+        return "No setting was tried."
+    best = min(analysis.settings, key=lambda setting: (setting.missed, setting.peak_ids))
+    return (
+        f"No setting misses few enough. The nearest is W = {count(best.window)} with E = {seconds(best.expiry_us)}: "
+        f"it misses {of_duplicates(best.missed, analysis.log.duplicates)}. Try larger windows or expiries."
+    )
+
+
+def headroom_left(analysis: Analysis) -> str:
+    """How close the duplicates that the recommended setting catches came to being missed; empty where there are none."""
+    headroom = analysis.headroom
+    if headroom is None:
+        return ""
+    said = []
+    if headroom.caught_by_source:
+        text = f"{count(headroom.caught_by_source, 'duplicate')} caught by a source's own queue"
+        least = headroom.least_window_left
+        said.append(text if least is None else f"{text}, the closest with {count(least, 'id')} to spare")
+    if headroom.caught_by_time:
+        text = f"{count(headroom.caught_by_time)} by the time queue alone"
+        least = headroom.least_expiry_left_us
+        said.append(text if least is None else f"{text}, the closest with {duration(least)} to spare")
+    return "; ".join(said) + "." if said else ""

