@@ -1,0 +1,26 @@
+"""Imports point one way, and `import receiver` loads what it needs and no more."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_imports_point_one_way(capsys):
+    """The layers of `docs/architecture.md`, as `pyproject.toml` states them."""
+    exit_code = lint_imports(str(ROOT / "pyproject.toml"), no_cache=True, no_logo=True)
+    assert exit_code == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", ["receiver", "receiver.detector", "receiver.domains", "receiver.settings"])
+def test_the_library_is_light(module):
+    """Whoever embeds the library pays for nothing that only commands need."""
+    program = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    heavy = {"numpy", "numba", "pyarrow", "pandas", "polars", "pyspark", "typer", "rich", "yaml", "altair"}
+    assert heavy.isdisjoint(json.loads(ran.stdout))

@@ -1,0 +1,73 @@
+"""The scripts in `bin/` on machines that lack something: a clear word, exit 2, nothing left behind.
+
+That they work where nothing is lacking is shown by every run of the continuous integration.
+"""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """The part of a fresh clone that the set-up reads, at a path with a space, and a PATH without Python."""
+    root = tmp_path / "a checkout"
+    shutil.copytree(ROOT / "bin", root / "bin")
+    shutil.copy(ROOT / "pyproject.toml", root)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("cat", "cksum", "dirname"):
+        (tools / name).symlink_to(shutil.which(name))
+    return root
+
+
+def run(checkout: Path, **pythons: str) -> subprocess.CompletedProcess[str]:
+    """Run `bin/receiver` from elsewhere, with the given Pythons (name -> shell script) on the PATH and no others."""
+    tools = checkout.parent / "tools"
+    for name, script in pythons.items():
+        (tools / name).write_text(f"#!{shutil.which('sh')}\n{script}\n")
+        (tools / name).chmod(0o755)
+    command = [shutil.which("sh"), str(checkout / "bin" / "receiver"), "--help"]
+    ran = subprocess.run(
+        command, env={"PATH": str(tools)}, cwd=tools, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.stdout == ""
+    assert not (checkout / ".venv" / "installed-simulate").exists()
+    return ran
+
+
+def test_no_python(checkout):
+    ran = run(checkout)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("receiver: needs Python 3.11 or newer, and none is on the PATH: install it")
+
+
+def test_only_an_old_python(checkout):
+    ran = run(checkout, python3='case $2 in *"3, 11"*) exit 1 ;; esac')
+    assert ran.returncode == 2
+    assert "needs Python 3.11 or newer" in ran.stderr
+
+
+def test_a_python_without_venv(checkout):
+    ran = run(checkout, python3="case $2 in *ensurepip*) exit 1 ;; esac")
+    assert ran.returncode == 2
+    assert "tools/python3 can't make virtual environments" in ran.stderr
+    assert "apt install python3-venv" in ran.stderr
+
+
+def test_a_failing_step_shows_what_it_said(checkout):
+    """And the next run tries again: there is no stamp."""
+    ran = run(checkout, python3='[ "$2" != venv ] || { echo "no space left"; exit 1; }')
+    assert ran.returncode == 2
+    assert "no space left\nreceiver: failed: " in ran.stderr
+
+
+def test_a_checkout_that_cannot_be_written_to(checkout):
+    (checkout / ".venv.lock").mkdir()  # what permissions can't do where the tests run as root
+    ran = run(checkout)
+    assert ran.returncode == 2
+    assert f"can't write to {checkout}, where .venv belongs" in ran.stderr

@@ -1,0 +1,54 @@
+"""What a person who opens the repository may rely on."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MACHINE_PATH = re.compile(r"""(?:^|[\s"'`=(:])/(?:home|root|work|Users)/""")
+
+
+def tracked_files() -> list[Path]:
+    try:
+        ran = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in ran.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def tracked_texts() -> dict[str, str]:
+    texts = {}
+    for file in tracked_files():
+        content = file.read_bytes()
+        if b"\0" not in content:
+            texts[str(file.relative_to(ROOT))] = content.decode("utf-8")
+    return texts
+
+
+def test_no_file_needs_scrolling_for_ever():
+    """A file of more than 400 lines does more than one thing."""
+    long = {name: text.count("\n") for name, text in tracked_texts().items() if name.endswith((".py", ".sh"))}
+    assert {name: lines for name, lines in long.items() if lines > 400} == {}
+
+
+def test_no_path_of_one_machine():
+    strays = [
+        f"{name}:{number}: {line.strip()}"
+        for name, text in tracked_texts().items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if MACHINE_PATH.search(line)
+    ]
+    assert strays == []
+
+
+def test_links_between_documents_lead_somewhere():
+    dead = [
+        f"{name}: {target}"
+        for name, text in tracked_texts().items()
+        if name.endswith(".md")
+        for target in re.findall(r"\]\(([^)#\s]+)", text)
+        if "://" not in target and not (ROOT / name).parent.joinpath(target).exists()
+    ]
+    assert dead == []
