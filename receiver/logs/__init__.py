@@ -1,1 +1,116 @@
-"""Logs of receipts: one file per format behind one small interface."""
+"""Logs of receipts: one file per format behind one small interface.
+
+`read_logs` is the way in. `files` finds and opens logs, a reader per format (`csv_log`, `jsonl`, `parquet`,
+`correlator`) gives raw columns, `rows` checks their values, `merge` makes one log of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import get_args
+from zoneinfo import ZoneInfo
+
+from receiver.errors import LogFormatError, SettingsError
+from receiver.logs.batch import BATCH_ROWS, Batch, LogReader, LogSource, OnError, ReadOptions, StatusLine
+from receiver.logs.columns import COLUMNS, OPTIONAL, checked_map
+from receiver.logs.files import LogFile, find_files, open_log
+from receiver.logs.merge import Waiting, merge
+from receiver.logs.times import UNITS
+
+__all__ = [
+    "BATCH_ROWS",
+    "COLUMNS",
+    "Batch",
+    "LogBatches",
+    "LogReader",
+    "LogSource",
+    "OnError",
+    "Progress",
+    "ReadOptions",
+    "StatusLine",
+    "read_logs",
+]
+
+_ATTRIBUTES = {column: "jms_timestamp_ms" if column == "jms_timestamp" else column for column in OPTIONAL}
+
+Progress = Callable[[int, int | None], None]
+"""Told the bytes read so far, and the bytes in all where they are known."""
+
+
+def read_logs(paths: Sequence[str], options: ReadOptions, *, progress: Progress | None = None) -> LogBatches:
+    """The receipts of files, folders, globs and `-`, in order, as batches.
+
+    What can be checked without reading is checked at once: `LogFormatError` for a missing file or a folder without
+    logs, `SettingsError` for options that can't be meant. Reading raises `LogFormatError`, at the latest at its end
+    where there was no receipt at all.
+    """
+    return LogBatches(find_files(paths), _checked(options), progress)
+
+
+class LogBatches(Iterator[Batch]):
+    """The batches of a whole log, and what is known of it so far."""
+
+    def __init__(self, files: Sequence[LogFile], options: ReadOptions, progress: Progress | None) -> None:
+        self.columns_present: set[str] = set()
+        """The optional columns that some file had."""
+        self.receipts = 0
+        self._files = files
+        self._options = options
+        self._progress = progress
+        sizes = [file.size_bytes for file in files if file.size_bytes is not None]
+        self._total_bytes = sum(sizes) if len(sizes) == len(files) else None
+        self._done_bytes = 0
+        self._batches = self._rows_of(files[0]) if len(files) == 1 else self._merged()
+
+    def __next__(self) -> Batch:
+        batch = next(self._batches, None)
+        if batch is None:
+            if not self.receipts:
+                names = ", ".join(file.name for file in self._files[:3]) + (", ..." if len(self._files) > 3 else "")  # noqa: PLR2004
+                raise LogFormatError(names, "no receipt in the log", hint="there is nothing to replay")
+            raise StopIteration
+        self.receipts += len(batch)
+        self.columns_present.update(
+            column for column, attribute in _ATTRIBUTES.items() if getattr(batch, attribute) is not None
+        )
+        return batch
+
+    def _rows_of(self, file: LogFile, *, told: bool = True) -> Iterator[Batch]:
+        with open_log(file, self._options, self._advance if told else None) as (source, reader):
+            yield from reader(source, self._options)
+
+    def _merged(self) -> Iterator[Batch]:
+        return merge([self._waiting(file, place) for place, file in enumerate(self._files)])
+
+    def _waiting(self, file: LogFile, place: int) -> Waiting:
+        """Look at the file's first receipt. It is read from the start again when its turn comes, where it can be."""
+        batches = self._rows_of(file, told=not file.can_reopen)
+        ahead: list[Batch] = []
+        for batch in batches:
+            ahead.append(batch)
+            if len(batch):
+                break
+        first_us = int(ahead[-1].received_at_us[0]) if ahead and len(ahead[-1]) else 0
+        if file.can_reopen:
+            return Waiting(first_us, place, lambda: self._rows_of(file))
+        return Waiting(first_us, place, lambda: chain(ahead, batches))
+
+    def _advance(self, read_bytes: int) -> None:
+        self._done_bytes += read_bytes
+        if self._progress is not None:
+            self._progress(self._done_bytes, self._total_bytes)
+
+
+def _checked(options: ReadOptions) -> ReadOptions:
+    if options.time_unit is not None and options.time_unit not in UNITS:
+        raise SettingsError(f"unknown time unit {options.time_unit!r}", hint=f"one of {', '.join(UNITS)}")
+    if options.on_error not in get_args(OnError):
+        raise SettingsError(f"unreadable rows can't be treated by {options.on_error!r}", hint="stop or skip")
+    try:
+        ZoneInfo(options.time_zone)
+    except (KeyError, ValueError, OSError) as error:  # ZoneInfoNotFoundError is a KeyError
+        raise SettingsError(
+            f"unknown time zone {options.time_zone!r}", hint="an IANA name such as Europe/Paris"
+        ) from error
+    return checked_map(options)

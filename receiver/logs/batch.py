@@ -5,15 +5,16 @@ A batch holds Arrow and NumPy arrays rather than objects, so that a log of any l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["BATCH_ROWS", "Batch", "LogReader", "OnError", "ReadOptions", "StatusLine"]
+__all__ = ["BATCH_ROWS", "Batch", "LogReader", "LogSource", "OnError", "ReadOptions", "StatusLine"]
 
 BATCH_ROWS = 1 << 16
 """Rows per batch, about: enough to make the cost per batch vanish, few enough to stay in the processor's cache."""
@@ -70,7 +71,21 @@ class Batch:
         return len(self.received_at_us)
 
 
-class LogReader(Protocol):
-    """One format. Reads a file as a stream and yields its rows in order, or raises `LogFormatError`."""
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """One opened log."""
 
-    def __call__(self, source: object, options: ReadOptions) -> Iterator[Batch]: ...
+    name: str
+    """As errors name it: the path, or `-` for standard input."""
+    pieces: Iterator[bytes]
+    """The decompressed bytes, in pieces of any size."""
+    path: Path | None = None
+    """Where the same bytes stand as a plain file that can be sought in, if anywhere."""
+    advanced: Callable[[float], None] = lambda _share: None
+    """For a reader that takes `path` instead of `pieces`: called with the share of the file read since the last call."""
+
+
+class LogReader(Protocol):
+    """One format. Reads a log as a stream and yields its rows in order, or raises `LogFormatError`."""
+
+    def __call__(self, source: LogSource, options: ReadOptions) -> Iterator[Batch]: ...

@@ -1,0 +1,60 @@
+"""A stream of bytes in blocks that end where a line ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from receiver.errors import LogFormatError
+
+__all__ = ["Block", "blocks_of"]
+
+BLOCK_BYTES = 2 << 20
+"""Large enough that the cost per block vanishes, small enough that a few of them are no matter."""
+FIRST_BLOCK_BYTES = 64 << 10
+"""Blocks start small, so that the first receipts are there at once."""
+MAX_LINE_BYTES = 256 << 20
+"""A longer line is no row of any log; holding it would only fill the memory."""
+_BOM = b"\xef\xbb\xbf"
+
+
+class Block(NamedTuple):
+    data: bytes
+    """Whole lines; only the file's last may lack its line break."""
+    line: int
+    """The physical line, from 1, that the block begins with."""
+
+
+def blocks_of(pieces: Iterator[bytes], name: str) -> Iterator[Block]:
+    """Cut a log at line breaks into blocks of some MB, without the byte order mark that it may begin with."""
+    held: list[bytes] = []
+    held_bytes = 0
+    wanted = FIRST_BLOCK_BYTES
+    line = 1
+    fresh = True
+    for piece in pieces:
+        held.append(piece)
+        held_bytes += len(piece)
+        if held_bytes < wanted:
+            continue
+        data = b"".join(held)
+        if fresh:
+            data, fresh = data.removeprefix(_BOM), False
+        end = data.rfind(b"\n") + 1
+        if end:
+            block = Block(data[:end], line)
+            line += block.data.count(b"\n")
+            held = [data[end:]]
+            yield block
+            wanted = min(2 * wanted, BLOCK_BYTES)
+        else:
+            held = [data]
+        held_bytes = len(held[0])
+        if held_bytes > MAX_LINE_BYTES:
+            raise LogFormatError(f"{name}:{line}", f"a line of more than {MAX_LINE_BYTES >> 20} MB")
+        wanted = max(wanted, 2 * held_bytes)  # a long line is joined a few times only
+    last = b"".join(held)
+    if fresh:
+        last = last.removeprefix(_BOM)
+    if last:
+        yield Block(last, line)

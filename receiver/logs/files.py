@@ -1,0 +1,245 @@
+"""From the paths of a command to opened logs: which files, how they are compressed, what format they are in.
+
+What a file holds wins over what its name ends with; the ending decides only where the first bytes tell nothing.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import zstandard
+
+from receiver.errors import LogFormatError, SettingsError
+from receiver.logs.batch import LogReader, LogSource, ReadOptions
+from receiver.logs.columns import COLUMNS, spellings
+from receiver.logs.correlator import LOG_LINE, read_correlator
+from receiver.logs.csv_log import read_csv
+from receiver.logs.jsonl import read_jsonl
+from receiver.logs.parquet import read_parquet
+
+__all__ = ["LogFile", "find_files", "open_log"]
+
+_PIECE_BYTES = 128 << 10
+_HEAD_BYTES = 64 << 10
+_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_BOM = b"\xef\xbb\xbf"
+_READERS: dict[str, LogReader] = {
+    ".csv": read_csv,
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".json": read_jsonl,
+    ".parquet": read_parquet,
+    ".log": read_correlator,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file to be read."""
+
+    path: Path | None
+    """None for standard input."""
+    name: str
+    """As errors name it."""
+    size_bytes: int | None
+    """None where it isn't known before the end: a pipe."""
+
+    @property
+    def can_reopen(self) -> bool:
+        return self.size_bytes is not None
+
+
+def find_files(paths: Sequence[str]) -> list[LogFile]:
+    """The files that paths, folders, globs and `-` stand for, in order; a folder's and a glob's by name."""
+    if not paths:
+        raise SettingsError("no log was named", hint="name a file, a folder, a glob, or - for standard input")
+    if paths.count("-") > 1:
+        raise SettingsError("standard input can be read once only", hint="give - once")
+    return [file for path in paths for file in _expanded(path)]
+
+
+def _expanded(text: str) -> list[LogFile]:
+    if text == "-":
+        return [LogFile(None, "-", None)]
+    path = Path(text)
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        matches = sorted(match for match in glob.glob(text, recursive=True) if not Path(match).is_dir())  # noqa: PTH207
+        if not matches:
+            reason = "no file matches" if glob.has_magic(text) else getattr(error, "strerror", None) or str(error)
+            raise LogFormatError(_printable(text), reason, hint="name a log of receipts") from error
+        return [_log_file(Path(match)) for match in matches]
+    if not stat.S_ISDIR(mode):
+        return [_log_file(path)]
+    try:
+        found = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
+    except OSError as error:
+        raise LogFormatError(_printable(text), f"the folder can't be read: {error.strerror}") from error
+    logs = [path / name for name in found if not name.startswith((".", "_"))]
+    if not logs:
+        raise LogFormatError(_printable(text), "a folder without logs", hint="folders inside it are not searched")
+    return [_log_file(log) for log in logs]
+
+
+def _log_file(path: Path) -> LogFile:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise LogFormatError(_printable(str(path)), error.strerror or str(error)) from error
+    return LogFile(path, _printable(str(path)), status.st_size if stat.S_ISREG(status.st_mode) else None)
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
+@contextmanager
+def open_log(
+    file: LogFile, options: ReadOptions, advanced: Callable[[int], None] | None = None
+) -> Iterator[tuple[LogSource, LogReader]]:
+    """Open one file, and choose its reader; `advanced` is told of the file's bytes as they are read."""
+    told = advanced or (lambda _bytes: None)
+    try:
+        with _opened(file) as stream:
+            yield _source(file, stream, options, told)
+    except OSError as error:
+        raise LogFormatError(file.name, f"can't be read: {error.strerror or error}") from error
+
+
+@contextmanager
+def _opened(file: LogFile) -> Iterator[BinaryIO]:
+    if file.path is None:
+        yield sys.stdin.buffer
+        return
+    with file.path.open("rb", buffering=0) as stream:
+        yield stream
+
+
+def _source(
+    file: LogFile, stream: BinaryIO, options: ReadOptions, told: Callable[[int], None]
+) -> tuple[LogSource, LogReader]:
+    head, pieces = _with_head(_read(stream, told))
+    if not head:
+        raise LogFormatError(file.name, "the file is empty", hint="even a log without receipts has a header")
+    packed = _compression(head)
+    if packed is not None:
+        head, pieces = _with_head(_decompressed(pieces, packed, file.name))
+        if not head:
+            raise LogFormatError(file.name, "there is nothing in the compressed file")
+    reader = _reader_by_content(head, options) or _reader_by_name(file, compressed=packed is not None)
+    if reader is not read_parquet or packed is not None or not file.can_reopen or file.path is None:
+        return LogSource(file.name, pieces), reader
+    size = file.size_bytes or 0
+    return LogSource(file.name, pieces, file.path, lambda share: told(round(share * size))), reader
+
+
+def _read(stream: BinaryIO, told: Callable[[int], None]) -> Iterator[bytes]:
+    while piece := stream.read(_PIECE_BYTES):
+        told(len(piece))
+        yield piece
+
+
+def _with_head(pieces: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """The first bytes, and all pieces again from the start."""
+    taken: list[bytes] = []
+    taken_bytes = 0
+    for piece in pieces:
+        taken.append(piece)
+        taken_bytes += len(piece)
+        if taken_bytes >= _HEAD_BYTES:
+            break
+    head = b"".join(taken)
+    return head[:_HEAD_BYTES], chain([head] if head else [], pieces)
+
+
+class _Decompressor(Protocol):
+    """What zlib and zstandard have in common: an object per gzip member or zstd frame."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Compression:
+    name: str
+    new: Callable[[], _Decompressor]
+    padding: bytes
+    """May stand between and after the members."""
+
+
+_COMPRESSIONS = {
+    _GZIP: _Compression("gzip", lambda: zlib.decompressobj(wbits=31), padding=b"\0"),
+    _ZSTD: _Compression(
+        "zstd", lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(), padding=b""
+    ),
+}
+
+
+def _compression(head: bytes) -> _Compression | None:
+    return next((packed for magic, packed in _COMPRESSIONS.items() if head.startswith(magic)), None)
+
+
+def _decompressed(pieces: Iterator[bytes], packed: _Compression, name: str) -> Iterator[bytes]:
+    """All members or frames, one after the other; `LogFormatError` where one is broken or ends too soon."""
+    member: _Decompressor | None = None
+    for piece in pieces:
+        left = piece
+        while left:
+            if member is None:
+                left = left.lstrip(packed.padding)
+                if not left:
+                    break
+                member = packed.new()
+            try:
+                out = member.decompress(left)
+            except (zlib.error, zstandard.ZstdError) as error:
+                raise LogFormatError(name, f"broken {packed.name} data: {error}") from error
+            if out:
+                yield out
+            left = member.unused_data if member.eof else b""
+            if member.eof:
+                member = None
+    if member is not None:
+        raise LogFormatError(name, f"truncated {packed.name} data: the file ends inside of it")
+
+
+def _reader_by_content(head: bytes, options: ReadOptions) -> LogReader | None:
+    if head.startswith(_PARQUET):
+        return read_parquet
+    text = head.removeprefix(_BOM).lstrip(b" \t\r\n")
+    if text.startswith((b"{", b"[")):
+        return read_jsonl
+    lines = text.decode(errors="replace").split("\n")
+    known = {field for column in COLUMNS for field in spellings(column, options)}
+    if known & {name.strip().strip('"') for name in lines[0].split(",")}:
+        return read_csv
+    if any(LOG_LINE.match(line) for line in lines):
+        return read_correlator
+    return None
+
+
+def _reader_by_name(file: LogFile, *, compressed: bool) -> LogReader:
+    endings = [ending.lower() for ending in file.path.suffixes] if file.path else []
+    last = endings[-1] if endings else ""
+    if last in {".gz", ".zst"}:
+        if not compressed:
+            kind = "gzip" if last == ".gz" else "zstd"
+            raise LogFormatError(file.name, f"not {kind} data, and no log of receipts either")
+        endings.pop()
+    return _READERS.get(endings[-1] if endings else "", read_csv)

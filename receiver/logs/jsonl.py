@@ -1,0 +1,246 @@
+"""JSON Lines: one object per line.
+
+Every line goes through msgspec's decoder, which keeps integers exact, refuses lone surrogates and skips the fields
+that nobody asked for. It gives up on integers of more than 4300 digits; lines with one go through the standard
+library's decoder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from types import NoneType
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from msgspec import UNSET, Struct, UnsetType
+
+from receiver.errors import LogFormatError, SettingsError
+from receiver.logs.batch import Batch, LogSource, ReadOptions
+from receiver.logs.blocks import Block, blocks_of
+from receiver.logs.columns import COLUMNS, REQUIRED, TEXT, missing, spellings
+from receiver.logs.rows import BatchMaker, RawRows, Unreadable
+
+__all__ = ["read_jsonl"]
+
+_ABSENT = frozenset({NoneType, UnsetType})
+_TYPES: dict[str, frozenset[type]] = {
+    **dict.fromkeys(TEXT, frozenset({str, int})),
+    "received_at": frozenset({str, int, float}),
+    "jms_redelivered": frozenset({str, int, bool}),
+    "jms_timestamp": frozenset({str, int, float}),
+}
+_TYPE_NAMES = {
+    bool: "true or false",
+    float: "a number with a fraction",
+    int: "a whole number",
+    str: "text",
+    list: "an array",
+    dict: "an object",
+    NoneType: "null",
+}
+_EXPECTED = {"received_at": "a time", "jms_redelivered": "true or false", "jms_timestamp": "whole milliseconds"}
+_TOO_DEEP = "nested too deeply, expected a plain object"
+_MOST_DIGITS = 4_000
+"""Python turns longer texts into numbers only when told to, because that takes quadratic time."""
+
+
+class _Lines(NamedTuple):
+    """The lines of a block that are objects, decoded, and what is wrong with the others."""
+
+    rows: list[Struct]
+    numbers: Sequence[int]
+    unreadable: list[Unreadable]
+
+
+def read_jsonl(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
+    """Rows of a JSON Lines log. A row without the id's key is unchecked; an error only where no row has it."""
+    reader = _JsonRows(source.name, options)
+    batches = BatchMaker(source.name, options)
+    for block in blocks_of(source.pieces, source.name):
+        yield batches.batch(reader.raw(block))
+    reader.check_columns()
+
+
+class _JsonRows:
+    """Decodes blocks, and learns which spelling of each column the file uses."""
+
+    def __init__(self, name: str, options: ReadOptions) -> None:
+        self._name = name
+        self._options = options
+        self._spellings = {column: spellings(column, options) for column in COLUMNS}
+        fields = sorted({field for known in self._spellings.values() for field in known})
+        self._attributes = {field: f"f{position}" for position, field in enumerate(fields)}
+        self._row_type = _row_type(self._attributes)
+        self._decode = msgspec.json.Decoder(self._row_type).decode
+        self._found: dict[str, str] = {}
+        self._first: tuple[int, bytes] | None = None
+
+    def raw(self, block: Block) -> RawRows:
+        texts = block.data.split(b"\n")
+        if not texts[-1]:
+            texts.pop()
+        try:
+            block.data.isascii() or block.data.decode()  # the decoder looks at wanted fields only
+            lines = _Lines([self._decode(text) for text in texts], range(block.line, block.line + len(texts)), [])
+        except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
+            lines = self._each(texts, block.line)
+        if self._first is None and lines.rows:
+            self._first = lines.numbers[0], texts[lines.numbers[0] - block.line]
+        columns = self._columns(lines.rows)
+        if any(kinds - _ABSENT - _TYPES[column] for column, (_values, kinds) in columns.items()):
+            lines = self._without_wrong_types(lines)
+            columns = self._columns(lines.rows)
+        arrays = {column: _array(values, kinds) for column, (values, kinds) in columns.items()}
+        if "received_at" not in arrays and self._options.on_error == "stop":
+            self.check_columns()  # says more than that the first row has no time
+        for column in REQUIRED:
+            arrays.setdefault(column, pa.nulls(len(lines.rows), pa.string()))
+        return RawRows(arrays, lines.numbers.__getitem__, lines.unreadable)
+
+    def check_columns(self) -> None:
+        """`LogFormatError` for a column that the file ought to have and that no row had."""
+        if self._first is None:
+            return
+        for column in COLUMNS:
+            if column not in self._found and (column in REQUIRED or column in self._options.column_map):
+                raise missing(column, list(json.loads(self._first[1])), self._options, self._name)
+
+    def _each(self, texts: list[bytes], first_line: int) -> _Lines:
+        lines = _Lines([], numbers := [], [])
+        for number, text in enumerate(texts, first_line):
+            if text.strip(b" \t\r"):
+                row = self._row(text)
+                if isinstance(row, str):
+                    lines.unreadable.append(Unreadable(number, row))
+                else:
+                    lines.rows.append(row)
+                    numbers.append(number)
+        return lines
+
+    def _row(self, text: bytes) -> Struct | str:
+        """One line decoded, or what is wrong with it."""
+        try:
+            text.decode()
+            return self._decode(text)
+        except UnicodeDecodeError as error:
+            return f"not UTF-8: byte 0x{text[error.start]:02x}, expected text in UTF-8"
+        except RecursionError:
+            return _TOO_DEEP
+        except msgspec.DecodeError as error:
+            refusal = str(error)
+        found = _decoded_slowly(text)
+        if isinstance(found, str):
+            return found
+        if "out of range" not in refusal:
+            return f"not JSON: {refusal}, expected one object per line"
+        return self._row_type(**{name: found[field] for field, name in self._attributes.items() if field in found})
+
+    def _columns(self, rows: list[Struct]) -> dict[str, tuple[list[Any], set[type]]]:
+        """The values of each column that the file is known to have, and their types."""
+        self._note_new(rows)
+        columns = {}
+        for column, field in self._found.items():
+            values = list(map(attrgetter(self._attributes[field]), rows))
+            columns[column] = values, set(map(type, values))
+        return columns
+
+    def _note_new(self, rows: list[Struct]) -> None:
+        unseen = [field for field in self._attributes if field not in self._found.values()]
+        if not unseen:
+            return
+        get = attrgetter(*(self._attributes[field] for field in unseen))
+        if list(map(get, rows)).count(get(self._row_type())) == len(rows):
+            return
+        new = {field for field in unseen for row in rows if getattr(row, self._attributes[field]) is not UNSET}
+        for column, known in self._spellings.items():
+            for field in known:
+                if field in new:
+                    self._note(column, field)
+
+    def _note(self, column: str, field: str) -> None:
+        other = self._found.setdefault(column, field)
+        if other != field:
+            raise LogFormatError(
+                self._name, f"the column {column} is there twice, as {other!r} and {field!r}", hint="rename one of them"
+            )
+
+    def _without_wrong_types(self, lines: _Lines) -> _Lines:
+        good = _Lines([], numbers := [], unreadable := list(lines.unreadable))
+        for number, row in zip(lines.numbers, lines.rows, strict=True):
+            problem = self._wrong_type(row)
+            if problem is None:
+                good.rows.append(row)
+                numbers.append(number)
+            else:
+                unreadable.append(Unreadable(number, problem))
+        unreadable.sort()
+        return good
+
+    def _wrong_type(self, row: Struct) -> str | None:
+        for column, known in self._spellings.items():
+            for field in known:
+                kind = type(getattr(row, self._attributes[field]))
+                if kind not in _ABSENT and kind not in _TYPES[column]:
+                    expected = _EXPECTED.get(column, "text or a whole number")
+                    return f"{column} is {_TYPE_NAMES[kind]}, expected {expected}"
+        return None
+
+
+def _row_type(attributes: dict[str, str]) -> type[Struct]:
+    try:
+        return msgspec.defstruct(
+            "Row",
+            [(attribute, object, UNSET) for attribute in attributes.values()],
+            rename={attribute: field for field, attribute in attributes.items()},
+            gc=False,
+        )
+    except ValueError as error:
+        raise SettingsError(f"--map can't name such a field of JSON: {error}") from error
+
+
+def _array(values: list[Any], kinds: set[type]) -> pa.Array:
+    if UnsetType in kinds:
+        values = [None if value is UNSET else value for value in values]
+    if len(kinds - _ABSENT) == 1 and str not in kinds:
+        try:
+            return pa.array(values)
+        except (OverflowError, pa.ArrowInvalid):
+            pass  # whole numbers of more than 64 bits
+    if kinds - _ABSENT <= {str}:
+        return pa.array(values, pa.string())
+    return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def _text(value: str | float | bool) -> str:  # noqa: FBT001 - any value of JSON
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else repr(value)
+    return str(value)
+
+
+def _decoded_slowly(text: bytes) -> dict[str, Any] | str:
+    """What msgspec refused, by the standard library: an object, or what is wrong in words of its own."""
+    try:
+        found = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
+        json.dumps(found, ensure_ascii=False).encode()
+    except RecursionError:
+        return _TOO_DEEP
+    except UnicodeEncodeError:
+        return "a lone surrogate, expected text that UTF-8 can hold"
+    except ValueError as error:
+        return f"not JSON: {error}, expected one object per line"
+    if not isinstance(found, dict):
+        return f"not an object but {_TYPE_NAMES[type(found)]}, expected one object per line"
+    return found
+
+
+def _whole(digits: str) -> int | str:
+    return int(digits) if len(digits) < _MOST_DIGITS else digits
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no value of JSON")

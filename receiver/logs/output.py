@@ -1,0 +1,93 @@
+"""Files that appear whole or not at all: what stood at the path before stays until the new one is complete."""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import stat
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from receiver.errors import OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from _typeshed import ReadableBuffer, StrPath
+
+__all__ = ["replacing"]
+
+
+@contextmanager
+def replacing(path: StrPath) -> Iterator[IO[bytes]]:
+    """A file to write bytes to, which takes the place of `path` when the block ends well.
+
+    It is made at once beside `path`, so a place that can't be written is an `OutputError` before the work begins, as
+    a full disk is later. Any exception, Ctrl-C included, leaves `path` as it was and removes the unfinished file. A
+    link keeps pointing where it does; what isn't a regular file (`/dev/null`, a pipe) is written directly.
+    """
+    with _naming(path):
+        mode = Path(path).stat().st_mode if Path(path).exists() else None
+        target = Path(path).resolve()
+        # Renaming over a file asks for no right to write to it; its owner does.
+        if mode is not None and not os.access(target, os.W_OK):
+            raise PermissionError(None, "it is read-only")
+    if mode is not None and not stat.S_ISREG(mode):
+        with _open(Path(path), "wb", path) as file:
+            yield file
+        return
+    # Not named after the target, whose name may be as long as names can be.
+    unfinished = target.with_name(f".receiver-{secrets.token_hex(8)}.part")
+    try:
+        with _open(unfinished, "xb", path) as file:
+            yield file
+            with _naming(path):
+                os.fsync(file.fileno())
+        with _naming(path):
+            if mode is not None:
+                unfinished.chmod(stat.S_IMODE(mode))
+            unfinished.replace(target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _naming(path: StrPath) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # whoever read has gone: no fault of the place
+    except OSError as error:
+        raise OutputError(f"can't write {os.fspath(path)}: {error.strerror or error}") from error
+
+
+def _open(file: Path, mode: str, path: StrPath) -> _NamedFile:
+    with _naming(path):
+        return _NamedFile(file, mode, path)
+
+
+class _NamedFile(io.FileIO):
+    """A file whose failures name the path that was asked for.
+
+    Errors are told apart here, at the lowest place, because the block around also reads, and what fails to be read
+    is not the output's fault. Unbuffered: its users write large pieces.
+    """
+
+    def __init__(self, file: Path, mode: str, path: StrPath) -> None:
+        self._path = path
+        super().__init__(file, mode)
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        view = memoryview(data).cast("B")
+        rest = view
+        with _naming(self._path):
+            while rest:  # the system may take less than it was given
+                rest = rest[super().write(rest) :]
+        return len(view)
+
+    def close(self) -> None:
+        with _naming(self._path):
+            super().close()

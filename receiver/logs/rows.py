@@ -1,0 +1,248 @@
+"""From a format's raw columns to a `Batch`: where every value is checked, whatever the format.
+
+A row with a value that can't be read stops the run or is counted (`--on-error`); what is wrong with the file as a
+whole always stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from receiver.errors import LogFormatError
+from receiver.logs import times
+from receiver.logs.arrow import invalid_utf8, text_of, without_nulls
+from receiver.logs.batch import Batch, ReadOptions, StatusLine
+from receiver.logs.columns import COLUMNS, TEXT
+
+__all__ = ["BatchMaker", "RawRows", "Unreadable"]
+
+_MAX_MS = times.MAX_US // 1_000
+_TRUTH = {"true": 1, "1": 1, "false": 0, "0": 0, "": 0}
+_VALUE_SHOWN = 80
+
+
+class Unreadable(NamedTuple):
+    """A row that a format couldn't make sense of at all."""
+
+    line: int
+    problem: str
+
+
+@dataclass(slots=True)
+class RawRows:
+    """Rows as a format found them: Arrow columns of its own types, nulls allowed, by canonical name."""
+
+    columns: dict[str, pa.Array]
+    line_of: Callable[[int], int]
+    """The LINE of a row, by its index here."""
+    unreadable: list[Unreadable] = field(default_factory=list)
+    """In order of their lines. These rows aren't in the columns."""
+    status_lines: list[StatusLine] = field(default_factory=list)
+
+
+class _Checked(NamedTuple):
+    values: pa.Array | npt.NDArray[np.int64]
+    bad: npt.NDArray[np.bool_] | None
+    """The rows whose value can't be read; None where all can."""
+
+
+class BatchMaker:
+    """Makes the batches of one file, and holds what must agree throughout a file: the unit of its numeric times."""
+
+    def __init__(self, name: str, options: ReadOptions) -> None:
+        self._name = name
+        self._options = options
+        self._zone = ZoneInfo(options.time_zone)
+        self._unit: int | None = None
+        self._unit_line = 0
+
+    def batch(self, raw: RawRows) -> Batch:
+        """The rows that can be read. `LogFormatError` for the first that can't, unless such rows are to be skipped."""
+        read = times.read_times(raw.columns["received_at"], self._options.time_unit, self._zone)
+        if read is None:
+            raise self._wrong_type("received_at", raw.columns["received_at"], "a time")
+        checked = {"received_at": _Checked(read.us, _flagged(read.us < 0))}
+        for column in COLUMNS:
+            if column != "received_at" and column in raw.columns:
+                checked[column] = self._checked(column, raw.columns[column])
+        bad = np.zeros(len(read.us), dtype=bool)
+        for found in checked.values():
+            if found.bad is not None:
+                bad |= found.bad
+        stop = self._first_unreadable(raw, checked, bad) if self._options.on_error == "stop" else None
+        self._check_unit(read.units, ~bad, raw.line_of, before=stop.line if stop else None)
+        if stop is not None:
+            raise LogFormatError(f"{self._name}:{stop.line}", stop.problem)
+        return _batch_of(checked, bad, raw)
+
+    def _checked(self, column: str, values: pa.Array) -> _Checked:
+        if column in TEXT:
+            text = text_of(values)
+            if text is None:
+                raise self._wrong_type(column, values, "text or whole numbers")
+            text = without_nulls(text)
+            return _Checked(text, invalid_utf8(text))
+        numbers = _redelivered(values) if column == "jms_redelivered" else self._jms_timestamp(values)
+        if numbers is None:
+            expected = "true or false" if column == "jms_redelivered" else "whole milliseconds since the epoch"
+            raise self._wrong_type(column, values, expected)
+        return _Checked(numbers, _flagged(numbers < 0))
+
+    def _wrong_type(self, column: str, values: pa.Array, expected: str) -> LogFormatError:
+        return LogFormatError(self._name, f"the column {column} is of type {values.type}, expected {expected}")
+
+    def _jms_timestamp(self, values: pa.Array) -> npt.NDArray[np.int64] | None:
+        if pa.types.is_timestamp(values.type):
+            read = times.read_times(values, None, self._zone)
+            assert read is not None  # noqa: S101 - timestamps are always read
+            missing = values.is_null().to_numpy(zero_copy_only=False)
+            return np.where(missing, 0, np.where(read.us < 0, -1, read.us // 1_000))
+        return _milliseconds(values)
+
+    def _first_unreadable(
+        self, raw: RawRows, checked: dict[str, _Checked], bad: npt.NDArray[np.bool_]
+    ) -> Unreadable | None:
+        found = raw.unreadable[:1]
+        if bad.any():
+            row = int(bad.argmax())
+            column = next(name for name, column in checked.items() if column.bad is not None and column.bad[row])
+            found.append(Unreadable(raw.line_of(row), self._problem(column, raw.columns[column][row])))
+        return min(found, default=None)
+
+    def _problem(self, column: str, scalar: pa.Scalar) -> str:
+        if column in TEXT:
+            return f"{column} is not UTF-8, expected text in UTF-8"
+        value = scalar.as_py() if not pa.types.is_timestamp(scalar.type) else str(scalar)
+        if column == "jms_redelivered":
+            return f"jms_redelivered is {_shown(value)}, expected true, false, 1, 0 or nothing"
+        if column == "jms_timestamp":
+            return f"jms_timestamp is {_shown(value)}, expected whole milliseconds since the epoch, or nothing"
+        try:
+            text = "" if value is None else value if isinstance(value, str) else repr(value)
+            times.exact(text, self._options.time_unit, self._zone)
+        except ValueError as error:
+            return f"received_at: {error}"
+        return f"received_at is {_shown(value)}, expected a time from the epoch to the year 9999"
+
+    def _check_unit(
+        self,
+        units: npt.NDArray[np.uint8],
+        good: npt.NDArray[np.bool_],
+        line_of: Callable[[int], int],
+        before: int | None,
+    ) -> None:
+        rows = np.flatnonzero(good & (units != times.NO_UNIT))
+        if not len(rows):
+            return
+        if self._unit is None:
+            self._unit, self._unit_line = int(units[rows[0]]), line_of(int(rows[0]))
+        other = rows[units[rows] != self._unit]
+        if not len(other) or (before is not None and line_of(int(other[0])) > before):
+            return
+        first, second = times.UNITS[self._unit], times.UNITS[units[other[0]]]
+        raise LogFormatError(
+            self._name,
+            f"times in two units: by its magnitude line {self._unit_line} is in {first}, line {line_of(int(other[0]))} in {second}",
+            hint="if all are in one unit, force it with --time-unit",
+        )
+
+
+def _flagged(bad: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
+    return bad if bad.any() else None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _VALUE_SHOWN else text[: _VALUE_SHOWN - 3] + "..."
+
+
+def _each_value(text: pa.Array, number_of: Callable[[str], int]) -> npt.NDArray[np.int64]:
+    """A function applied once per different text."""
+    encoded = text if pa.types.is_dictionary(text.type) else text.dictionary_encode()
+    numbers = np.array([number_of(word) for word in encoded.dictionary.to_pylist()] or [0], dtype=np.int64)
+    return np.asarray(numbers[encoded.indices.to_numpy()])
+
+
+def _readable_text(values: pa.Array) -> pa.Array | None:
+    """A column of text without nulls, its bytes that aren't UTF-8 replaced by a text that is no value of any kind."""
+    if pa.types.is_integer(values.type):
+        return None
+    text = text_of(values)
+    if text is None:
+        return None
+    text = without_nulls(text)
+    invalid = invalid_utf8(text)
+    if invalid is None:
+        return text
+    plain = text.dictionary_decode() if pa.types.is_dictionary(text.type) else text
+    return pa.compute.if_else(pa.array(invalid), "?", plain)
+
+
+def _redelivered(values: pa.Array) -> npt.NDArray[np.int64] | None:
+    """1, 0, or -1 where the value is neither; None for a type that holds no truth."""
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        return np.asarray(values.cast(pa.int64()).fill_null(0))
+    if pa.types.is_integer(kind):
+        numbers = values.fill_null(0).to_numpy()
+        return np.where((numbers == 0) | (numbers == 1), numbers, -1).astype(np.int64)
+    text = _readable_text(values)
+    return None if text is None else _each_value(text, lambda word: _TRUTH.get(word.lower(), -1))
+
+
+def _milliseconds(values: pa.Array) -> npt.NDArray[np.int64] | None:
+    """Milliseconds, 0 where missing, -1 where the value can't be meant; None for a type that holds no numbers."""
+    kind = values.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        numbers = values.fill_null(0).to_numpy()
+        # Doubles are whole numbers that some tool couldn't write as such beside missing ones.
+        good = (numbers >= 0) & (numbers <= _MAX_MS) & (numbers == np.floor(numbers))
+        return np.where(good, numbers, -1).astype(np.int64)
+    text = _readable_text(values)
+    if text is None:
+        return None
+    if (
+        pa.types.is_string(text.type)
+        and times.all_digits(text)
+        and pa.compute.min(pa.compute.binary_length(text)).as_py()
+    ):
+        try:
+            numbers = text.cast(pa.int64()).to_numpy()
+        except pa.ArrowInvalid:  # more digits than 64 bits hold
+            return _each_value(text, _millisecond)
+        return np.where(numbers <= _MAX_MS, numbers, -1)
+    return _each_value(text, _millisecond)
+
+
+def _millisecond(text: str) -> int:
+    if not text:
+        return 0
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else -1  # noqa: PLR2004 - 64 bits
+    return number if number <= _MAX_MS else -1
+
+
+def _batch_of(checked: dict[str, _Checked], bad: npt.NDArray[np.bool_], raw: RawRows) -> Batch:
+    skipped = len(raw.unreadable) + int(bad.sum())
+    values = {column: found.values for column, found in checked.items()}
+    if bad.any():
+        good, mask = ~bad, pa.array(~bad)
+        values = {
+            column: found.filter(mask) if isinstance(found, pa.Array) else found[good]
+            for column, found in values.items()
+        }
+    redelivered = values.pop("jms_redelivered", None)
+    return Batch(
+        received_at_us=values.pop("received_at"),
+        jms_redelivered=None if redelivered is None else redelivered.astype(bool),
+        jms_timestamp_ms=values.pop("jms_timestamp", None),
+        skipped=skipped,
+        status_lines=raw.status_lines,
+        **values,
+    )
