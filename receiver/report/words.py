@@ -97,13 +97,13 @@ def seconds(us: int) -> str:
 def duration(us: int) -> str:
     """Microseconds in the units a person would choose: `250 ms`, `12.5 s`, `5 min 3 s`, `2 d 4 h`."""
     if us < 1_000:  # noqa: PLR2004
-        return f"{us} µs"
+        return f"{us} µs" if us else "0 s"
     if us < _SECOND_US * 0.9995:
         return f"{_three_digits(us / 1_000)} ms"
     if us < _LONGEST_IN_SECONDS * _SECOND_US:
         return f"{_three_digits(us / _SECOND_US)} s"
     left = round(us / _SECOND_US)
-    parts = []
+    parts: list[tuple[int, str]] = []
     for secs, unit in _LARGER_UNITS:
         number, left = divmod(left, secs)
         if number or parts:
