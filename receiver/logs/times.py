@@ -27,6 +27,7 @@ UNITS = ("s", "ms", "us")
 _SCALES = np.array([1_000_000, 1_000, 1], dtype=np.int64)
 _LIMITS = np.array([10**11, 10**14], dtype=np.int64)
 """From the first on a number counts as milliseconds, from the second on as microseconds."""
+_DOUBLES_BELOW = np.array([2.0**32, 2.0**42, 2.0**52])
 NO_UNIT = 255
 """Stands for the unit of a time that isn't a number."""
 
@@ -197,16 +198,17 @@ def _of_integers(numbers: npt.NDArray[np.int64], unit: str | None) -> Times:
 def _of_doubles(numbers: npt.NDArray[np.float64], unit: str | None) -> Times:
     """Doubles as their shortest decimal form, cut to microseconds, without writing that form out.
 
-    Let k be the whole number of microseconds nearest to v. Below 2^53 us two doubles lie less than 1 us apart, so at
-    most one whole microsecond rounds to v. If k does, it is the shortest form. If not, the shortest form is finer and
-    lies on the same side of k as v itself, because k, being shorter, would else have been the form. That side is told
-    by k / scale, which is correctly rounded, hence monotone.
+    Let k be the product of v and the scale, rounded to a whole number of microseconds. Below `_DOUBLES_BELOW` two
+    doubles lie at most 0.5 us apart and the product is off by at most 0.25 us. So a whole microsecond that rounds to
+    v, if there is one, is k, and k is the shortest form. If there is none, the shortest form is finer, and lies on the
+    same side of k as v itself: were k between the two, k would round to v. That side is told by k / scale, which is
+    correctly rounded, hence monotone.
     """
     finite = np.isfinite(numbers)
     numbers = np.where(finite, numbers, -1.0)
     units = _units_of(numbers, unit)
     scales = _SCALES[units].astype(np.float64)
-    safe = (numbers >= 0) & (numbers < 2.0**52 / scales)
+    safe = (numbers >= 0) & (numbers < _DOUBLES_BELOW[units])
     nearest = np.rint(np.where(safe, numbers, 0.0) * scales)
     us = nearest.astype(np.int64) - (nearest / scales > np.where(safe, numbers, 0.0))
     us[~safe] = -1
