@@ -13,11 +13,21 @@ from typing import Any
 
 import altair as alt
 
-from receiver.report.grid import Grid, frontier, thinned
+from receiver.report.grid import Grid, all_settings, frontier, recommended_of, thinned
 from receiver.report.words import compact, count, duration, moment, seconds, size
 from receiver.simulate.figures import Analysis, Histogram, SettingFigures, Timeline
 
-__all__ = ["CONFIG", "Spec", "frontier_chart", "heat_map", "histogram", "timeline_chart"]
+__all__ = [
+    "CONFIG",
+    "Spec",
+    "bin_words",
+    "filled_bins",
+    "frontier_chart",
+    "heat_map",
+    "histogram",
+    "is_numbered",
+    "timeline_chart",
+]
 
 Spec = dict[str, Any]
 
@@ -51,7 +61,7 @@ CONFIG: Spec = {
 """What all charts share."""
 
 
-def _spec(chart: alt.Chart | alt.LayerChart, height: int) -> Spec:
+def _spec(chart: alt.Chart | alt.LayerChart | alt.FacetChart, height: int) -> Spec:
     spec: Spec = chart.properties(width="container", height=height).to_dict()
     # Nothing in the page may look like an address, and the shared look is CONFIG.
     del spec["$schema"], spec["config"]
@@ -87,6 +97,11 @@ def _decades(most: float) -> list[int]:
     return [0, *(10**power for power in range(int(math.log10(max(most, 1))) + 1))]
 
 
+def is_numbered(grid: Grid) -> bool:
+    """Whether the cells of the heat map are wide enough for their figures."""
+    return len(grid.expiries_us) <= _MOST_NUMBERED_COLUMNS
+
+
 def heat_map(grid: Grid, recommended: SettingFigures | None, bytes_per_id: int) -> Spec:
     """Duplicates missed by window and expiry; the recommended setting is framed."""
     most = max((setting.missed for setting in grid.cells.values()), default=0)
@@ -99,7 +114,7 @@ def heat_map(grid: Grid, recommended: SettingFigures | None, bytes_per_id: int) 
         }
         for setting in grid.cells.values()
     ]
-    numbered = len(grid.expiries_us) <= _MOST_NUMBERED_COLUMNS
+    numbered = is_numbered(grid)
     base = alt.Chart(_inline(rows)).encode(
         x=alt.X("E:O", sort=[seconds(us) for us in grid.expiries_us], title="expiry E")
         .axis(labelAngle=0 if len(grid.expiries_us) <= _MOST_NUMBERED_COLUMNS // 2 else -45, labelOverlap=True)
@@ -123,7 +138,7 @@ def heat_map(grid: Grid, recommended: SettingFigures | None, bytes_per_id: int) 
         layers.append(base.mark_text(fontSize=12, aria=False).encode(text="label:N", color=ink))
     if recommended:
         frame = base.mark_rect(fill=None, stroke=_INK, strokeWidth=3, cornerRadius=2).transform_filter(
-            (alt.datum.W == count(recommended.window)) & (alt.datum.E == seconds(recommended.expiry_us))
+            (count(recommended.window) == alt.datum.W) & (seconds(recommended.expiry_us) == alt.datum.E)
         )
         layers.append(frame)
     return _spec(alt.layer(*layers), height=max(len(grid.windows) * (34 if numbered else 12), 80))
@@ -131,8 +146,9 @@ def heat_map(grid: Grid, recommended: SettingFigures | None, bytes_per_id: int) 
 
 def frontier_chart(analysis: Analysis) -> Spec:
     """Memory against duplicates missed: the settings that no other beats are joined, the others are faint."""
-    recommended = [analysis.recommendation.setting] if analysis.recommendation else []
-    best = frontier([*analysis.settings, *recommended])
+    recommended = recommended_of(analysis)
+    settings = all_settings(analysis)
+    best = frontier(settings)
 
     def rows(settings: Iterable[SettingFigures]) -> list[dict[str, Any]]:
         # A logarithm needs a byte at least.
@@ -141,7 +157,7 @@ def frontier_chart(analysis: Analysis) -> Spec:
             for setting in settings
         ]
 
-    all_rows = rows([*analysis.settings, *recommended])
+    all_rows = rows(settings)
     x_ticks = _one_two_five(min(row["bytes"] for row in all_rows), max(row["bytes"] for row in all_rows))
     most_missed = max(row["missed"] for row in all_rows)
     x = alt.X("bytes:Q", title="memory, for the most ids kept").scale(type="log", nice=False, padding=14)
@@ -153,13 +169,13 @@ def frontier_chart(analysis: Analysis) -> Spec:
         return alt.Chart(_inline(rows(settings))).encode(x=x, y=y, tooltip=_SETTING_TOOLTIP)
 
     layers = [
-        layer(thinned(analysis.settings, _MOST_FAINT_POINTS)).mark_circle(color=_INK, opacity=0.22, size=45),
+        layer(thinned(settings, _MOST_FAINT_POINTS)).mark_circle(color=_INK, opacity=0.22, size=45),
         layer(best).mark_line(color=_BLUE, interpolate="step-after", strokeWidth=2),
         layer(best).mark_circle(color=_BLUE, opacity=1, size=70),
     ]
     if recommended:
-        mark = layer(recommended)
-        label = f"W = {count(recommended[0].window)}, E = {seconds(recommended[0].expiry_us)}"
+        mark = layer([recommended])
+        label = f"W = {count(recommended.window)}, E = {seconds(recommended.expiry_us)}"
         layers += [
             mark.mark_point(color=_GREEN, size=220, strokeWidth=3, filled=False, opacity=1),
             mark.mark_text(color=_INK, dy=-18, fontSize=12, fontWeight="bold").encode(text=alt.value(label)),
@@ -182,7 +198,12 @@ def histogram(values: Histogram, word: Callable[[int], str], title: str, *, with
     """Duplicates by size of need or headroom; with `within`, coloured by whether a setting of that size covers them."""
     bins = filled_bins(values)
     rows = [
-        {"from": word(low), "range": bin_words(low, high, word), "duplicates": number, "cover": _cover(low, high, within)}
+        {
+            "from": word(low),
+            "range": bin_words(low, high, word),
+            "duplicates": number,
+            "cover": _cover(low, high, within),
+        }
         for low, high, number in bins
     ]
     chart = alt.Chart(_inline(rows)).encode(
@@ -197,7 +218,7 @@ def histogram(values: Histogram, word: Callable[[int], str], title: str, *, with
     return _spec(chart.mark_bar().encode(color=colors), height=200)
 
 
-_COVERS = {"within the recommended": _GREEN, "within it in part": _AMBER, "beyond it": _RED}
+_COVERS = {"within the setting": _GREEN, "in part": _AMBER, "beyond it": _RED}
 
 
 def _cover(low: int, high: int, within: int | None) -> str:
@@ -222,7 +243,7 @@ def bin_words(low: int, high: int, word: Callable[[int], str]) -> str:
 
 
 def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Spec:
-    """Receipts, or duplicates, per slice of time."""
+    """Receipts, or duplicates, per slice of time; the charts of one timeline stand exactly below each other."""
     rows = [
         {
             "begin": (timeline.start_us + place * timeline.slice_us) / 1_000,
@@ -232,10 +253,26 @@ def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Sp
         }
         for place, number in enumerate(counts)
     ]
-    chart = alt.Chart(_inline(rows)).mark_bar(color=_BLUE if noun == "receipts" else _RED).encode(
-        x=alt.X("begin:T", title=None).scale(type="utc"),
-        x2="end:T",
-        y=alt.Y("number:Q", title=f"{noun} per {duration(timeline.slice_us)}").axis(tickMinStep=1, tickCount=4, format=",d"),
-        tooltip=[alt.Tooltip("from:N", title="from (UTC)"), alt.Tooltip("number:Q", format=",d", title=noun)],
+    chart = (
+        alt.Chart(_inline(rows))
+        .mark_rect(color=_BLUE if noun == "receipts" else _RED)
+        .encode(
+            x=alt.X("begin:T", title=None)
+            .scale(type="utc", nice=False)
+            .axis(format=_clock(timeline.slice_us * len(counts)), tickCount=6, labelOverlap=True),
+            x2="end:T",
+            y=alt.Y("number:Q", title=f"{noun} per {duration(timeline.slice_us)}")
+            .scale(domainMin=0)
+            .axis(tickMinStep=1, tickCount=4, format=",d", minExtent=44),
+            y2=alt.datum(0),
+            tooltip=[alt.Tooltip("from:N", title="from (UTC)"), alt.Tooltip("number:Q", format=",d", title=noun)],
+        )
     )
     return _spec(chart, height=130)
+
+
+def _clock(span_us: int) -> str:
+    """How times are written along an axis of that length."""
+    if span_us < 10 * 60 * 1_000_000:
+        return "%H:%M:%S"
+    return "%H:%M" if span_us < 86_400 * 1_000_000 else "%m-%d %H:%M"

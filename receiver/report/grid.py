@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from receiver.simulate.figures import Analysis, SettingFigures
 
-__all__ = ["Grid", "frontier", "grid_of", "thinned"]
+__all__ = ["Grid", "all_settings", "frontier", "frontier_of", "grid_of", "recommended_of", "thinned"]
 
 T = TypeVar("T")
 
@@ -24,12 +24,24 @@ class Grid:
     """Settings of the analysis that the grid doesn't show."""
 
 
+def recommended_of(analysis: Analysis) -> SettingFigures | None:
+    """The recommended setting, on the grid or not."""
+    return analysis.recommendation.setting if analysis.recommendation else None
+
+
+def all_settings(analysis: Analysis) -> list[SettingFigures]:
+    """The settings tried, and the recommended one where it lies off the grid."""
+    recommended = recommended_of(analysis)
+    off_grid = recommended is not None and recommended not in analysis.settings
+    return [*analysis.settings, *([recommended] if recommended and off_grid else [])]
+
+
 def grid_of(analysis: Analysis, *, most_windows: int, most_expiries: int) -> Grid:
     """The grid with at most so many windows and expiries, and always the recommended ones, on the grid or not."""
-    recommended = [analysis.recommendation.setting] if analysis.recommendation else []
-    settings = {(setting.window, setting.expiry_us): setting for setting in [*analysis.settings, *recommended]}
-    windows = _axis((window for window, _ in settings), most_windows, {setting.window for setting in recommended})
-    expiries = _axis((expiry for _, expiry in settings), most_expiries, {setting.expiry_us for setting in recommended})
+    settings = {(setting.window, setting.expiry_us): setting for setting in all_settings(analysis)}
+    recommended = recommended_of(analysis)
+    windows = _axis((window for window, _ in settings), most_windows, recommended.window if recommended else None)
+    expiries = _axis((expiry for _, expiry in settings), most_expiries, recommended.expiry_us if recommended else None)
     cells = {
         (window, expiry): settings[window, expiry]
         for window in windows
@@ -39,8 +51,11 @@ def grid_of(analysis: Analysis, *, most_windows: int, most_expiries: int) -> Gri
     return Grid(windows, expiries, cells, left_out=len(settings) - len(cells))
 
 
-def _axis(values: Iterable[int], most: int, kept: set[int]) -> tuple[int, ...]:
-    return tuple(sorted({*thinned(sorted(set(values)), most - len(kept)), *kept}))
+def _axis(values: Iterable[int], most: int, kept: int | None) -> tuple[int, ...]:
+    distinct = sorted(set(values))
+    if kept is None or len(distinct) <= most:
+        return tuple(thinned(distinct, most))
+    return tuple(sorted({*thinned(distinct, most - 1), kept}))
 
 
 def thinned(items: Sequence[T], most: int) -> list[T]:
@@ -61,3 +76,8 @@ def frontier(settings: Iterable[SettingFigures]) -> list[SettingFigures]:
         if not best or setting.missed < best[-1].missed:
             best.append(setting)
     return best
+
+
+def frontier_of(analysis: Analysis) -> list[SettingFigures]:
+    """The frontier of all settings, the recommended one included."""
+    return frontier(all_settings(analysis))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from receiver.report.grid import Grid, frontier, grid_of, thinned
+from receiver.report.grid import Grid, frontier_of, grid_of, recommended_of, thinned
 from receiver.report.words import (
     compact,
     count,
@@ -92,17 +92,13 @@ def _print_settings(analysis: Analysis, console: Console) -> None:
     if not analysis.settings:
         return
     grid = grid_of(analysis, most_windows=len(analysis.settings), most_expiries=len(analysis.settings))
-    table = _grid_table(grid, _recommended(analysis))
+    table = _grid_table(grid, recommended_of(analysis))
     if len(grid.windows) <= _MOST_GRID_ROWS and console.measure(table).maximum <= console.width:
         _heading(console, "Duplicates missed, and below them the most ids kept, by window W and expiry E")
         console.print(table)
         _paragraph(console, "> recommended   - not tried", style="dim", first="")
     else:
         _print_frontier(analysis, console)
-
-
-def _recommended(analysis: Analysis) -> SettingFigures | None:
-    return analysis.recommendation.setting if analysis.recommendation else None
 
 
 def _grid_table(grid: Grid, recommended: SettingFigures | None) -> Table:
@@ -126,8 +122,8 @@ def _cell(setting: SettingFigures | None, is_recommended: bool) -> Text:  # noqa
 
 
 def _print_frontier(analysis: Analysis, console: Console) -> None:
-    recommended = _recommended(analysis)
-    best = frontier([*analysis.settings, *([recommended] if recommended else [])])
+    recommended = recommended_of(analysis)
+    best = frontier_of(analysis)
     shown = thinned(best, _MOST_FRONTIER_ROWS)
     if recommended and recommended not in shown:
         shown = sorted([*shown, recommended], key=lambda setting: (setting.peak_ids, -setting.missed))

@@ -1,0 +1,257 @@
+"""What the HTML report holds below its answer: charts with their words, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from receiver.report import charts
+from receiver.report.grid import Grid, frontier_of, grid_of, recommended_of, thinned
+from receiver.report.words import count, duration, seconds, size, tamed
+from receiver.simulate.figures import Analysis, DomainFigures, Histogram, SettingFigures
+
+__all__ = ["LONGEST_PARAGRAPH", "Figure", "Numbers", "figures_of", "tables_of"]
+
+LONGEST_PARAGRAPH = 2_000
+_MOST_GRID_LINES = 40
+_MOST_CELLS_AS_TABLE = 400
+_MOST_ROWS = 50
+_LONGEST_NAME = 120
+_NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A table: its caption, the names of its columns, its rows. The first `texts` columns are text, the others figures."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart with its words, and the numbers behind it where they are few."""
+
+    id: str
+    title: str
+    caption: str
+    spec: charts.Spec
+    numbers: Numbers | None = None
+    least_width_em: int = 0
+    """Narrower, it scrolls."""
+
+
+def figures_of(analysis: Analysis) -> list[Figure]:
+    """The charts that the analysis has figures for."""
+    return [*_setting_figures(analysis), *_need_figures(analysis), *_headroom_figures(analysis), *_timeline(analysis)]
+
+
+def _setting_figures(analysis: Analysis) -> list[Figure]:
+    if not analysis.settings:
+        return []
+    # Without a duplicate there is nothing to weigh against memory.
+    return [_heat_map(analysis), *([_frontier(analysis)] if analysis.log.duplicates else [])]
+
+
+def _heat_map(analysis: Analysis) -> Figure:
+    grid = grid_of(analysis, most_windows=_MOST_GRID_LINES, most_expiries=_MOST_GRID_LINES)
+    recommended = recommended_of(analysis)
+    caption = "Green cells miss nothing; the darker the others, the more they miss."
+    if recommended:
+        caption += " The framed cell is the recommended setting."
+    if grid.left_out:
+        caption += f" {count(grid.left_out)} of the {count(len(analysis.settings))} settings tried are left out here."
+    return Figure(
+        "missed",
+        "What each setting would have missed",
+        caption,
+        charts.heat_map(grid, recommended, analysis.bytes_per_id),
+        _grid_numbers(grid),
+        least_width_em=6 + (3 if charts.is_numbered(grid) else 1) * len(grid.expiries_us),
+    )
+
+
+def _frontier(analysis: Analysis) -> Figure:
+    caption = (
+        "Blue settings are the ones to choose among: no other misses fewer duplicates for the same memory or less."
+    )
+    if analysis.recommendation:
+        caption += " The ring is the recommended setting; it may cost more than the blue one beside it, because it holds a margin."
+    best = thinned(frontier_of(analysis), _MOST_ROWS)
+    return Figure(
+        "frontier",
+        "What catching more costs",
+        caption,
+        charts.frontier_chart(analysis),
+        _settings_numbers("Settings that no other beats", best, analysis.bytes_per_id),
+    )
+
+
+def _grid_numbers(grid: Grid) -> Numbers | None:
+    if len(grid.cells) > _MOST_CELLS_AS_TABLE:
+        return None
+
+    def cell(window: int, expiry_us: int) -> str:
+        setting = grid.cells.get((window, expiry_us))
+        return f"{count(setting.missed)} ({count(setting.peak_ids)})" if setting else _NONE
+
+    return Numbers(
+        "Duplicates missed, and in brackets the most ids kept, by window W and expiry E",
+        ["W \\ E", *map(seconds, grid.expiries_us)],
+        [[count(window), *(cell(window, expiry_us) for expiry_us in grid.expiries_us)] for window in grid.windows],
+    )
+
+
+def _settings_numbers(caption: str, settings: Sequence[SettingFigures], bytes_per_id: int) -> Numbers:
+    rows = [
+        [
+            count(setting.window),
+            seconds(setting.expiry_us),
+            count(setting.missed),
+            count(setting.caught),
+            count(setting.peak_ids),
+            size(setting.peak_ids * bytes_per_id),
+        ]
+        for setting in settings
+    ]
+    return Numbers(caption, ["W", "E", "missed", "caught", "most ids kept", "memory"], rows)
+
+
+def _need_figures(analysis: Analysis) -> list[Figure]:
+    recommended = recommended_of(analysis)
+    return [
+        *_histogram(
+            analysis.window_needs,
+            count,
+            name="window-needs",
+            title="The window that each duplicate needs",
+            caption="The smallest W that catches the duplicate without the time tier: one more than the distinct ids that "
+            "its source sent in between.",
+            axis="smallest W",
+            within=recommended.window if recommended else None,
+        ),
+        *_histogram(
+            analysis.expiry_needs_us,
+            duration,
+            name="expiry-needs",
+            title="The expiry that each duplicate needs",
+            caption="The smallest E that catches the duplicate without the per-source tier. A duplicate is caught where "
+            "either tier reaches, so W and E need not both cover it.",
+            axis="smallest E",
+            within=recommended.expiry_us if recommended else None,
+        ),
+    ]
+
+
+def _headroom_figures(analysis: Analysis) -> list[Figure]:
+    headroom = analysis.headroom
+    if headroom is None:
+        return []
+    return [
+        *_histogram(
+            headroom.window_left,
+            count,
+            name="window-left",
+            title="How much of W was left",
+            caption=f"For the {count(headroom.caught_by_source, 'duplicate')} that a source's own queue catches with the "
+            "recommended setting: how many more ids of the source could have come first. Bars near 0 are close calls.",
+            axis="ids to spare",
+        ),
+        *_histogram(
+            headroom.expiry_left_us,
+            duration,
+            name="expiry-left",
+            title="How much of E was left",
+            caption=f"For the {count(headroom.caught_by_time, 'duplicate')} that only the time queue catches with the "
+            "recommended setting: how much more time could have passed. Bars near 0 are close calls.",
+            axis="time to spare",
+        ),
+    ]
+
+
+def _histogram(
+    values: Histogram,
+    word: Callable[[int], str],
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    axis: str,
+    within: int | None = None,
+) -> list[Figure]:
+    bins = charts.filled_bins(values)
+    if not bins:
+        return []
+    spec = charts.histogram(values, word, f"{axis}; a bar goes from its label to the next", within=within)
+    rows = [[charts.bin_words(low, high, word), count(number)] for low, high, number in bins]
+    return [Figure(name, title, caption, spec, Numbers(title, [axis, "duplicates"], rows))]
+
+
+def _timeline(analysis: Analysis) -> list[Figure]:
+    timeline = analysis.timeline
+    if timeline is None:
+        return []
+    return [
+        Figure(
+            noun,
+            f"{noun.capitalize()} over time",
+            f"Per slice of {duration(timeline.slice_us)}, by the time received as the log has it, in UTC.",
+            charts.timeline_chart(timeline, counts, noun),
+        )
+        for noun, counts in (("receipts", timeline.receipts), ("duplicates", timeline.duplicates))
+    ]
+
+
+def tables_of(analysis: Analysis) -> list[Numbers]:
+    """Domains and worst sources, each cut to its first rows."""
+    return [table for table in (_domains(analysis), _sources(analysis)) if table.rows]
+
+
+def _domains(analysis: Analysis) -> Numbers:
+    worst = sorted(analysis.domains, key=lambda domain: (-domain.duplicates, -domain.receipts, domain.domain))
+    more = len(worst) - _MOST_ROWS
+    caption = "Domains, most duplicates first" + (f"; {count(more)} more are not shown" if more > 0 else "")
+    recommended = recommended_of(analysis)
+    shown = worst[:_MOST_ROWS]
+    rows = [
+        [
+            tamed(domain.domain, _LONGEST_NAME) or "(no name)",
+            count(domain.receipts),
+            count(domain.sources),
+            count(domain.duplicates),
+        ]
+        for domain in shown
+    ]
+    columns = ["domain", "receipts", "sources", "duplicates"]
+    settings = [_same_setting(domain, recommended) for domain in shown]
+    # A recommendation off the grid has no figures by domain.
+    if any(settings):
+        columns += ["missed if recommended", "most ids kept"]
+        for row, setting in zip(rows, settings, strict=True):
+            row.extend([count(setting.missed), count(setting.peak_ids)] if setting else [_NONE, _NONE])
+    return Numbers(caption, columns, rows, texts=1)
+
+
+def _same_setting(domain: DomainFigures, wanted: SettingFigures | None) -> SettingFigures | None:
+    pairs = ((setting, (setting.window, setting.expiry_us)) for setting in domain.settings)
+    return next((setting for setting, pair in pairs if wanted and pair == (wanted.window, wanted.expiry_us)), None)
+
+
+def _sources(analysis: Analysis) -> Numbers:
+    rows = [
+        [
+            tamed(source.source, _LONGEST_NAME) or "(anonymous)",
+            tamed(source.domain, _LONGEST_NAME) or "(no name)",
+            count(source.receipts),
+            count(source.duplicates),
+            count(source.window_need),
+            duration(source.expiry_need_us),
+            _NONE if source.window_left is None else count(source.window_left),
+            _NONE if source.expiry_left_us is None else duration(source.expiry_left_us),
+        ]
+        for source in analysis.sources[:_MOST_ROWS]
+    ]
+    columns = ["source", "domain", "receipts", "duplicates", "needs W", "or E", "W to spare", "E to spare"]
+    return Numbers("Sources that need most, worst first", columns, rows, texts=2)
