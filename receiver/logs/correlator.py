@@ -80,8 +80,6 @@ def read_correlator(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
 class _Message:
     line: int
     fields: dict[str, str]
-    ending: str
-    """What its lines end with beside the line feed: a carriage return, or nothing."""
     inside_body: bool
     """Whether its header came before the end of another message's body, and nothing yet shows that it is real."""
     last: str | None = None
@@ -95,6 +93,8 @@ class _Parser:
 
     def __init__(self, zone: tzinfo) -> None:
         self._zone = zone
+        self._ending: str | None = None
+        """What lines end with before the line feed, told by the first: a carriage return, or nothing."""
         self._open: _Message | None = None
         self._in_body = False
         self.messages: list[_Message] = []
@@ -102,13 +102,16 @@ class _Parser:
         self._unreadable: list[Unreadable] = []
 
     def take(self, number: int, line: str) -> None:
+        if self._ending is None:
+            self._ending = "\r" if line.endswith("\r") else ""
+        line = line.removesuffix(self._ending)
         entry = LOG_LINE.match(line) if line[:1].isdigit() else None
         if entry is not None:
             self._entry(number, line, entry)
         elif self._open is not None:
             self._more(self._open, line)
         elif self._in_body:
-            self._in_body = not _ends_body(line)
+            self._in_body = not line.endswith('"')
 
     def end(self) -> None:
         """The message in hand is whole: the log ends here, or its next entry begins."""
@@ -124,13 +127,12 @@ class _Parser:
         self.end()
         received = _RECEIVED.match(line, entry.end())
         if received is not None:
-            ending = "\r" if line.endswith("\r") else ""
             header = {_TIME: entry["time"], _RECEIVER: received["receiver"], _NOTHING: ""}
-            self._open = _Message(number, header, ending, self._in_body, quoted=_ends_body(line))
+            self._open = _Message(number, header, self._in_body, quoted=line.endswith('"'))
             if received["first"]:
                 self._more(self._open, _INDENT + received["first"])
         elif self._in_body:
-            self._in_body = not _ends_body(line)
+            self._in_body = not line.endswith('"')
         elif status := _STATUS.match(line, entry.end()):
             self._status(number, entry["time"], status["figures"])
 
@@ -145,21 +147,20 @@ class _Parser:
 
     def _more(self, message: _Message, line: str) -> None:
         """A line after the header: a field, the body, or what a value with line breaks goes on with."""
-        text = line.removesuffix(message.ending)
-        field = _FIELD.fullmatch(text, len(_INDENT)) if text.startswith(_INDENT) else None
-        message.quoted = message.quoted or _ends_body(line)
+        field = _FIELD.fullmatch(line, len(_INDENT)) if line.startswith(_INDENT) else None
+        message.quoted = message.quoted or line.endswith('"')
         if field is None:
             if message.inside_body:
                 self.end()
             elif message.last is not None:
-                message.fields[message.last] += "\n" + text
+                message.fields[message.last] += "\n" + line
             return
         name = field["name"]
         if not field["property"]:
             message.inside_body = False
             if name == "Body":
                 self.end()
-                self._in_body = field["value"].startswith('"') and not _ends_body(field["value"][1:])
+                self._in_body = field["value"].startswith('"') and not field["value"][1:].endswith('"')
                 return
         message.last = None if name in message.fields else name
         message.fields.setdefault(name, field["value"])
@@ -181,10 +182,6 @@ class _Parser:
         unreadable, status_lines = sorted(self._unreadable), self._status_lines
         self.messages, self._unreadable, self._status_lines = [], [], []
         return RawRows(columns, lambda row: good[row].line, unreadable, status_lines)
-
-
-def _ends_body(line: str) -> bool:
-    return line.endswith(('"', '"\r'))
 
 
 def _is_utf8(text: str) -> bool:

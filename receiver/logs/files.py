@@ -140,8 +140,8 @@ def _source(
     reader = _reader_by_content(head, options) or _reader_by_name(file, compressed=packed is not None)
     if reader is not read_parquet or packed is not None or not file.can_reopen or file.path is None:
         return LogSource(file.name, pieces), reader
-    size = file.size_bytes or 0
-    return LogSource(file.name, pieces, file.path, lambda share: told(round(share * size))), reader
+    left_bytes = max(0, (file.size_bytes or 0) - _PIECE_BYTES)  # one piece was read to tell the format
+    return LogSource(file.name, pieces, file.path, lambda share: told(int(share * left_bytes))), reader
 
 
 def _read(stream: BinaryIO, told: Callable[[int], None]) -> Iterator[bytes]:

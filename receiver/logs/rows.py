@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from receiver.errors import LogFormatError
 from receiver.logs import times
@@ -65,9 +66,10 @@ class BatchMaker:
 
     def batch(self, raw: RawRows) -> Batch:
         """The rows that can be read. `LogFormatError` for the first that can't, unless such rows are to be skipped."""
-        read = times.read_times(raw.columns["received_at"], self._options.time_unit, self._zone)
+        arrived = raw.columns["received_at"]
+        read = times.read_times(_as_text(arrived, or_else=arrived), self._options.time_unit, self._zone)
         if read is None:
-            raise self._wrong_type("received_at", raw.columns["received_at"], "a time")
+            raise self._wrong_type("received_at", arrived, "a time")
         checked = {"received_at": _Checked(read.us, _flagged(read.us < 0))}
         for column in COLUMNS:
             if column != "received_at" and column in raw.columns:
@@ -119,7 +121,7 @@ class BatchMaker:
     def _problem(self, column: str, scalar: pa.Scalar) -> str:
         if column in TEXT:
             return f"{column} is not UTF-8, expected text in UTF-8"
-        value = scalar.as_py() if not pa.types.is_timestamp(scalar.type) else str(scalar)
+        value = _python(scalar)
         if column == "jms_redelivered":
             return f"jms_redelivered is {_shown(value)}, expected true, false, 1, 0 or nothing"
         if column == "jms_timestamp":
@@ -154,6 +156,18 @@ class BatchMaker:
         )
 
 
+def _python(scalar: pa.Scalar) -> object:
+    if isinstance(scalar, pa.DictionaryScalar):
+        return _python(scalar.value)
+    if pa.types.is_timestamp(scalar.type):
+        return str(scalar)  # Python's own datetime can't hold them all
+    try:
+        value = scalar.as_py()
+    except UnicodeDecodeError:
+        value = bytes(scalar.as_buffer())
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+
+
 def _flagged(bad: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
     return bad if bad.any() else None
 
@@ -170,19 +184,16 @@ def _each_value(text: pa.Array, number_of: Callable[[str], int]) -> npt.NDArray[
     return np.asarray(numbers[encoded.indices.to_numpy()])
 
 
-def _readable_text(values: pa.Array) -> pa.Array | None:
-    """A column of text without nulls, its bytes that aren't UTF-8 replaced by a text that is no value of any kind."""
-    if pa.types.is_integer(values.type):
-        return None
-    text = text_of(values)
+def _as_text(values: pa.Array, or_else: pa.Array | None = None) -> pa.Array | None:
+    """A column of text or bytes as `string` without nulls; bytes that aren't UTF-8 become "?", which no column takes."""
+    text = None if pa.types.is_integer(values.type) else text_of(values)
     if text is None:
-        return None
+        return or_else
     text = without_nulls(text)
     invalid = invalid_utf8(text)
-    if invalid is None:
-        return text
-    plain = text.dictionary_decode() if pa.types.is_dictionary(text.type) else text
-    return pa.compute.if_else(pa.array(invalid), "?", plain)
+    if invalid is not None:
+        text = pc.if_else(pa.array(~invalid), text.cast(pa.binary()), b"?")
+    return text.cast(pa.string())
 
 
 def _redelivered(values: pa.Array) -> npt.NDArray[np.int64] | None:
@@ -193,7 +204,7 @@ def _redelivered(values: pa.Array) -> npt.NDArray[np.int64] | None:
     if pa.types.is_integer(kind):
         numbers = values.fill_null(0).to_numpy()
         return np.where((numbers == 0) | (numbers == 1), numbers, -1).astype(np.int64)
-    text = _readable_text(values)
+    text = _as_text(values)
     return None if text is None else _each_value(text, lambda word: _TRUTH.get(word.lower(), -1))
 
 
@@ -205,7 +216,7 @@ def _milliseconds(values: pa.Array) -> npt.NDArray[np.int64] | None:
         # Doubles are whole numbers that some tool couldn't write as such beside missing ones.
         good = (numbers >= 0) & (numbers <= _MAX_MS) & (numbers == np.floor(numbers))
         return np.where(good, numbers, -1).astype(np.int64)
-    text = _readable_text(values)
+    text = _as_text(values)
     if text is None:
         return None
     if (

@@ -86,11 +86,3 @@ COMPRESSIONS = {
     ".gz": gzip.compress,
     ".zst": zstandard.compress,
 }
-
-
-@pytest.fixture
-def tiny_blocks(monkeypatch):
-    """Blocks and pieces of a few bytes, so that every row lies across some border."""
-    monkeypatch.setattr("receiver.logs.blocks.FIRST_BLOCK_BYTES", 1)
-    monkeypatch.setattr("receiver.logs.blocks.BLOCK_BYTES", 7)
-    monkeypatch.setattr("receiver.logs.files._PIECE_BYTES", 5)

@@ -2,12 +2,13 @@
 
 import csv
 import io
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from reading import Row, csv_bytes, read, read_skipping, refusal
 
-from reading import Row, csv_bytes, read, read_skipping, refusal, tiny_blocks
 from receiver.errors import LogFormatError
 from receiver.logs import LogSource, ReadOptions, csv_log
 from receiver.logs.blocks import Block
@@ -19,12 +20,10 @@ HOSTILE = [
     "a,b", "\ufeff", "\u2028", "\U0001f600", "x" * 65_536, "\x1a", "\x85", "'", "\\", "\\n", "-", "true", "#",
 ]  # fmt: skip
 
-__all__ = ["tiny_blocks"]
-
 
 def source_of(data, cuts=()):
     borders = [0, *sorted(cuts), len(data)]
-    pieces = [data[start:stop] for start, stop in zip(borders, borders[1:], strict=False) if start < stop]
+    pieces = [data[start:stop] for start, stop in pairwise(borders) if start < stop]
     return LogSource("log", iter(pieces))
 
 
@@ -81,7 +80,8 @@ def test_what_a_csv_writer_wrote_is_read_as_it_was(rows, cuts):
         assert skipped == 0
 
 
-def test_hostile_ids_stand_as_they_are(tmp_path, tiny_blocks):
+@pytest.mark.usefixtures("tiny_blocks")
+def test_hostile_ids_stand_as_they_are(tmp_path):
     rows = [Row(number * 1_000_000, text, text, text) for number, text in enumerate(HOSTILE)]
     (tmp_path / "log.csv").write_bytes(csv_bytes([row._replace(received_at=row.received_at // 10**6) for row in rows]))
     assert read(tmp_path / "log.csv") == rows
@@ -157,7 +157,8 @@ def test_jms_timestamp(tmp_path, value, expected):
         assert read(path)[1].jms_timestamp == expected
 
 
-def test_a_bom_blank_lines_and_a_last_line_without_break(tmp_path, tiny_blocks):
+@pytest.mark.usefixtures("tiny_blocks")
+def test_a_bom_blank_lines_and_a_last_line_without_break(tmp_path):
     path = tmp_path / "log.csv"
     path.write_bytes(b"\xef\xbb\xbf\r\n\n" + HEADER + b"\n1,a,b\r\n\r\n2,b,c")
     assert [row.unique_message_id for row in read(path)] == ["a", "b"]

@@ -6,14 +6,12 @@ from fractions import Fraction
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from reading import Row, jsonl_bytes, read, read_skipping, refusal, rows_of
+from test_csv import HOSTILE, source_of
 
-from reading import Row, jsonl_bytes, read, read_skipping, refusal, rows_of, tiny_blocks
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import LogSource, ReadOptions
 from receiver.logs.jsonl import read_jsonl
-from test_csv import HOSTILE, source_of
-
-__all__ = ["tiny_blocks"]
 
 
 def naive(data: bytes):
@@ -91,7 +89,8 @@ texts = st.one_of(
     ),
 )  # fmt: skip
 lines = st.one_of(
-    texts.map(lambda text: text.encode(errors="surrogatepass")), st.binary(max_size=6).map(lambda b: b.replace(b"\n", b""))
+    texts.map(lambda text: text.encode(errors="surrogatepass")),
+    st.binary(max_size=6).map(lambda b: b.replace(b"\n", b"")),
 )
 
 
@@ -121,7 +120,8 @@ def test_integers_of_any_size_are_their_digits(tmp_path):
     assert [row.unique_message_id for row in read(path)] == digits
 
 
-def test_hostile_ids_stand_as_they_are(tmp_path, tiny_blocks):
+@pytest.mark.usefixtures("tiny_blocks")
+def test_hostile_ids_stand_as_they_are(tmp_path):
     rows = [Row(number * 1_000_000, text, text, text) for number, text in enumerate(HOSTILE)]
     (tmp_path / "log.jsonl").write_bytes(
         jsonl_bytes(row._replace(received_at=row.received_at // 10**6) for row in rows)
@@ -195,7 +195,8 @@ def test_a_log_without_times_names_what_is_there(tmp_path):
         assert "receivedAt" in error.hint
 
 
-def test_a_column_under_both_spellings_is_an_error_even_in_different_rows(tmp_path, tiny_blocks):
+@pytest.mark.usefixtures("tiny_blocks")
+def test_a_column_under_both_spellings_is_an_error_even_in_different_rows(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text('{"received_at":1,"unique_message_id":"a"}\n{"received_at":1,"uniqueMessageId":"a"}\n')
     assert "there twice, as 'unique_message_id' and 'uniqueMessageId'" in refusal(path, on_error="skip").problem

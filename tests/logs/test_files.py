@@ -1,0 +1,259 @@
+"""Which files a path stands for, how they are compressed, what format they are in."""
+
+import gzip
+import io
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import zstandard
+from reading import COMPRESSIONS, FORMATS, Row, csv_bytes, jsonl_bytes, opened, parquet_bytes, read, refusal
+from test_correlator import BANNER, message
+
+from receiver.errors import LogFormatError, SettingsError
+from receiver.logs import ReadOptions, read_logs
+
+ROWS = [Row(number * 1_000_000, f"{number}:é", "s" if number % 2 else "", "c", "queue://q", "r", number == 2, number, "d")
+        for number in range(5)]  # fmt: skip
+WRITTEN = [row._replace(received_at=row.received_at // 1_000_000) for row in ROWS]
+SAMPLE = Path(__file__).parents[2] / "examples" / "artemis-receipts.csv.gz"
+
+
+def from_stdin(data, *arguments):
+    """Read in another process, whose standard input is a pipe."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from reading import read\n"
+        "print([tuple(row) for row in read(*sys.argv[2:])])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(Path(__file__).parent), *arguments],
+        input=data, capture_output=True, check=True, env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    return done.stdout.decode()
+
+
+@pytest.mark.parametrize("ending", ["", ".log", ".csv", ".parquet", ".gz", ".csv.zst"])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_content_wins_over_the_ending(tmp_path, name, compression, ending):
+    path = tmp_path / f"log{ending}"
+    path.write_bytes(COMPRESSIONS[compression](FORMATS[name](WRITTEN)))
+    assert read(path) == ROWS
+
+
+@pytest.mark.usefixtures("tiny_blocks")
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_whole_and_in_pieces(tmp_path, name, compression):
+    path = tmp_path / f"log.{name}{compression}"
+    path.write_bytes(COMPRESSIONS[compression](FORMATS[name](WRITTEN)))
+    assert read(path) == ROWS
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_standard_input(name):
+    data = FORMATS[name](WRITTEN)
+    expected = str([tuple(row) for row in ROWS])
+    assert from_stdin(data, "-").strip() == expected
+    assert from_stdin(gzip.compress(data), "-").strip() == expected
+
+
+def test_standard_input_merged_with_a_file(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_bytes(csv_bytes(WRITTEN[::2]))
+    assert from_stdin(jsonl_bytes(WRITTEN[1::2]), str(path), "-").strip() == str([tuple(row) for row in ROWS])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
+def test_a_named_pipe(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(parquet_bytes(WRITTEN),))
+    writer.start()
+    assert read(pipe) == ROWS
+    writer.join()
+
+
+@pytest.mark.usefixtures("tiny_blocks")
+def test_gzip_of_many_members_and_zstd_of_many_frames(tmp_path):
+    data = csv_bytes(WRITTEN)
+    for compress, ending in ((gzip.compress, "gz"), (zstandard.compress, "zst")):
+        path = tmp_path / f"log.csv.{ending}"
+        parts = [compress(data[:50]), compress(b""), compress(data[50:60]), compress(data[60:])]
+        path.write_bytes(b"".join(parts) + (b"\0" * 512 if ending == "gz" else b""))
+        assert read(path) == ROWS
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_broken_compression_is_refused(tmp_path, ending):
+    path = tmp_path / f"log.csv.{ending}"
+    data = csv_bytes(Row(number, str(number * 7919)) for number in range(20_000))
+    if ending == "gz":
+        compress = gzip.compress
+        whole = compress(data)
+        spoiled = whole[:-8] + b"12345678"
+    else:
+        compress = zstandard.ZstdCompressor(write_checksum=True).compress
+        whole = compress(data)
+        spoiled = whole[:-4] + b"1234"
+    for broken, problem in (
+        (whole[:-1], "truncated"),
+        (whole[: len(whole) // 2], "truncated"),
+        (whole + compress(b"20000,last" + b"," * 7 + b"\n" * 100)[:-1], "truncated"),
+        (whole[:7], "truncated"),
+        (whole + b"garbage", "broken"),
+        (spoiled, "broken"),
+        (whole[:1000] + b"\xff" * 1000 + whole[2000:], ""),
+    ):
+        path.write_bytes(broken)
+        for on_error in ("stop", "skip"):
+            error = refusal(path, on_error=on_error)
+            assert problem in str(error)
+            assert error.place.startswith(str(path))
+
+
+def test_what_only_claims_to_be_compressed_is_refused(tmp_path):
+    for ending in ("gz", "zst"):
+        path = tmp_path / f"log.csv.{ending}"
+        path.write_bytes(b"\x00\x01garbage")
+        assert "not gzip data" in refusal(path).problem or "not zstd data" in refusal(path).problem
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "problem"),
+    [
+        (b"", "log.csv", "the file is empty"),
+        (b"", "log.parquet", "the file is empty"),
+        (gzip.compress(b""), "log.csv.gz", "nothing in the compressed file"),
+        (b"\n\n\n", "log.csv", "nothing but blank lines"),
+        (b"a,b,c\n1,2,3\n", "log.csv", "no column received_at; there is: 'a', 'b', 'c'"),
+        (b"not a table", "log.parquet", "can't be read as Parquet"),
+        (b"received_at,unique_message_id\n", "log.csv", "no receipt in the log"),
+        (b"[1]\n", "log.csv", "not an object"),
+        (b"\xff\xfer\0e\0", "log.csv", "not UTF-8"),
+    ],
+)
+def test_files_that_are_no_logs(tmp_path, content, name, problem):
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert problem in refusal(path).problem
+
+
+def test_a_header_only_file_among_others_is_fine(tmp_path):
+    (tmp_path / "a.csv").write_text("received_at,unique_message_id,destination\n")
+    (tmp_path / "b.csv").write_text("received_at,unique_message_id\n1,a\n")
+    batches = opened(tmp_path)
+    assert sum(map(len, batches)) == 1
+    assert batches.columns_present == {"destination"}
+
+
+def test_missing_files_and_folders_without_logs_are_told_at_once(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "_SUCCESS").touch()
+    (tmp_path / "empty" / ".hidden.csv").touch()
+    (tmp_path / "empty" / "inner").mkdir()
+    for path, problem in (("missing.csv", "No such file"), ("empty", "a folder without logs"), ("*.csv", "no file matches"),
+                          ("a\0b", "null")):  # fmt: skip
+        with pytest.raises(LogFormatError, match=problem):
+            read_logs([str(tmp_path / path)], ReadOptions())
+
+
+def test_options_that_cannot_be_meant_are_told_at_once(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_bytes(csv_bytes(WRITTEN))
+    for options in (
+        {"column_map": {"unique_id": "a"}},
+        {"column_map": {"unique_message_id": ""}},
+        {"time_zone": "Europe/Nowhere"},
+        {"time_zone": "../etc/passwd"},
+        {"time_zone": ""},
+        {"time_unit": "ns"},
+        {"on_error": "ignore"},
+    ):
+        with pytest.raises(SettingsError):
+            read_logs([str(path)], ReadOptions(**options))
+    for paths in ([], ["-", "-"]):
+        with pytest.raises(SettingsError):
+            read_logs(paths, ReadOptions())
+
+
+def test_a_folder_or_glob_is_ordered_by_name(tmp_path):
+    for name in ("b.csv", "a.csv", "B.csv", "ä.csv", "_c.csv", ".d.csv", "10.csv", "9.csv"):
+        (tmp_path / name).write_text(f"received_at,unique_message_id\n1,{name}\n", encoding="utf-8")
+    (tmp_path / "folder.csv").mkdir()
+    ordered = ["10.csv", "9.csv", "B.csv", "a.csv", "b.csv", "ä.csv"]
+    assert [row.unique_message_id for row in read(tmp_path)] == ordered
+    assert [row.unique_message_id for row in read(tmp_path / "[!_.]*.csv")] == ordered
+
+
+def test_a_name_with_signs_of_a_glob_is_a_file_where_there_is_one(tmp_path):
+    path = tmp_path / "log[1].csv"
+    path.write_bytes(csv_bytes(WRITTEN))
+    assert read(path) == ROWS
+
+
+def test_a_correlator_log_is_told_by_its_lines(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("starting\n" + BANNER + message("a"))
+    assert [row.unique_message_id for row in read(path)] == ["a"]
+
+
+def test_a_time_in_two_units_is_refused_whatever_becomes_of_unreadable_rows(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("received_at,unique_message_id\n2026-11-21T01:37:48Z,a\n1795225068,b\n1795225068000,c\n")
+    for on_error in ("stop", "skip"):
+        error = refusal(path, on_error=on_error)
+        assert error.place == str(path)
+        assert "line 3 is in s, line 4 in ms" in error.problem
+    assert len(read(path, time_unit="ms")) == 3
+    path.write_text("received_at,unique_message_id\n1795225068,b\nsoon,c\n1795225068000,d\n")
+    assert refusal(path).place == f"{path}:3"
+    path.write_bytes(parquet_bytes([Row(1, "a"), Row(10**12, "b")]))
+    assert "line 1 is in s, line 2 in ms" in refusal(path).problem
+
+
+def test_the_header_of_another_separator_is_hinted_at(tmp_path):
+    path = tmp_path / "log.csv"
+    for separator, name in ((";", "semicolons"), ("\t", "tabs")):
+        path.write_text(separator.join(["received_at", "unique_message_id"]) + "\n")
+        assert name in refusal(path).hint
+
+
+def test_the_nearest_name_and_both_spellings(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("received_at,uniqueMesageId\n1,a\n")
+    assert "did you mean 'uniqueMesageId'? --map unique_message_id=uniqueMesageId" in refusal(path).hint
+    path.write_text("received_at,unique_message_id,uniqueMessageId\n1,a,a\n")
+    assert "there twice, as 'unique_message_id' and 'uniqueMessageId'" in refusal(path).problem
+    mapped = {"unique_message_id": "uniqueMessageId"}
+    assert len(read(path, column_map=mapped)) == 1
+    error = refusal(path, column_map=mapped | {"destination": "queue"})
+    assert "no column destination (field 'queue')" in error.problem
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_progress_tells_the_bytes_read(tmp_path, name):
+    paths = [tmp_path / f"{number}.{name}" for number in range(2)]
+    for path in paths:
+        path.write_bytes(FORMATS[name](WRITTEN))
+    for given in (paths, paths[:1]):
+        told: list[tuple[int, int]] = []
+        list(
+            read_logs([str(path) for path in given], ReadOptions(), progress=lambda *each, told=told: told.append(each))
+        )
+        assert told == sorted(told)
+        total = sum(path.stat().st_size for path in given)
+        assert {each[1] for each in told} == {total}
+        assert told[-1][0] == total
+
+
+def test_the_recorded_log():
+    batches = list(opened(SAMPLE))
+    assert sum(map(len, batches)) == 215_293
+    with gzip.open(SAMPLE, "rt", encoding="utf-8", newline="") as file:
+        next(file)
+        ids = [line.split(",")[1] for line in io.StringIO(file.read())]
+    assert [text for batch in batches for text in batch.unique_message_id.to_pylist()] == ids
