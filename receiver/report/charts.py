@@ -124,7 +124,7 @@ def heat_map(grid: Grid, recommended: SettingFigures | None, bytes_per_id: int) 
         .scale(paddingInner=0.04),
         tooltip=_SETTING_TOOLTIP,
     )
-    shades = alt.Color("missed:Q", title="duplicates missed").scale(
+    shades = alt.Color("missed:Q", title="missed").scale(
         type="symlog", domain=[0, max(most, 1)], range=[_FEW_MISSED, _MANY_MISSED]
     )
     shades = shades.legend(None) if numbered else shades.legend(values=_decades(most), format=",d", gradientLength=240)

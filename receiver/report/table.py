@@ -30,8 +30,11 @@ __all__ = ["print_table"]
 _MOST_GRID_ROWS = 24
 _MOST_FRONTIER_ROWS = 20
 _MOST_SOURCES = 10
+_ANY_WIDTH = 100_000
+_LEAST_WIDTH_FOR_DOMAINS = 76
 _LONGEST_PARAGRAPH = 1_000
 _RECOMMENDED = "bold green"
+_MARK = "> "
 
 
 def print_table(analysis: Analysis, console: Console) -> None:
@@ -93,10 +96,12 @@ def _print_settings(analysis: Analysis, console: Console) -> None:
         return
     grid = grid_of(analysis, most_windows=len(analysis.settings), most_expiries=len(analysis.settings))
     table = _grid_table(grid, recommended_of(analysis))
-    if len(grid.windows) <= _MOST_GRID_ROWS and console.measure(table).maximum <= console.width:
+    # Measured with room to spare: rich cuts what it measures to the room it is given.
+    width = console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum
+    if len(grid.windows) <= _MOST_GRID_ROWS and width <= console.width:
         _heading(console, "Duplicates missed, and below them the most ids kept, by window W and expiry E")
         console.print(table)
-        _paragraph(console, "> recommended   - not tried", style="dim", first="")
+        _paragraph(console, f"{_MARK}recommended   - not tried", style="dim", first="")
     else:
         _print_frontier(analysis, console)
 
@@ -116,7 +121,7 @@ def _cell(setting: SettingFigures | None, is_recommended: bool) -> Text:  # noqa
     if setting is None:
         return Text("-", style="dim")
     # The mark, not the colour alone, tells the recommended cell: a pipe has no colours.
-    missed = f"> {count(setting.missed)}" if is_recommended else count(setting.missed)
+    missed = _MARK * is_recommended + count(setting.missed)
     style = _RECOMMENDED if is_recommended else "" if setting.missed else "green"
     return Text.assemble((missed, style), "\n", (compact(setting.peak_ids), _RECOMMENDED if is_recommended else "dim"))
 
@@ -131,23 +136,24 @@ def _print_frontier(analysis: Analysis, console: Console) -> None:
         console, f"The settings worth a look: of {count(len(analysis.settings))} tried, none misses fewer for less"
     )
     table = _table()
-    for name in ("W", "E", "missed", "most ids kept", "memory", ""):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for name in ("W", "E", "missed", "most ids kept", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
     for setting in shown:
-        mark = "< recommended" if setting == recommended else ""
+        is_recommended = setting == recommended
         cells = (
-            count(setting.window),
+            _MARK * is_recommended + count(setting.window),
             seconds(setting.expiry_us),
             count(setting.missed),
             count(setting.peak_ids),
             size(setting.peak_ids * analysis.bytes_per_id),
-            mark,
         )
-        table.add_row(*map(Text, cells), style=_RECOMMENDED if mark else "")
+        table.add_row(*map(Text, cells), style=_RECOMMENDED if is_recommended else "")
     console.print(table)
+    if recommended:
+        _paragraph(console, f"{_MARK}recommended", style="dim", first="")
     hidden = sum(setting not in shown for setting in best)
     if hidden:
-        _paragraph(console, f"{count(hidden)} more between these are left out.", style="dim")
+        _paragraph(console, f"{count(hidden)} more between these are left out.", style="dim", first="")
 
 
 def _print_findings(analysis: Analysis, console: Console) -> None:
@@ -164,16 +170,16 @@ def _print_sources(analysis: Analysis, console: Console) -> None:
         return
     _heading(console, "Sources that need most, and the W or E that would do for each alone")
     table = _table()
-    # A third of the width for each name, less what the figures take.
-    most = max(12, (console.width - 48) // 2)
-    several_domains = len(analysis.domains) > 1
-    for name in ("source", *(["domain"] if several_domains else [])):
+    with_domains = len(analysis.domains) > 1 and console.width >= _LEAST_WIDTH_FOR_DOMAINS
+    # What the figures leave, in equal shares.
+    most = max(12, (console.width - 48) // (2 if with_domains else 1))
+    for name in ("source", *(["domain"] if with_domains else [])):
         table.add_column(name, no_wrap=True, overflow="ellipsis")
     for name in ("receipts", "duplicates", "needs W", "or E"):
         table.add_column(name, justify="right", no_wrap=True)
     for source in sources:
         names: Sequence[str] = [tamed(source.source, most) or "(anonymous)"]
-        if several_domains:
+        if with_domains:
             names = [*names, tamed(source.domain, most) or "(no name)"]
         figures = (
             compact(source.receipts),

@@ -1,0 +1,74 @@
+"""The JSON object: its names, their order and its text are promised to programs."""
+
+from __future__ import annotations
+
+import json
+
+from analyses import HOSTILE_TEXTS, empty, hostile, realistic
+
+from receiver.report.json_object import json_text
+
+SETTING = ["window", "expiry_secs", "caught", "missed", "peak_ids"]
+LOG = [
+    "receipts",
+    "unchecked",
+    "skipped",
+    "duplicates",
+    "domains",
+    "sources",
+    "first_received_at",
+    "last_received_at",
+    "clock_clamped",
+    "redelivered",
+    "max_delivery_secs",
+]
+
+
+def test_names_and_their_order():
+    shown = json.loads(json_text(realistic()))
+    assert list(shown) == ["log", "settings", "domains", "recommendation", "findings"]
+    assert list(shown["log"]) == LOG
+    assert list(shown["settings"][0]) == SETTING
+    assert list(shown["domains"][0]) == ["domain", "receipts", "duplicates", "sources", "settings"]
+    assert list(shown["domains"][0]["settings"][0]) == SETTING
+    assert list(shown["recommendation"]) == [*SETTING, "memory_bytes", "database_bytes", "why"]
+    assert list(shown["findings"][0]) == ["kind", "text"]
+
+
+def test_figures_are_those_of_the_analysis():
+    analysis = realistic()
+    shown = json.loads(json_text(analysis))
+    assert shown["log"]["first_received_at"] == "2026-01-01T00:00:00.000000Z"
+    assert shown["log"]["last_received_at"] == "2026-01-01T00:05:03.250000Z"
+    assert shown["log"]["max_delivery_secs"] == 2.25
+    assert len(shown["settings"]) == len(analysis.settings)
+    for setting, figures in zip(shown["settings"], analysis.settings, strict=True):
+        assert setting == {
+            "window": figures.window,
+            "expiry_secs": figures.expiry_us / 1e6,
+            "caught": figures.caught,
+            "missed": figures.missed,
+            "peak_ids": figures.peak_ids,
+        }
+        assert isinstance(setting["expiry_secs"], float)
+    assert shown["recommendation"]["memory_bytes"] == analysis.recommendation.memory_bytes
+
+
+def test_an_empty_log_has_nulls():
+    shown = json.loads(json_text(empty()))
+    assert shown["recommendation"] is None
+    assert shown["log"]["first_received_at"] is None
+    assert shown["log"]["last_received_at"] is None
+    assert shown["domains"] == []
+
+
+def test_hostile_names_come_back_exactly_and_control_no_terminal():
+    text = json_text(hostile())
+    assert [domain["domain"] for domain in json.loads(text)["domains"]] == sorted(HOSTILE_TEXTS)
+    assert text.count("\n") == 0
+    assert not {"\x1b", "\x9b", "\0", "\x07", "\u2028", "\u202e", "\u200f"} & set(text)
+    assert "\u6f22\u5b57" in text
+
+
+def test_the_text_is_the_same_every_time():
+    assert json_text(hostile()) == json_text(hostile())

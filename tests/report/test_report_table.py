@@ -1,0 +1,82 @@
+"""The table as it comes out of a pipe and on a terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from analyses import empty, hostile, large, realistic
+from rich.cells import cell_len
+from rich.console import Console
+
+from receiver.report.table import print_table
+
+
+def printed(analysis, width=80, *, terminal=False):
+    out = io.StringIO()
+    print_table(
+        analysis, Console(file=out, width=width, force_terminal=terminal, color_system="standard" if terminal else None)
+    )
+    return out.getvalue()
+
+
+def test_the_answer_comes_first_and_says_what_it_costs():
+    lines = printed(realistic()).splitlines()
+    assert lines[0] == "215,293 receipts, 941 duplicates (0.44 % of all), from 15 sources in 2 domains,"
+    answer = lines.index("Recommended: W = 200, E = 5 s")
+    assert lines[answer + 1 : answer + 3] == [
+        "  Misses none of 941 duplicates; keeps at most 6,500 ids: 1.66 MB of memory,",
+        "  1.04 MB in the database.",
+    ]
+
+
+def test_the_grid_marks_the_recommended_cell():
+    lines = [line.rstrip() for line in printed(realistic()).splitlines()]
+    head = lines.index(" W \\ E     0 s   0.5 s     5 s    30 s   120 s   600 s")
+    assert lines[head + 2 : head + 6] == [
+        "     0       -     798      22       0       0       0",
+        "                   350   3,500     21k     84k    214k",
+        "    10     807     691      19       0       0       0",
+        "           150     500   3,650   21.1k   84.2k    214k",
+    ]
+    assert "   200       -       -     > 0       -       -       -" in lines
+
+
+@pytest.mark.parametrize("analysis", [large(), realistic()], ids=["large", "narrow"])
+def test_a_grid_that_does_not_fit_gives_way_to_its_frontier(analysis):
+    text = printed(analysis, width=50)
+    assert "none misses fewer for less" in text.replace("\n", " ")
+    assert "> 200" in text
+    assert "> recommended" in text
+    assert "W \\ E" not in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(
+    "analysis", [realistic(), hostile(), empty(), large()], ids=["realistic", "hostile", "empty", "large"]
+)
+def test_a_pipe_gets_plain_lines_that_fit(analysis, width):
+    text = printed(analysis, width)
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert max(map(cell_len, text.splitlines())) <= width
+
+
+def test_hostile_text_is_shown_as_text():
+    text = printed(hostile(), width=200, terminal=True)
+    assert "\x1b[31mred" not in text
+    assert "\\x1b[31mred" in text
+    assert "[bold red]markup[/] :smile:" in text
+    assert "evil.example\x1b\\" not in text
+
+
+def test_findings_and_sources_are_named():
+    text = printed(realistic())
+    assert "- 475 of 941 duplicates came over another connection" in text
+    assert "gateway-" in text
+
+
+def test_no_recommendation_says_why():
+    assert "can't tell which setting" in printed(empty())
+    text = " ".join(printed(replace(realistic(), recommendation=None)).split())
+    assert "No setting misses few enough. The nearest is W = 100 with E = 5 s" in text
