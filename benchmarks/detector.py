@@ -1,0 +1,81 @@
+"""Receipts a second through the detector, against `cachetools.TTLCache` asked and told by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from benchmarks.pairing import Comparison, Goal, by_turns, seconds
+from benchmarks.ttl_cache import ttl_cache
+from benchmarks.workload import SOURCES, receipts
+from receiver import TwoTierDetector, Verdict
+
+__all__ = ["receive", "receive_many"]
+
+WINDOW = 2_000
+EXPIRY_SECS = 120
+_TURNS = 5
+
+Rows = list[tuple[str, str, int]]
+
+
+def _one_by_one(rows: Rows) -> int:
+    receive = TwoTierDetector(window=WINDOW, expiry_secs=EXPIRY_SECS).receive
+    caught = 0
+    for unique_message_id, source, received_at_us in rows:
+        if receive(unique_message_id, source, received_at_us=received_at_us).verdict is Verdict.DUPLICATE:
+            caught += 1
+    return caught
+
+
+def _in_batches(batches: Iterable[Rows]) -> int:
+    receive_many = TwoTierDetector(window=WINDOW, expiry_secs=EXPIRY_SECS).receive_many
+    caught = 0
+    for batch in batches:
+        for decision in receive_many(batch):
+            if decision.verdict is Verdict.DUPLICATE:
+                caught += 1
+    return caught
+
+
+def _cache_by_hand(rows: Rows) -> int:
+    cache, now_us = ttl_cache(len(rows), EXPIRY_SECS)
+    caught = 0
+    for unique_message_id, _, received_at_us in rows:
+        now_us[0] = received_at_us
+        if unique_message_id in cache:
+            caught += 1
+        cache[unique_message_id] = True
+    return caught
+
+
+def receive(scale: float) -> list[Comparison]:
+    rows = receipts(max(1_000, round(1_000_000 * scale)))
+    return [
+        by_turns(
+            lambda: len(rows) / seconds(lambda: _one_by_one(rows)),
+            lambda: len(rows) / seconds(lambda: _cache_by_hand(rows)),
+            turns=_TURNS,
+            name="receive",
+            work=f"receive, one by one: {len(rows):,} receipts, {SOURCES} sources, W={WINDOW}, E={EXPIRY_SECS} s",
+            unit="receipts/s",
+            anchor_name="cachetools.TTLCache, `in` and set",
+            goal=Goal(1.5, aim=2),
+        )
+    ]
+
+
+def receive_many(scale: float) -> list[Comparison]:
+    rows = receipts(max(1_000, round(1_000_000 * scale)))
+    batches = [rows[start : start + 1_000] for start in range(0, len(rows), 1_000)]
+    return [
+        by_turns(
+            lambda: len(rows) / seconds(lambda: _in_batches(batches)),
+            lambda: len(rows) / seconds(lambda: _cache_by_hand(rows)),
+            turns=_TURNS,
+            name="receive_many",
+            work=f"receive_many by 1,000: {len(rows):,} receipts, {SOURCES} sources, W={WINDOW}, E={EXPIRY_SECS} s",
+            unit="receipts/s",
+            anchor_name="cachetools.TTLCache, `in` and set",
+            goal=Goal(1.8, aim=2.5),
+        )
+    ]

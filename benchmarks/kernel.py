@@ -1,0 +1,84 @@
+"""Receipts a second through the sizing kernel, which answers for a whole grid, against libCacheSim's LRU, which answers
+for one cache size at a time and knows neither sources nor expiry nor peaks."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.pairing import Comparison, Goal, by_turns, seconds
+from benchmarks.workload import SOURCES, Trace, trace
+
+__all__ = ["kernel"]
+
+_WINDOWS = np.geomspace(100, 20_000, 16).round().astype(np.int64)
+_EXPIRIES_US = (np.geomspace(1, 600, 16) * 1_000_000).round().astype(np.int64)
+_TURNS = 3
+
+# libCacheSim's own binary format, which it maps into memory: the fastest way in.
+_ORACLE_GENERAL = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next_access", "<i8")])
+
+
+def _replay_grid(receipts: Trace) -> npt.NDArray[np.int64]:
+    """From numbered ids to caught and peak_ids of every pair."""
+    from receiver.simulate.kernel import replay_grid
+    from receiver.simulate.rows import link_rows
+
+    rows = link_rows(
+        receipts.received_at_us,
+        receipts.source,
+        receipts.message,
+        sources=SOURCES,
+        distinct_ids=int(receipts.message.max()) + 1,
+    )
+    return replay_grid(rows, _WINDOWS, _EXPIRIES_US).peak_ids
+
+
+def _write_for_libcachesim(receipts: Trace, file: Path) -> None:
+    rows = np.zeros(len(receipts.message), _ORACLE_GENERAL)
+    rows["time"] = receipts.received_at_us // 1_000_000
+    rows["id"] = receipts.message + 1
+    rows["size"] = 1
+    rows["next_access"] = -1
+    rows.tofile(file)
+
+
+def _sixteen_lrus(file: Path, *, fit_table: bool) -> None:
+    """One LRU for each window, of as many ids as the queues of all sources hold together."""
+    import libcachesim
+
+    for window in _WINDOWS.tolist():
+        ids = window * SOURCES
+        table = {"hashpower": math.ceil(math.log2(ids)) + 1} if fit_table else {}
+        reader = libcachesim.TraceReader(str(file), libcachesim.TraceType.ORACLE_GENERAL_TRACE)
+        libcachesim.LRU(ids, **table).process_trace(reader)
+
+
+def kernel(scale: float) -> list[Comparison]:
+    receipts = trace(max(1_000, round(5_000_000 * scale)))
+    count = len(receipts.message)
+    _replay_grid(trace(1_000))  # compiles
+
+    def compare(name: str, anchor_name: str, goal: Goal | None, *, fit_table: bool) -> Comparison:
+        return by_turns(
+            lambda: count / seconds(lambda: _replay_grid(receipts)),
+            lambda: count / seconds(lambda: _sixteen_lrus(file, fit_table=fit_table)),
+            turns=_TURNS,
+            name=name,
+            work=f"sizing kernel: {count:,} receipts, {SOURCES} sources, 16 windows x 16 expiries, with peak_ids",
+            unit="receipts/s",
+            anchor_name=anchor_name,
+            goal=goal,
+        )
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.oracleGeneral.bin"
+        _write_for_libcachesim(receipts, file)
+        return [
+            compare("kernel", "16 runs of libCacheSim's LRU", Goal(15, aim=25), fit_table=False),
+            compare("kernel-fitted", "the same, each hash table fitted to its cache", None, fit_table=True),
+        ]

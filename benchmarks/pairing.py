@@ -1,0 +1,81 @@
+"""One comparison: two measurements by turns, the ratio of each turn, and the goal it is held against."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Comparison", "Goal", "by_turns", "seconds"]
+
+Measure = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The ratio to reach, and the one to aim for: below them if `at_most`, else above."""
+
+    ratio: float
+    aim: float
+    at_most: bool = False
+
+    def reached_by(self, ratio: float) -> bool:
+        return ratio <= self.ratio if self.at_most else ratio >= self.ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    name: str
+    work: str
+    """What is measured, with its sizes."""
+    unit: str
+    anchor_name: str
+    ours: float
+    """The median of its turns; so is `anchor`."""
+    anchor: float
+    ratios: tuple[float, ...]
+    """Ours divided by the anchor, for each turn."""
+    goal: Goal | None = None
+    """None for a figure that is told for its own sake."""
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.ratios)
+
+
+def by_turns(
+    ours: Measure, anchor: Measure, *, turns: int, name: str, work: str, unit: str, anchor_name: str, goal: Goal | None
+) -> Comparison:
+    """Take both measurements `turns` times, each going first every other time."""
+    our_figures: list[float] = []
+    anchor_figures: list[float] = []
+    for turn in range(turns):
+        pair = [(ours, our_figures), (anchor, anchor_figures)]
+        for measure, figures in pair if turn % 2 == 0 else reversed(pair):
+            figures.append(measure())
+    return Comparison(
+        name=name,
+        work=work,
+        unit=unit,
+        anchor_name=anchor_name,
+        ours=statistics.median(our_figures),
+        anchor=statistics.median(anchor_figures),
+        ratios=tuple(a / b for a, b in zip(our_figures, anchor_figures, strict=True)),
+        goal=goal,
+    )
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """The processor time of a run, all threads together: what other programs do meanwhile doesn't count.
+
+    What was there before the run is kept out of the garbage collector's way.
+    """
+    gc.collect()
+    gc.freeze()
+    start = time.process_time()
+    run()
+    took = time.process_time() - start
+    gc.unfreeze()
+    return took

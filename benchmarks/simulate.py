@@ -1,0 +1,131 @@
+"""The whole command `receiver simulate` on ten million rows, against DuckDB merely counting their distinct ids.
+
+Both read the same Parquet file, each in a process of its own, from its start to its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from benchmarks.pairing import Comparison, Goal, by_turns
+from benchmarks.workload import SOURCES, Trace, source_text, trace
+
+__all__ = ["simulate"]
+
+_TURNS = 3
+_ROWS_PER_GROUP = 1_000_000
+_MOST_GB = 3.0
+_COUNT_DISTINCT = """\
+import duckdb, sys
+duckdb.execute("set enable_progress_bar = false")  # it would go to standard output
+print(duckdb.read_parquet(sys.argv[1]).aggregate("count(distinct unique_message_id)").fetchall()[0][0])
+"""
+
+
+@dataclass(slots=True)
+class _Process:
+    """A command, what it printed last, and the peak memory of each of its runs."""
+
+    command: list[str]
+    printed: str = ""
+    peaks_gb: list[float] = field(default_factory=list)
+
+    def seconds(self) -> float:
+        start = time.perf_counter()
+        with subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True) as process:
+            self.printed = process.stdout.read() if process.stdout else ""
+            _, status, usage = os.wait4(process.pid, 0)  # unlike wait(), tells the memory
+            process.returncode = os.waitstatus_to_exitcode(status)
+        took = time.perf_counter() - start
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, self.command)
+        per_gb = 1_000_000_000 if sys.platform == "darwin" else 1_000_000_000 / 1_024
+        self.peaks_gb.append(usage.ru_maxrss / per_gb)
+        return took
+
+
+def _table(rows: Trace) -> pa.Table:
+    """Some of the receipts, all off one queue, two connections competing for it."""
+    sources = pa.array([source_text(source) for source in range(SOURCES)])
+    source = pa.DictionaryArray.from_arrays(rows.source, sources)
+    message_source_id = pc.cast(source, pa.string())
+    count = len(rows.source)
+    connection = pa.DictionaryArray.from_arrays((np.arange(count) % 2).astype(np.int32), ["bridge-1", "bridge-2"])
+    return pa.table(
+        {
+            "received_at": rows.received_at_us,
+            "unique_message_id": pc.binary_join_element_wise(
+                pc.cast(pa.array(rows.message), pa.string()), message_source_id, ":"
+            ),
+            "message_source_id": message_source_id,
+            "connection_id": connection,
+            "destination": pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), ["queue://orders"]),
+        }
+    )
+
+
+def _write_log(receipts: Trace, file: Path) -> None:
+    writer = None
+    for start in range(0, len(receipts.source), _ROWS_PER_GROUP):
+        rows = slice(start, start + _ROWS_PER_GROUP)
+        table = _table(Trace(receipts.received_at_us[rows], receipts.source[rows], receipts.message[rows]))
+        writer = writer or pq.ParquetWriter(file, table.schema, compression="zstd")
+        writer.write_table(table)
+    if writer:
+        writer.close()
+
+
+def _receiver_simulate(file: Path) -> list[str]:
+    grid = ["--window", "100:20000:8", "--expiry", "1:600:8"]
+    return [sys.executable, "-m", "receiver", "simulate", str(file), "--domain", "destination", *grid, "--json"]
+
+
+def simulate(scale: float) -> list[Comparison]:
+    count = max(1_000, round(10_000_000 * scale))
+    work = f"receiver simulate, whole process: {count:,} rows Parquet, 8 windows x 8 expiries"
+    with tempfile.TemporaryDirectory() as folder:
+        warm_up = Path(folder) / "small.parquet"
+        _write_log(trace(1_000), warm_up)
+        _Process(_receiver_simulate(warm_up)).seconds()  # compiles
+
+        log = Path(folder) / "log.parquet"
+        _write_log(trace(count), log)
+        ours = _Process(_receiver_simulate(log))
+        duckdb = _Process([sys.executable, "-c", _COUNT_DISTINCT, str(log)])
+        speed = by_turns(
+            ours.seconds,
+            duckdb.seconds,
+            turns=_TURNS,
+            name="simulate",
+            work=work,
+            unit="s",
+            anchor_name="DuckDB, count(distinct unique_message_id)",
+            goal=Goal(8, aim=5, at_most=True),
+        )
+    found = json.loads(ours.printed)["log"]
+    if found["receipts"] != count or found["receipts"] - found["duplicates"] != int(duckdb.printed):
+        raise AssertionError(f"ours found {found} in {count} receipts, DuckDB {duckdb.printed.strip()} distinct ids")
+    memory = Comparison(
+        name="simulate-memory",
+        work=work + ", peak memory",
+        unit="GB",
+        anchor_name="the limit",
+        ours=median(ours.peaks_gb),
+        anchor=_MOST_GB,
+        ratios=tuple(peak / _MOST_GB for peak in ours.peaks_gb),
+        goal=Goal(1, aim=1, at_most=True),
+    )
+    return [speed, memory]

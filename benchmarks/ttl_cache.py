@@ -1,0 +1,19 @@
+"""The anchor of the detector: cachetools' cache of ids that expire."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from cachetools import TTLCache
+
+__all__ = ["ttl_cache"]
+
+
+def ttl_cache(most_ids: int, expiry_secs: int) -> tuple[TTLCache[str, bool], list[int]]:
+    """A cache, and the list whose one number is its clock in microseconds: that of the receipts.
+
+    A list, because its item is read without a Python frame; a slower clock would flatter us.
+    """
+    now_us = [0]
+    timer: partial[int] = partial(now_us.__getitem__, 0)
+    return TTLCache(most_ids, expiry_secs * 1_000_000, timer=timer), now_us

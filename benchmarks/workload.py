@@ -1,0 +1,61 @@
+"""The receipts that all benchmarks work on: 50 busy sources, 1,000 receipts a second, one in 50 a redelivery."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["RECEIPTS_PER_SEC", "SOURCES", "Trace", "id_text", "receipts", "source_text", "trace"]
+
+SOURCES = 50
+RECEIPTS_PER_SEC = 1_000
+_SHARE_REDELIVERED = 0.02
+_MEAN_DISTANCE = 2_000  # receipts between a message and its redelivery
+_SEED = 20_240_229
+
+
+class Trace(NamedTuple):
+    received_at_us: npt.NDArray[np.int64]
+    source: npt.NDArray[np.int32]
+    """Numbered from 0."""
+    message: npt.NDArray[np.int32]
+    """Numbered from 0 in order of first receipt."""
+
+
+def trace(count: int) -> Trace:
+    """Receipts in order of time; the same for the same count."""
+    random = np.random.default_rng(_SEED)
+    rows = np.arange(count)
+    redelivered = (random.random(count) < _SHARE_REDELIVERED) & (rows > 0)
+    distance = np.minimum(random.geometric(1 / _MEAN_DISTANCE, count), rows)
+    first = np.where(redelivered, rows - distance, rows)
+    while np.any(first[first] != first):  # a redelivery may itself be delivered again
+        first = first[first]
+    source = random.integers(SOURCES, size=count, dtype=np.int32)[first]
+    message = (np.cumsum(~redelivered) - 1)[first].astype(np.int32)
+    gaps_us = random.exponential(1_000_000 / RECEIPTS_PER_SEC, count)
+    return Trace(np.cumsum(gaps_us).astype(np.int64), source, message)
+
+
+def source_text(source: int) -> str:
+    return f"gateway-{source:02}.example:4711:170920000:S01"
+
+
+def id_text(message: int, source: int) -> str:
+    """An id of the default form, `seqNo:messageSourceId`, of some 45 characters."""
+    return f"{message}:{source_text(source)}"
+
+
+def receipts(count: int) -> list[tuple[str, str, int]]:
+    """The trace as `receive_many` takes it; each id is a text of its own, hashed already, as no anchor can help it."""
+    arrays = trace(count)
+    sources = [source_text(source) for source in range(SOURCES)]
+    rows = [
+        (id_text(message, source), sources[source], received_at_us)
+        for received_at_us, source, message in zip(*(column.tolist() for column in arrays), strict=True)
+    ]
+    for row in rows:
+        hash(row[0])
+    return rows
