@@ -101,6 +101,9 @@ def test_a_log_line_quoted_in_a_body_is_no_receipt(log):
     log.write_text(message("a", body=f'"see:\n{quoted}and {STATUS}\nmore text"') + message("b") + STATUS)
     assert ids(log) == ["a", "b"]
     assert sum(len(batch.status_lines) for batch in opened(log)) == 1
+    log.write_text(message("a", body=f'"see:\n{quoted}\n{quoted}\n{STATUS}"') + message("b"))
+    assert ids(log) == ["a", "b"]
+    assert not any(batch.status_lines for batch in opened(log))
     log.write_text(message("a", body=f'"see:\n{quoted.rstrip()}"') + message("b"))
     assert ids(log) == ["a", "b"]
 

@@ -96,6 +96,7 @@ lines = st.one_of(
 
 @given(st.lists(lines, max_size=12), st.sets(st.integers(0, 300)))
 @example([b'{"received_at":1,"unique_message_id":18446744073709551616}'], set())
+@example([b'{"received_at":1,"extra":"\xff"}'], set())
 @example([b'{"received_at":1,"unique_message_id":1}', b'{"received_at":1,"unique_message_id":1.0}'], set())
 def test_against_a_naive_reading(texts, cuts):
     data = b"\n".join([b'{"received_at":0,"unique_message_id":"first"}', *texts])
