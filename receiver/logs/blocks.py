@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from receiver.errors import LogFormatError
 
-__all__ = ["Block", "blocks_of"]
+__all__ = ["BOM", "Block", "blocks_of"]
 
 BLOCK_BYTES = 2 << 20
 """Large enough that the cost per block vanishes, small enough that a few of them are no matter."""
@@ -15,7 +15,7 @@ FIRST_BLOCK_BYTES = 64 << 10
 """Blocks start small, so that the first receipts are there at once."""
 MAX_LINE_BYTES = 256 << 20
 """A longer line is no row of any log; holding it would only fill the memory."""
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 
 
 class Block(NamedTuple):
@@ -39,7 +39,7 @@ def blocks_of(pieces: Iterator[bytes], name: str) -> Iterator[Block]:
             continue
         data = b"".join(held)
         if fresh:
-            data, fresh = data.removeprefix(_BOM), False
+            data, fresh = data.removeprefix(BOM), False
         end = data.rfind(b"\n") + 1
         if end:
             block = Block(data[:end], line)
@@ -55,6 +55,6 @@ def blocks_of(pieces: Iterator[bytes], name: str) -> Iterator[Block]:
         wanted = max(wanted, 2 * held_bytes)  # a long line is joined a few times only
     last = b"".join(held)
     if fresh:
-        last = last.removeprefix(_BOM)
+        last = last.removeprefix(BOM)
     if last:
         yield Block(last, line)

@@ -21,7 +21,7 @@ from receiver.errors import LogFormatError
 from receiver.logs.batch import Batch, LogSource, ReadOptions
 from receiver.logs.blocks import Block, blocks_of
 from receiver.logs.columns import FEW_VALUES, fields_of
-from receiver.logs.rows import BatchMaker, RawRows, Unreadable
+from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
 
 __all__ = ["read_csv"]
 
@@ -123,7 +123,7 @@ def _exact_rows(lines: _Lines) -> Iterator[tuple[int, list[str] | str]]:
             yield line, f"not a row of CSV: {error}"
         except UnicodeDecodeError as error:
             lines.give_back()
-            yield line, f"not UTF-8: byte 0x{error.object[error.start]:02x}, expected text in UTF-8"
+            yield line, not_utf8(error)
         else:
             if row:
                 yield line, row

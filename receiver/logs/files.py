@@ -21,6 +21,7 @@ import zstandard
 
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs.batch import LogReader, LogSource, ReadOptions
+from receiver.logs.blocks import BOM
 from receiver.logs.columns import COLUMNS, spellings
 from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
@@ -32,7 +33,6 @@ __all__ = ["LogFile", "find_files", "open_log"]
 _PIECE_BYTES = 128 << 10
 _HEAD_BYTES = 64 << 10
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
-_BOM = b"\xef\xbb\xbf"
 _READERS: dict[str, LogReader] = {
     ".csv": read_csv,
     ".jsonl": read_jsonl,
@@ -222,7 +222,7 @@ def _decompressed(pieces: Iterator[bytes], packed: _Compression, name: str) -> I
 def _reader_by_content(head: bytes, options: ReadOptions) -> LogReader | None:
     if head.startswith(_PARQUET):
         return read_parquet
-    text = head.removeprefix(_BOM).lstrip(b" \t\r\n")
+    text = head.removeprefix(BOM).lstrip(b" \t\r\n")
     if text.startswith((b"{", b"[")):
         return read_jsonl
     lines = text.decode(errors="replace").split("\n")

@@ -21,7 +21,7 @@ from receiver.errors import LogFormatError, SettingsError
 from receiver.logs.batch import Batch, LogSource, ReadOptions
 from receiver.logs.blocks import Block, blocks_of
 from receiver.logs.columns import COLUMNS, REQUIRED, TEXT, missing, spellings
-from receiver.logs.rows import BatchMaker, RawRows, Unreadable
+from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
 
 __all__ = ["read_jsonl"]
 
@@ -126,7 +126,7 @@ class _JsonRows:
             text.decode()
             return self._decode(text)
         except UnicodeDecodeError as error:
-            return f"not UTF-8: byte 0x{text[error.start]:02x}, expected text in UTF-8"
+            return not_utf8(error)
         except RecursionError:
             return _TOO_DEEP
         except msgspec.DecodeError as error:

@@ -10,13 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from receiver.errors import LogFormatError
-from receiver.logs.batch import Batch, LogSource, ReadOptions
+from receiver.logs.batch import BATCH_ROWS, Batch, LogSource, ReadOptions
 from receiver.logs.columns import FEW_VALUES, fields_of
 from receiver.logs.rows import BatchMaker, RawRows
 
 __all__ = ["read_parquet"]
-
-_BATCH_ROWS = 1 << 16
 
 
 def read_parquet(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
@@ -53,7 +51,7 @@ def _batches(source: LogSource, file: object, options: ReadOptions) -> Iterator[
     next_row = 1
     with pq.ParquetFile(file, pre_buffer=False, read_dictionary=words) as rows:
         wanted = sorted(set(names.values()))
-        for record_batch in rows.iter_batches(_BATCH_ROWS, columns=wanted, use_threads=False):
+        for record_batch in rows.iter_batches(BATCH_ROWS, columns=wanted, use_threads=False):
             yield batches.batch(_raw(record_batch, names, next_row))
             next_row += len(record_batch)
             source.advanced(len(record_batch) / rows_in_all)

@@ -22,7 +22,7 @@ from receiver.logs.arrow import invalid_utf8, text_of, without_nulls
 from receiver.logs.batch import Batch, ReadOptions, StatusLine
 from receiver.logs.columns import COLUMNS, TEXT
 
-__all__ = ["BatchMaker", "RawRows", "Unreadable"]
+__all__ = ["BatchMaker", "RawRows", "Unreadable", "not_utf8"]
 
 _MAX_MS = times.MAX_US // 1_000
 _TRUTH = {"true": 1, "1": 1, "false": 0, "0": 0, "": 0}
@@ -46,6 +46,11 @@ class RawRows:
     unreadable: list[Unreadable] = field(default_factory=list)
     """In order of their lines. These rows aren't in the columns."""
     status_lines: list[StatusLine] = field(default_factory=list)
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """What is wrong with such a row."""
+    return f"not UTF-8: byte 0x{error.object[error.start]:02x}, expected text in UTF-8"
 
 
 class _Checked(NamedTuple):
