@@ -42,7 +42,7 @@ def naive_row(found):
     if type(secs) not in (str, int, float):
         raise TypeError
     us = int(Fraction(str(secs)) * 1_000_000)
-    if not 0 <= Fraction(str(secs)) < 10**11:
+    if not 0 <= Fraction(str(secs)) < 253_402_300_800:  # the year 10000
         raise ValueError
     redelivered = found.get("jms_redelivered")
     if redelivered is not None and type(redelivered) not in (str, int, bool):
