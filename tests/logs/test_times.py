@@ -16,7 +16,14 @@ from receiver.logs import times
 UTC_ZONE = ZoneInfo("UTC")
 ZONES = [
     ZoneInfo(name)
-    for name in ("UTC", "Europe/Paris", "America/New_York", "Australia/Lord_Howe", "Africa/Monrovia", "America/St_Johns")
+    for name in (
+        "UTC",
+        "Europe/Paris",
+        "America/New_York",
+        "Australia/Lord_Howe",
+        "Africa/Monrovia",
+        "America/St_Johns",
+    )
 ]
 MS = 1795225068711
 US = MS * 1000
