@@ -52,3 +52,9 @@ def test_links_between_documents_lead_somewhere():
         if "://" not in target and not (ROOT / name).parent.joinpath(target).exists()
     ]
     assert dead == []
+
+
+def test_every_folder_of_tests_is_explained():
+    folders = {Path(name).parts[1] for name in tracked_texts() if name.startswith("tests/") and name.count("/") > 1}
+    explained = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    assert {folder for folder in folders if f"`{folder}/`" not in explained} == set()
