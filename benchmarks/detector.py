@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from benchmarks.pairing import Comparison, Goal, by_turns, seconds
 from benchmarks.ttl_cache import ttl_cache
@@ -48,34 +48,31 @@ def _cache_by_hand(rows: Rows) -> int:
     return caught
 
 
+def _against_the_cache(name: str, how: str, rows: Rows, ours: Callable[[], int], goal: Goal) -> list[Comparison]:
+    compared = by_turns(
+        lambda: len(rows) / seconds(ours),
+        lambda: len(rows) / seconds(lambda: _cache_by_hand(rows)),
+        turns=_TURNS,
+        name=name,
+        work=f"{how}: {len(rows):,} receipts, {SOURCES} sources, W={WINDOW}, E={EXPIRY_SECS} s",
+        unit="receipts/s",
+        anchor_name="cachetools.TTLCache, `in` and set",
+        goal=goal,
+    )
+    return [compared]
+
+
+def _rows(scale: float) -> Rows:
+    return receipts(max(1_000, round(1_000_000 * scale)))
+
+
 def receive(scale: float) -> list[Comparison]:
-    rows = receipts(max(1_000, round(1_000_000 * scale)))
-    return [
-        by_turns(
-            lambda: len(rows) / seconds(lambda: _one_by_one(rows)),
-            lambda: len(rows) / seconds(lambda: _cache_by_hand(rows)),
-            turns=_TURNS,
-            name="receive",
-            work=f"receive, one by one: {len(rows):,} receipts, {SOURCES} sources, W={WINDOW}, E={EXPIRY_SECS} s",
-            unit="receipts/s",
-            anchor_name="cachetools.TTLCache, `in` and set",
-            goal=Goal(1.5, aim=2),
-        )
-    ]
+    rows = _rows(scale)
+    return _against_the_cache("receive", "receive, one by one", rows, lambda: _one_by_one(rows), Goal(1.5, aim=2))
 
 
 def receive_many(scale: float) -> list[Comparison]:
-    rows = receipts(max(1_000, round(1_000_000 * scale)))
+    rows = _rows(scale)
     batches = [rows[start : start + 1_000] for start in range(0, len(rows), 1_000)]
-    return [
-        by_turns(
-            lambda: len(rows) / seconds(lambda: _in_batches(batches)),
-            lambda: len(rows) / seconds(lambda: _cache_by_hand(rows)),
-            turns=_TURNS,
-            name="receive_many",
-            work=f"receive_many by 1,000: {len(rows):,} receipts, {SOURCES} sources, W={WINDOW}, E={EXPIRY_SECS} s",
-            unit="receipts/s",
-            anchor_name="cachetools.TTLCache, `in` and set",
-            goal=Goal(1.8, aim=2.5),
-        )
-    ]
+    goal = Goal(1.8, aim=2.5)
+    return _against_the_cache("receive_many", "receive_many by 1,000", rows, lambda: _in_batches(batches), goal)
