@@ -28,8 +28,12 @@ class DomainRows(NamedTuple):
     """The newest earlier receipt of the same id from the same source, or -1."""
     several: npt.NDArray[np.int32]
     """A number for the receipt's id where several sources sent it, else -1."""
+    several_ids: int
+    """How many such numbers there are."""
     slab: npt.NDArray[np.int32]
-    """Rows by source, in order within a source, as -2 - row where `several`; one more place, 0, ends it."""
+    """Rows by source, in order within a source."""
+    replaced_by: npt.NDArray[np.int32]
+    """Place in the slab -> the next receipt of the same id from the same source; where there is none, more than any row."""
     slab_start: npt.NDArray[np.int64]
     """Source -> its first place in the slab."""
     place: npt.NDArray[np.int32]
@@ -61,9 +65,10 @@ def _link_by_id(
 @njit(cache=True, nogil=True)
 def _lay_out_slab(
     source: npt.NDArray[np.int32],
-    several: npt.NDArray[np.int32],
+    replaced: npt.NDArray[np.int32],
     start: npt.NDArray[np.int64],
     slab: npt.NDArray[np.int32],
+    replaced_by: npt.NDArray[np.int32],
     place: npt.NDArray[np.int32],
 ) -> None:
     following = start.copy()
@@ -71,7 +76,9 @@ def _lay_out_slab(
         at = following[source[row]]
         following[source[row]] += 1
         place[row] = at
-        slab[at] = row if several[row] == _NOTHING else -2 - row
+        slab[at] = row
+        if replaced[row] != _NOTHING:
+            replaced_by[place[replaced[row]]] = row
 
 
 def _replaced_in_several(
@@ -108,7 +115,20 @@ def link_rows(
         _replaced_in_several(several, source, replaced)
     start = np.zeros(sources, np.int64)
     np.cumsum(np.bincount(source, minlength=sources)[:-1], out=start[1:])
-    slab = np.zeros(len(ids) + 1, np.int32)
+    slab = np.empty(len(ids), np.int32)
+    replaced_by = np.full(len(ids), np.iinfo(np.int32).max, np.int32)
     place = np.empty(len(ids), np.int32)
-    _lay_out_slab(source, several, start, slab, place)
-    return DomainRows(received_at_us, source, earlier, replaced, several, slab, start, place, duplicates)
+    _lay_out_slab(source, replaced, start, slab, replaced_by, place)
+    return DomainRows(
+        received_at_us,
+        source,
+        earlier,
+        replaced,
+        several,
+        int(in_several.sum()),
+        slab,
+        replaced_by,
+        start,
+        place,
+        duplicates,
+    )
