@@ -49,7 +49,7 @@ class GridCounts(NamedTuple):
     """[duplicate, window] -> the smallest E that catches it, -1 where the first tier does; empty unless asked."""
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _first_not_before(times, start, end, time):
     """The first row of [start, end] whose time isn't before `time`, or `end`; near rows are found fastest."""
     stride = 1
@@ -68,7 +68,7 @@ def _first_not_before(times, start, end, time):
     return start
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _count(spilled, start, end):
     count = 0
     for row in range(start, end):
@@ -76,13 +76,13 @@ def _count(spilled, start, end):
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _move_limits(times, spilled, clock, expiries_us, in_queues, limit, room, peak):
     """Move the limits on where a peak seems to be passed; where it really is, raise the peak. -> the least room."""
     least = room[0]
     for e in range(len(room)):
         if in_queues > room[e]:
-            if limit[e] < clock:
+            if limit[e] < clock and times[limit[e]] < times[clock] - expiries_us[e]:
                 moved = _first_not_before(times, limit[e], clock, times[clock] - expiries_us[e])
                 room[e] += _count(spilled, limit[e], moved)
                 limit[e] = moved
@@ -93,25 +93,10 @@ def _move_limits(times, spilled, clock, expiries_us, in_queues, limit, room, pea
 
 
 @njit(cache=True, nogil=True)
-def _replay(
-    times,
-    source,
-    earlier,
-    replaced,
-    several,
-    several_ids,
-    slab,
-    replaced_by,
-    slab_start,
-    place,
-    window,
-    expiries_us,
-    caught,
-    peak,
-    needs_us,
-):
+def _replay(times, source, earlier, replaced, several, several_ids, first, following, replaced_by,
+            window, expiries_us, caught, peak, needs_us):
     n_expiries = len(expiries_us)
-    mark = slab_start.copy()
+    mark = first.copy()
     length = np.zeros(len(mark), np.int64)
     spilled = np.zeros(len(times), np.uint8)
     held = np.zeros(several_ids, np.int32)
@@ -148,19 +133,18 @@ def _replay(
         old = replaced[row]
         if several_ids and several[row] != _NOTHING:
             newest[several[row]] = row
-            held[several[row]] += old == _NOTHING or place[old] < mark[s]
-        if old != _NOTHING and place[old] >= mark[s]:
+            held[several[row]] += old == _NOTHING or old < mark[s]
+        if old != _NOTHING and old >= mark[s]:
             clock = max(clock, old)
             continue
         length[s] += 1
         gone = _NOTHING
         if length[s] > window:
             length[s] -= 1
-            at = mark[s]
-            while replaced_by[at] <= row:
-                at += 1
-            mark[s] = at + 1
-            gone = slab[at]
+            gone = mark[s]
+            while replaced_by[gone] <= row:
+                gone = following[gone]
+            mark[s] = following[gone]
             clock = max(clock, gone)
             if several_ids and several[gone] != _NOTHING:
                 number = several[gone]
@@ -197,16 +181,7 @@ def replay_grid(
 
     def replay(k: int) -> None:
         _replay(
-            rows.received_at_us,
-            rows.source,
-            rows.earlier,
-            rows.replaced,
-            rows.several,
-            rows.several_ids,
-            rows.slab,
-            rows.replaced_by,
-            rows.slab_start,
-            rows.place,
+            rows.received_at_us, rows.source, rows.earlier, rows.replaced, rows.several, rows.several_ids, rows.first, rows.following, rows.replaced_by,
             windows[k],
             expiries_us,
             caught[k],

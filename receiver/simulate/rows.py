@@ -30,14 +30,16 @@ class DomainRows(NamedTuple):
     """A number for the receipt's id where several sources sent it, else -1."""
     several_ids: int
     """How many such numbers there are."""
-    slab: npt.NDArray[np.int32]
-    """Rows by source, in order within a source."""
     replaced_by: npt.NDArray[np.int32]
-    """Place in the slab -> the next receipt of the same id from the same source; where there is none, more than any row."""
+    """The next receipt of the same id from the same source; where there is none, a number above all rows."""
+    first: npt.NDArray[np.int32]
+    """Source -> its first row."""
+    following: npt.NDArray[np.int32]
+    """The next receipt from the same source; where there is none, a number above all rows."""
     slab_start: npt.NDArray[np.int64]
-    """Source -> its first place in the slab."""
+    """Source -> its first place among the rows ordered by source, then by receipt."""
     place: npt.NDArray[np.int32]
-    """Row -> its place in the slab."""
+    """Row -> its place in that order."""
     duplicates: int
     """How many receipts have an earlier one."""
 
@@ -63,22 +65,27 @@ def _link_by_id(
 
 
 @njit(cache=True, nogil=True)
-def _lay_out_slab(
+def _link_by_source(
     source: npt.NDArray[np.int32],
-    replaced: npt.NDArray[np.int32],
-    start: npt.NDArray[np.int64],
-    slab: npt.NDArray[np.int32],
-    replaced_by: npt.NDArray[np.int32],
+    first: npt.NDArray[np.int32],
+    following: npt.NDArray[np.int32],
+    next_place: npt.NDArray[np.int64],
     place: npt.NDArray[np.int32],
 ) -> None:
-    following = start.copy()
+    for row in range(len(source) - 1, -1, -1):
+        s = source[row]
+        following[row] = first[s]
+        first[s] = row
     for row in range(len(source)):
-        at = following[source[row]]
-        following[source[row]] += 1
-        place[row] = at
-        slab[at] = row
+        place[row] = next_place[source[row]]
+        next_place[source[row]] += 1
+
+
+@njit(cache=True, nogil=True)
+def _turn_round(replaced: npt.NDArray[np.int32], replaced_by: npt.NDArray[np.int32]) -> None:
+    for row in range(len(replaced)):
         if replaced[row] != _NOTHING:
-            replaced_by[place[replaced[row]]] = row
+            replaced_by[replaced[row]] = row
 
 
 def _replaced_in_several(
@@ -113,12 +120,15 @@ def link_rows(
         several = numbers[ids]
         replaced = earlier.copy()
         _replaced_in_several(several, source, replaced)
-    start = np.zeros(sources, np.int64)
-    np.cumsum(np.bincount(source, minlength=sources)[:-1], out=start[1:])
-    slab = np.empty(len(ids), np.int32)
-    replaced_by = np.full(len(ids), np.iinfo(np.int32).max, np.int32)
+    above_all = np.iinfo(np.int32).max
+    replaced_by = np.full(len(ids), above_all, np.int32)
+    _turn_round(replaced, replaced_by)
+    first = np.full(sources, above_all, np.int32)
+    following = np.empty(len(ids), np.int32)
     place = np.empty(len(ids), np.int32)
-    _lay_out_slab(source, replaced, start, slab, replaced_by, place)
+    slab_start = np.zeros(sources, np.int64)
+    np.cumsum(np.bincount(source, minlength=sources)[:-1], out=slab_start[1:])
+    _link_by_source(source, first, following, slab_start.copy(), place)
     return DomainRows(
         received_at_us,
         source,
@@ -126,9 +136,10 @@ def link_rows(
         replaced,
         several,
         int(in_several.sum()),
-        slab,
         replaced_by,
-        start,
+        first,
+        following,
+        slab_start,
         place,
         duplicates,
     )
