@@ -1,7 +1,21 @@
 """The entry of the command: `receiver`, or `python -m receiver`."""
 
+from __future__ import annotations
 
-def main() -> None: ...
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command and exit with its status."""
+    try:
+        from receiver.cli import run
+
+        status = run()
+    except KeyboardInterrupt:  # in mid-import
+        status = 130
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from receiver.cli.progress import progress
-from receiver.errors import MissingExtraError, SettingsError
+from receiver.errors import SettingsError
 from receiver.simulate.scenarios import SCENARIOS, Plan
 
 __all__ = ["EPILOG", "generate"]
@@ -56,11 +56,8 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
         duplicates=duplicates,
         start=_time(start),
     )
-    try:
-        from receiver.logs.writer import open_table
-        from receiver.simulate.scenarios.log import SCHEMA, batches
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("simulate", "receiver generate") from error
+    from receiver.logs.writer import open_table
+    from receiver.simulate.scenarios.log import SCHEMA, batches
 
     with open_table(file, SCHEMA) as table, progress("Generating", receipts) as advance:
         for batch in batches(plan):

@@ -1,0 +1,199 @@
+"""`receiver simulate`: size the two windows from a log of receipts."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from receiver.cli.progress import progress
+from receiver.domains import domain_key
+from receiver.errors import SettingsError
+from receiver.settings import SimulateSettings
+
+if TYPE_CHECKING:
+    from receiver.logs import ReadOptions
+    from receiver.simulate.analysis import Question
+    from receiver.simulate.figures import Analysis
+
+__all__ = ["EPILOG", "simulate"]
+
+EPILOG = """Examples:
+
+receiver simulate receipts.csv.gz --domain destination --report report.html
+
+receiver simulate logs/ --window 0,100:20000:16 --expiry 0,1:600:12 --json
+
+receiver simulate receipts.parquet --window 2000 --expiry 120 --verdicts verdicts.csv --fail-on-missed 0
+
+receiver simulate correlator.log --domain name:orders --map unique_message_id=OrderId
+"""
+
+_MISSED_TOO_MANY = 1
+
+
+class _Engine(StrEnum):
+    LOCAL = "local"
+    SPARK = "spark"
+
+
+class _TimeUnit(StrEnum):
+    S = "s"
+    MS = "ms"
+    US = "us"
+
+
+class _OnError(StrEnum):
+    STOP = "stop"
+    SKIP = "skip"
+
+
+def simulate(  # noqa: PLR0917 - options of the command, given by name
+    logs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LOG...",
+            help="Files, folders, globs, or - for standard input: CSV, JSON Lines, Parquet or an Apama correlator log, "
+            "each plain, .gz or .zst.",
+        ),
+    ],
+    window: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Windows W to try: 2000, 0,100,2000 or 100:20000:16. Chosen from the log if left out."),
+    ] = None,
+    expiry: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Expiries E to try, in seconds. Chosen from the log if left out.")
+    ] = None,
+    domain: Annotated[
+        str, typer.Option(metavar="KEY", help="default, destination, connection, receiver, or name:TEXT for one domain.")
+    ] = "default",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,  # noqa: FBT002
+    report: Annotated[str | None, typer.Option(metavar="FILE.html", help="Write a report to look at in a browser.")] = None,
+    verdicts: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write the verdict on each receipt (.csv, .jsonl, .parquet); one setting only."),
+    ] = None,
+    fail_on_missed: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Exit with 1 if the single, or else the recommended, setting misses more."),
+    ] = None,
+    max_missed: Annotated[
+        int | None, typer.Option(metavar="N", help="Duplicates that the recommended setting may miss. [default: 0]")
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="How many times the log's need to recommend. [default: 2.0]")
+    ] = None,
+    column_map: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="COLUMN=FIELD", help="Read a column from another field; may be repeated."),
+    ] = None,
+    time_unit: Annotated[
+        _TimeUnit | None, typer.Option(help="Unit of times that are numbers; told by magnitude if left out.")
+    ] = None,
+    time_zone: Annotated[str, typer.Option(help="Zone of times that name none.")] = "UTC",
+    on_error: Annotated[_OnError, typer.Option(help="What to do with a row that can't be read.")] = _OnError.STOP,
+    engine: Annotated[_Engine, typer.Option(help="Where to run.")] = _Engine.LOCAL,
+) -> int:
+    """Replay a log of receipts under many settings at once: what each would have missed, and what it costs."""
+    if engine is _Engine.SPARK:
+        raise SettingsError("this version has no Spark engine", hint="leave --engine out")
+    question = _question(domain, window, expiry, max_missed, margin)
+    single = question.windows is not None and question.expiries_us is not None and (
+        len(question.windows) == len(question.expiries_us) == 1
+    )
+    if verdicts is not None and not single:
+        raise SettingsError(
+            "--verdicts needs one setting", hint="give one --window and one --expiry, such as --window 2000 --expiry 120"
+        )
+    analysis = _answer(logs, question, _read_options(column_map, time_unit, time_zone, on_error), report, verdicts)
+    _print(analysis, as_json=as_json)
+    if fail_on_missed is None:
+        return 0
+    judged = analysis.settings[0] if single else analysis.recommendation and analysis.recommendation.setting
+    return 0 if judged and judged.missed <= fail_on_missed else _MISSED_TOO_MANY
+
+
+def _question(
+    domain: str, window: str | None, expiry: str | None, max_missed: int | None, margin: float | None
+) -> Question:
+    from receiver.simulate.analysis import Question
+    from receiver.simulate.grid import check_grid, parse_expiries_us, parse_windows
+
+    domain_key(domain)  # refuses an unknown one before the log is read
+    given = {"max_missed": max_missed, "margin": margin}
+    settings = replace(SimulateSettings(), **{name: value for name, value in given.items() if value is not None})
+    windows = None if window is None else parse_windows(window)
+    expiries_us = None if expiry is None else parse_expiries_us(expiry)
+    if windows is not None and expiries_us is not None and check_grid(windows, expiries_us):
+        print("note: the pair of a window of 0 and an expiry of 0 detects nothing and is left out", file=sys.stderr)
+    return Question(domain, windows, expiries_us, settings)
+
+
+def _read_options(
+    column_map: list[str] | None, time_unit: _TimeUnit | None, time_zone: str, on_error: _OnError
+) -> ReadOptions:
+    from receiver.logs import ReadOptions
+
+    fields: dict[str, str] = {}
+    for item in column_map or ():
+        column, equals, field = item.partition("=")
+        if not (column and equals and field):
+            raise SettingsError(f"--map {item!r} is not of the form COLUMN=FIELD")
+        if column in fields:
+            raise SettingsError(f"--map gives {column} twice")
+        fields[column] = field
+    return ReadOptions(
+        time_unit=None if time_unit is None else time_unit.value,
+        time_zone=time_zone,
+        on_error=on_error.value,
+        column_map=fields,
+    )
+
+
+def _answer(
+    logs: list[str], question: Question, options: ReadOptions, report: str | None, verdicts: str | None
+) -> Analysis:
+    """Read, replay and write the files asked for, which were made before the work begins."""
+    from receiver.logs import read_logs
+    from receiver.logs.output import replacing
+    from receiver.logs.writer import open_table
+    from receiver.simulate.analysis import analyse
+    from receiver.simulate.ingest import ingest
+    from receiver.simulate.verdicts import SCHEMA, verdict_batches
+
+    with ExitStack() as outputs:
+        report_file = outputs.enter_context(replacing(report)) if report is not None else None
+        table = outputs.enter_context(open_table(verdicts, SCHEMA)) if verdicts is not None else None
+        batches = read_logs(logs, options)
+        with progress("Reading receipts", None) as advance:
+            receipts = ingest(batches, domain_key(question.key), advance=advance)
+        with progress("Replaying domains", len(receipts.domains)) as advance:
+            analysis = analyse(receipts, question, advance=advance)
+        if table is not None and question.windows and question.expiries_us:
+            for batch in verdict_batches(receipts, question.windows[0], question.expiries_us[0]):
+                table.write(batch)
+        if report_file is not None:
+            from receiver.report.html import html_text
+
+            report_file.write(html_text(analysis).encode())
+    return analysis
+
+
+def _print(analysis: Analysis, *, as_json: bool) -> None:
+    if as_json:
+        from receiver.report.json_object import json_text
+
+        # Bytes, so that the same object is printed whatever the terminal's encoding.
+        sys.stdout.buffer.write(json_text(analysis).encode() + b"\n")
+        return
+    from rich.console import Console
+
+    from receiver.report.table import print_table
+
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    print_table(analysis, Console())

@@ -1,0 +1,238 @@
+"""Findings in words: what is true of a log that a person should know before choosing, each with its figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from receiver.domains import destination_name
+from receiver.simulate.figures import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from receiver.simulate.figures import Recommendation, SourceFigures
+    from receiver.simulate.ingest import Receipts
+    from receiver.simulate.needs import Needs
+    from receiver.simulate.replay import Domain
+
+__all__ = ["Evidence", "findings_of"]
+
+_FAR_ABOVE = 10
+_JUDGEABLE = 2
+_US = 1_000_000
+
+
+class Evidence:
+    """All that findings are drawn from, with the rows of duplicates and of first receipts in the log."""
+
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        receipts: Receipts,
+        key: str,
+        domains: Sequence[Domain],
+        needs: Sequence[Needs],
+        recommendation: Recommendation,
+        sources: Sequence[SourceFigures],
+    ) -> None:
+        self.receipts = receipts
+        self.key = key
+        self.domains = domains
+        self.recommendation = recommendation
+        self.sources = sources
+        pairs = list(zip(domains, needs, strict=True))
+        self.expiry_needs_us = np.concatenate([need.expiry_us for need in needs])
+        self.duplicates = np.concatenate([domain.log_rows[need.row] for domain, need in pairs])
+        self.earlier = np.concatenate([domain.log_rows[domain.rows.earlier[need.row]] for domain, need in pairs])
+        self.firsts = np.concatenate([domain.log_rows[domain.rows.earlier < 0] for domain in domains])
+
+
+def _secs(us: float) -> str:
+    return f"{us / _US:,.3f}".rstrip("0").rstrip(".") + " s"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} of {whole:,} ({100 * part / whole:.1f} %)"
+
+
+def _without_duplicates(evidence: Evidence) -> Finding | None:
+    if len(evidence.duplicates):
+        return None
+    return Finding(
+        "no-duplicates",
+        f"None of the {len(evidence.firsts):,} checked receipts repeats an id in its domain. A log from a time with a "
+        "failover, a crash or a redelivery is needed to size the windows.",
+    )
+
+
+def _crosses_connections(evidence: Evidence) -> Finding | None:
+    receipts = evidence.receipts
+    if evidence.key not in {"default", "connection", "receiver"}:
+        return None
+    ids = receipts.id_number
+    shared = np.bincount(ids[evidence.firsts], minlength=receipts.ids.count) > 1
+    rows = np.flatnonzero(shared[ids])
+    destinations = [destination_name(channel.destination) for channel in receipts.channels]
+    # Every receiver of a topic gets a copy of its own, so a topic's ids rightly come more than once.
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(destinations))}
+    queue = np.array([numbers[name] if name.startswith("queue://") else -1 for name in destinations])
+    rows = rows[queue[receipts.channel_number[rows]] >= 0]
+    of_queue = queue[receipts.channel_number[rows]]
+    order = np.lexsort((rows, ids[rows], of_queue))
+    rows, of_queue = rows[order], of_queue[order]
+    again = np.zeros(len(rows), np.bool_)
+    again[1:] = (of_queue[1:] == of_queue[:-1]) & (ids[rows[1:]] == ids[rows[:-1]])
+    first_in_domain = np.zeros(len(ids), np.bool_)
+    first_in_domain[evidence.firsts] = True
+    crossing = np.flatnonzero(again & first_in_domain[rows])
+    if not len(crossing):
+        return None
+    ways: dict[tuple[str, str], int] = {}
+    for before, after in zip(rows[crossing - 1].tolist(), rows[crossing].tolist(), strict=True):
+        way = tuple(receipts.channels[receipts.channel_number[row]].connection_id for row in (before, after))
+        ways[way] = ways.get(way, 0) + 1  # type: ignore[index, arg-type]
+    (source, target), most = max(ways.items(), key=lambda item: (item[1], item[0]))
+    return Finding(
+        "crosses-connections",
+        f"{len(crossing):,} receipts repeat an id that came from the same queue before, but over another connection or "
+        f"receiver, so the domain key '{evidence.key}' can't see them: they are not among the {len(evidence.duplicates):,} "
+        f"duplicates counted here (most often first over '{source}', then over '{target}': {most:,}). If these "
+        "connections compete for one queue, share one domain: --domain destination.",
+    )
+
+
+def _id_reuse(evidence: Evidence) -> Finding | None:
+    digests = evidence.receipts.digest_hash
+    if digests is None:
+        return None
+    now, before = digests[evidence.duplicates], digests[evidence.earlier]
+    reused = int(np.count_nonzero((now != before) & (now != 0) & (before != 0)))
+    if not reused:
+        return None
+    return Finding(
+        "id-reuse",
+        f"{_share(reused, len(evidence.duplicates))} duplicates have another body digest than the receipt they repeat: "
+        "the sender uses an id for different messages, and dropping them would lose messages.",
+    )
+
+
+def _redelivered_flag(evidence: Evidence) -> Finding | None:
+    flags = evidence.receipts.redelivered
+    duplicates = len(evidence.duplicates)
+    if flags is None or not duplicates:
+        return None
+    unmarked = duplicates - int(np.count_nonzero(flags[evidence.duplicates]))
+    on_first = int(np.count_nonzero(flags[evidence.firsts]))
+    if not unmarked and not on_first:
+        return None
+    return Finding(
+        "redelivered-flag",
+        f"JMSRedelivered is no substitute for ids here: it is missing on {_share(unmarked, duplicates)} duplicates, and set "
+        f"on {on_first:,} first receipts.",
+    )
+
+
+def _demanding_sources(evidence: Evidence) -> Finding | None:
+    needs = sorted(source.window_need for source in evidence.sources)
+    if not needs:
+        return None
+    median = needs[(len(needs) - 1) // 2]
+    far = [source for source in evidence.sources if source.window_need > _FAR_ABOVE * median]
+    if not far:
+        return None
+    worst = far[0]
+    return Finding(
+        "demanding-sources",
+        f"{len(far):,} of {len(needs):,} sources with duplicates need over {_FAR_ABOVE} times the window of the median one "
+        f"({median:,}); the worst is '{worst.source}' in '{worst.domain}' with {worst.window_need:,}. All sources get the same "
+        "window, so these set the price: look why they resend from so far back.",
+    )
+
+
+def _short_log(evidence: Evidence) -> Finding | None:
+    times = evidence.receipts.received_at_us
+    span_us = int(times.max() - times.min())
+    need_us = int(evidence.expiry_needs_us.max(initial=0))
+    expiry_us = evidence.recommendation.setting.expiry_us
+    if span_us >= _JUDGEABLE * max(need_us, expiry_us) and span_us >= 3600 * _US:
+        return None
+    return Finding(
+        "short-log",
+        f"The log spans {_secs(span_us)}, and its longest repeat took {_secs(need_us)}. A repeat that takes longer than the "
+        "log can't be in it: replay days that hold an outage before trusting an expiry.",
+    )
+
+
+def _clock_backwards(evidence: Evidence) -> Finding | None:
+    clamped = sum(domain.clock_clamped for domain in evidence.domains)
+    if not clamped:
+        return None
+    largest_us = max(domain.largest_step_back_us for domain in evidence.domains)
+    return Finding(
+        "clock-backwards",
+        f"Time ran backwards for {clamped:,} receipts, by up to {_secs(largest_us)}; each counts as received with the "
+        "latest one before it.",
+    )
+
+
+def _rule_of_thumb(evidence: Evidence) -> Finding | None:
+    took_us = evidence.receipts.max_delivery_us
+    if took_us <= 0:
+        return None
+    need_us = int(evidence.expiry_needs_us.max(initial=0))
+    verdict = "covers" if 2 * took_us >= need_us else "does not cover"
+    return Finding(
+        "rule-of-thumb",
+        f"The rule of thumb, an expiry of two to three times the redelivery time, gives {_secs(2 * took_us)} to "
+        f"{_secs(3 * took_us)} here (rMaxDeliverySecs {_secs(took_us)}). It {verdict} this log: without a window the "
+        f"longest repeat needs {_secs(need_us)}.",
+    )
+
+
+def _without_ids(evidence: Evidence) -> Finding | None:
+    total = len(evidence.receipts.id_number)
+    unchecked = total - len(evidence.duplicates) - len(evidence.firsts)
+    if not unchecked:
+        return None
+    return Finding(
+        "unchecked", f"{_share(unchecked, total)} receipts have no uniqueMessageId; they are delivered without a check."
+    )
+
+
+def _status_lines(evidence: Evidence) -> Finding | None:
+    lines = evidence.receipts.status_lines
+    if not lines:
+        return None
+    last = ", ".join(
+        f"{name}={lines[-1].values[name]:g}"
+        for name in ("rRedel", "rMaxDeliverySecs", "rDupsDet", "rDupIds")
+        if name in lines[-1].values
+    )
+    most = max(line.values.get("rDupIds", 0) for line in lines)
+    return Finding(
+        "status-lines",
+        f"The receiver itself reported, in {len(lines):,} JMS Status lines: at last {last}; at most {most:,.0f} ids "
+        "remembered.",
+    )
+
+
+_FINDERS: tuple[Callable[[Evidence], Finding | None], ...] = (
+    _without_duplicates,
+    _crosses_connections,
+    _id_reuse,
+    _redelivered_flag,
+    _demanding_sources,
+    _short_log,
+    _clock_backwards,
+    _rule_of_thumb,
+    _without_ids,
+    _status_lines,
+)
+
+
+def findings_of(evidence: Evidence) -> tuple[Finding, ...]:
+    """What is true of the log, most important first."""
+    return tuple(finding for find in _FINDERS if (finding := find(evidence)) is not None)

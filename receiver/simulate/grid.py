@@ -1,0 +1,106 @@
+"""The settings to try: the lists of windows and expiries, as written or chosen from what a log needs."""
+
+from __future__ import annotations
+
+from decimal import Decimal, DecimalException
+
+import numpy as np
+import numpy.typing as npt
+
+from receiver.errors import SettingsError
+
+__all__ = ["MAX_SETTINGS", "check_grid", "chosen_expiries_us", "chosen_windows", "parse_expiries_us", "parse_windows"]
+
+MAX_SETTINGS = 10_000
+_LARGEST = 10**12
+_RANGE_PARTS = 3
+_CHOSEN = 8
+_DEFAULT_WINDOW, _DEFAULT_EXPIRY_US = 2000, 120_000_000
+
+
+def parse_windows(text: str) -> list[int]:
+    """A LIST of windows: whole numbers, ascending, without repeats."""
+    return sorted({int(value.to_integral_value()) for value in _values("--window", text)})
+
+
+def parse_expiries_us(text: str) -> list[int]:
+    """A LIST of expiries in seconds, as whole microseconds, ascending, without repeats."""
+    return sorted(
+        {int((value * 1_000_000).to_integral_value()) for value in _values("--expiry", text, significant_digits=3)}
+    )
+
+
+def _values(option: str, text: str, significant_digits: int | None = None) -> list[Decimal]:
+    values: list[Decimal] = []
+    for item in text.split(","):
+        if ":" in item:
+            values += _range(option, item, significant_digits)
+        else:
+            values.append(_number(option, item))
+        if len(values) > MAX_SETTINGS:
+            raise SettingsError(f"{option}: more than {MAX_SETTINGS:,} values")
+    return values
+
+
+def _number(option: str, text: str) -> Decimal:
+    try:
+        value = Decimal(text.strip())
+    except DecimalException:
+        value = Decimal("NaN")
+    if not value.is_finite() or value < 0 or value > _LARGEST:
+        raise SettingsError(
+            f"{option}: {text.strip()!r} is no number of at least 0", hint="such as 2000, 0,100,2000 or 100:20000:16"
+        )
+    return value
+
+
+def _range(option: str, text: str, significant_digits: int | None) -> list[Decimal]:
+    parts = text.split(":")
+    if len(parts) != _RANGE_PARTS:
+        raise SettingsError(f"{option}: {text!r} is no range", hint="FIRST:LAST:COUNT, such as 100:20000:16")
+    first, last, count = (_number(option, part) for part in parts)
+    if first <= 0:
+        raise SettingsError(f"{option}: the range {text!r} must start above 0", hint="add 0 as a value of its own")
+    if last < first:
+        raise SettingsError(f"{option}: the range {text!r} runs backwards", hint=f"write {last}:{first}:{count}")
+    if count != count.to_integral_value() or not 2 <= count <= MAX_SETTINGS:  # noqa: PLR2004
+        raise SettingsError(f"{option}: the range {text!r} needs a whole COUNT from 2 to {MAX_SETTINGS:,}")
+    spaced = [Decimal(float(value)) for value in np.geomspace(float(first), float(last), int(count))]
+    spaced[0], spaced[-1] = first, last
+    if significant_digits is not None:
+        spaced = [Decimal(f"{value:.{significant_digits - 1}e}") for value in spaced]
+    return spaced
+
+
+def check_grid(windows: list[int], expiries_us: list[int]) -> bool:
+    """Refuse what can't be replayed; tell whether the pair 0, 0 is in the grid and is to be left out."""
+    settings = len(windows) * len(expiries_us)
+    if settings > MAX_SETTINGS:
+        raise SettingsError(
+            f"{len(windows):,} windows x {len(expiries_us):,} expiries are {settings:,} settings, over {MAX_SETTINGS:,}",
+            hint="ask for fewer values: a range ends in how many",
+        )
+    if windows == [0] and expiries_us == [0]:
+        raise SettingsError(
+            "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
+        )
+    return windows[0] == 0 and expiries_us[0] == 0
+
+
+def chosen_windows(needs: npt.NDArray[np.int64]) -> list[int]:
+    """Windows that show how a log's duplicates come to be caught: 0, the default, and steps up to twice the need."""
+    return _ladder(needs, _DEFAULT_WINDOW, least=10)
+
+
+def chosen_expiries_us(needs_us: npt.NDArray[np.int64]) -> list[int]:
+    """The same for expiries."""
+    return _ladder(needs_us, _DEFAULT_EXPIRY_US, least=100_000)
+
+
+def _ladder(needs: npt.NDArray[np.int64], default: int, *, least: int) -> list[int]:
+    most = 2 * max(least, int(needs.max(initial=0)), default // 20)
+    steps = [mantissa * 10**power for power in range(1, 19) for mantissa in (1, 2, 5)]
+    rungs = [step for step in steps if least <= step < most]
+    rungs.append(next(step for step in steps if step >= most))
+    keep = {rungs[round(i)] for i in np.linspace(0, len(rungs) - 1, min(len(rungs), _CHOSEN - 2))}
+    return sorted({0, default, *keep})

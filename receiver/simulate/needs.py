@@ -1,0 +1,121 @@
+"""What each duplicate needed: the smallest window and the smallest expiry that catch it on their own, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from receiver.simulate.rows import DomainRows
+
+__all__ = ["Needs", "needs_of"]
+
+_NOTHING = -1
+_BLOCK_BITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Per duplicate of a domain, in order of receipt."""
+
+    row: npt.NDArray[np.int32]
+    window: npt.NDArray[np.int64]
+    """The smallest W whose per-source tier catches it: distinct newer ids of the source that holds it, plus 1."""
+    expiry_us: npt.NDArray[np.int64]
+    """The smallest E that catches it with W = 0; an expiry of 0 catches nothing, whatever this says."""
+
+
+@njit(cache=True, nogil=True)
+def _count_live(live: npt.NDArray[np.uint8], in_block: npt.NDArray[np.int64], start: int, end: int) -> int:
+    """Live places from `start` to before `end`: whole blocks by their sums, the rest one by one."""
+    count = 0
+    first_block = (start >> _BLOCK_BITS) + 1
+    last_block = end >> _BLOCK_BITS
+    if first_block >= last_block:
+        for place in range(start, end):
+            count += live[place]
+        return count
+    for place in range(start, first_block << _BLOCK_BITS):
+        count += live[place]
+    for block in range(first_block, last_block):
+        count += in_block[block]
+    for place in range(last_block << _BLOCK_BITS, end):
+        count += live[place]
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _window_needs(
+    earlier: npt.NDArray[np.int32],
+    replaced: npt.NDArray[np.int32],
+    several: npt.NDArray[np.int32],
+    source: npt.NDArray[np.int32],
+    place: npt.NDArray[np.int32],
+    following: npt.NDArray[np.int64],
+    several_ids: int,
+    needs: npt.NDArray[np.int64],
+) -> None:
+    live = np.zeros(len(earlier) + 1, np.uint8)
+    in_block = np.zeros((len(earlier) >> _BLOCK_BITS) + 1, np.int64)
+    # The entries of an id of several sources, newest first: a chain of rows.
+    newest = np.full(several_ids, _NOTHING, np.int32)
+    older = np.full(len(earlier) if several_ids else 0, _NOTHING, np.int32)
+    found = 0
+    for row in range(len(earlier)):
+        number = several[row]
+        if earlier[row] != _NOTHING:
+            entry = earlier[row] if number == _NOTHING else newest[number]
+            least = len(earlier)
+            while entry != _NOTHING:
+                least = min(least, _count_live(live, in_block, place[entry] + 1, following[source[entry]]))
+                entry = _NOTHING if number == _NOTHING else older[entry]
+            needs[found] = least + 1
+            found += 1
+        if replaced[row] != _NOTHING:
+            at = place[replaced[row]]
+            live[at] = 0
+            in_block[at >> _BLOCK_BITS] -= 1
+            if number != _NOTHING:
+                _unchain(newest, older, number, replaced[row])
+        if number != _NOTHING:
+            older[row] = newest[number]
+            newest[number] = row
+        live[place[row]] = 1
+        in_block[place[row] >> _BLOCK_BITS] += 1
+        following[source[row]] = place[row] + 1
+
+
+@njit(cache=True, nogil=True)
+def _unchain(newest: npt.NDArray[np.int32], older: npt.NDArray[np.int32], number: int, row: int) -> None:
+    if newest[number] == row:
+        newest[number] = older[row]
+        return
+    entry = newest[number]
+    while older[entry] != row:
+        entry = older[entry]
+    older[entry] = older[row]
+
+
+def needs_of(rows: DomainRows) -> Needs:
+    """What each duplicate of a domain needed."""
+    duplicates = np.flatnonzero(rows.earlier != _NOTHING).astype(np.int32)
+    windows = np.zeros(len(duplicates), np.int64)
+    several_ids = int(rows.several.max(initial=_NOTHING)) + 1
+    _window_needs(
+        rows.earlier,
+        rows.replaced,
+        rows.several,
+        rows.source,
+        rows.place,
+        rows.slab_start.copy(),
+        several_ids,
+        windows,
+    )
+    # With W = 0 every receipt enters the time queue at once, so the clock is the receipt before.
+    expiry_us = rows.received_at_us[duplicates - 1] - rows.received_at_us[rows.earlier[duplicates]]
+    return Needs(duplicates, windows, expiry_us)
