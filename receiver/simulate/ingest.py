@@ -5,7 +5,8 @@ A receipt takes some twenty bytes here, and each distinct id its text once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -165,7 +166,7 @@ def ingest(batches: LogBatches, key: DomainKey, *, advance: Callable[[int], None
     """Read a log to its end. A KEY that needs a column which the whole log lacks is a `LogFormatError`."""
     collector = _Collector()
     collector.ids.number(pa.array([""], pa.string()))  # so that number 0 is the missing id
-    for batch in batches:
+    for batch in _read_ahead(batches):
         collector.add(batch)
         if advance:
             advance(len(batch))
@@ -190,6 +191,15 @@ def ingest(batches: LogBatches, key: DomainKey, *, advance: Callable[[int], None
         max_delivery_us=collector.max_delivery_us,
         status_lines=collector.status_lines,
     )
+
+
+def _read_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """The same batches, each being read while the one before is worked on; Arrow and numba both let go of the lock."""
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        coming = reader.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = reader.submit(next, batches, None)
+            yield batch
 
 
 def _check_columns(batches: LogBatches, key: DomainKey) -> None:

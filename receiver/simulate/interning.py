@@ -20,6 +20,7 @@ __all__ = ["TextNumbers", "hash_texts", "text_buffers"]
 
 _FREE = -1
 _LEAST_SLOTS = 1 << 12
+_TOGETHER = 64
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -67,13 +68,27 @@ def _same(
 
 
 @njit(cache=True, nogil=True)
-def _rebuild(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64], count: int) -> None:
+def _touched(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64], start: int, mask: np.uint64) -> int:
+    """Bring the slots of the next hashes into the cache: their misses overlap here, but not where each waits for one."""
+    touched = 0
+    for row in range(start, min(start + _TOGETHER, len(hashes))):
+        touched ^= slots[hashes[row] & mask]
+    return touched
+
+
+@njit(cache=True, nogil=True)
+def _rebuild(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64]) -> int:
+    """Enter all hashes anew; what it returns means nothing (see `_touched`)."""
     mask = np.uint64(len(slots) - 1)
-    for number in range(count):
+    touched = 0
+    for number in range(len(hashes)):
+        if number % _TOGETHER == 0:
+            touched ^= _touched(slots, hashes, number, mask)
         slot = hashes[number] & mask
         while slots[slot] != _FREE:
             slot = (slot + np.uint64(1)) & mask
         slots[slot] = number
+    return touched
 
 
 @njit(cache=True, nogil=True)
@@ -90,6 +105,8 @@ def _number_texts(
 ) -> int:
     mask = np.uint64(len(slots) - 1)
     for row in range(len(numbers)):
+        if row % _TOGETHER == 0:
+            numbers[row] = _touched(slots, row_hashes, row, mask)  # a place for it, so that it isn't optimised away
         start, end = offsets[row], offsets[row + 1]
         hash_ = row_hashes[row]
         slot = hash_ & mask
@@ -155,7 +172,7 @@ class TextNumbers:
         self._stored = _grown(self._stored, int(self._ends[self.count]) + size_bytes)
         if 2 * (self.count + rows) > len(self._slots):
             self._slots = np.full(1 << (4 * (self.count + rows)).bit_length(), _FREE, np.int32)
-            _rebuild(self._slots, self._hashes, self.count)
+            _rebuild(self._slots, self._hashes[: self.count])
 
 
 def _grown(column: npt.NDArray[Any], least: int) -> npt.NDArray[Any]:

@@ -63,7 +63,8 @@ def _number_densely(
 def split_domains(receipts: Receipts) -> Iterator[Domain]:
     """The domains of a log, ordered by name."""
     domain = receipts.domain_number
-    order = np.argsort(domain, kind="stable") if len(receipts.domains) > 1 else np.arange(len(domain))
+    few = len(receipts.domains) <= 1 << 16  # numbers of 16 bits are sorted many times faster
+    order = np.argsort(domain.astype(np.uint16) if few else domain, kind="stable")
     ends = np.cumsum(np.bincount(domain, minlength=len(receipts.domains)))
     ids_seen = np.full(receipts.ids.count, _NOTHING, np.int32)
     sources_seen = np.full(len(receipts.sources), _NOTHING, np.int32)
