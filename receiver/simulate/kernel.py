@@ -1,25 +1,25 @@
-"""The sizing kernel: all expiries of a grid in one replay of a domain for each window, exactly.
+"""The sizing kernel: a whole grid of windows W and expiries E, exactly, from one replay of a domain for each window.
 
-It gives the verdicts of `receiver.detector`; it differs in what it asks. Four facts let it answer for a whole grid:
+It follows the rules of `receiver.detector` and gives its verdicts. Four facts let one replay answer for all expiries:
 
-*A queue is a stretch of its source's receipts.* The entries of one source leave its queue in the order they came, or
-because a newer receipt of the id replaced them. So the receipts of a source, in order, need one mark, the place that
-the oldest entry held can't lie before; whether an entry after it was replaced is known beforehand.
+*A queue is a stretch of its source's receipts.* Entries leave a source's queue in the order they came, or because a newer
+receipt of the same id replaced them, and which receipts those are is known beforehand. So a *mark* on the oldest receipt
+that may still hold its entry, and a length, are all there is to a queue.
 
-*What is spilled does not depend on E.* Nor does the clock of the time queue, the newest entry ever spilled. An id whose
-newest receipt j is spilled is remembered while clock - time(j) <= E. So a duplicate that the first tier misses has a
-*need*, clock - time(j), and is caught by each E of at least that much.
+*Spilling does not depend on E.* Nor does the clock, the newest entry that ever left a queue. An id that is in no queue any
+more is remembered while clock - time(its newest receipt) <= E. So a duplicate that the first tier misses *needs* an expiry
+of clock - time(earlier receipt), and is caught by each E of at least that much.
 
-*Forgotten is a prefix.* Receipts are in order of time, so those too old for the time queue of E are the ones before some
-row, its *limit*, which only ever moves on. The ids remembered under E are those in queues, and those whose newest
-receipt is spilled and not before the limit.
+*Forgotten is a prefix.* Receipts are in order of time, so those too old for the time queue of E are the rows before some
+row, its *limit*, which only ever moves on. The ids remembered under E are those in queues and those spilled whose newest
+receipt is not before the limit.
 
-*A limit may lag.* A limit not moved on lets too many ids count as remembered, never too few. While even that count
-stays within the peak known so far, the peak stands. Only when it would pass the peak are the limits moved on, over all
-the rows passed at once. Per receipt and E there remains one comparison, of the row spilled with the limit.
+*A limit may lag.* Then too many ids count as remembered, never too few; while even they are not more than the peak so
+far, the peak stands. The difference is the *room* of E. Limits move on only when room runs out, over all the rows passed
+at once, and so one comparison per receipt and E remains: is the id that spills before the limit?
 
-After the one pass for all cache sizes of Mattson et al. (1970), with the roles changed: there a recency list serves all
-sizes, here a replay of one size serves all expiries.
+Kin of the one pass for all sizes of an LRU cache by Mattson et al. (1970), which makes no use of time. Peaks are what one
+pass for all windows would make dear.
 """
 
 from __future__ import annotations
@@ -39,19 +39,24 @@ __all__ = ["GridCounts", "replay_grid"]
 _NOTHING = -1
 _ROWS_WORTH_THREADS = 20_000
 
+_Int64s = npt.NDArray[np.int64]
+_Int32s = npt.NDArray[np.int32]
+_Flags = npt.NDArray[np.bool_]
+
 
 class GridCounts(NamedTuple):
     """Figures of one domain for every pair of the grid, indexed [window, expiry]."""
 
-    caught: npt.NDArray[np.int64]
-    peak_ids: npt.NDArray[np.int64]
-    needs_us: npt.NDArray[np.int64]
+    caught: _Int64s
+    peak_ids: _Int64s
+    needs_us: _Int64s
     """[duplicate, window] -> the smallest E that catches it, -1 where the first tier does; empty unless asked."""
 
 
+# The steps are inlined by force: a call would count references to each array, which costs more than the step.
 @njit(cache=True, nogil=True, forceinline=True)
-def _first_not_before(times, start, end, time):
-    """The first row of [start, end] whose time isn't before `time`, or `end`; near rows are found fastest."""
+def _first_not_before(times: _Int64s, start: int, end: int, time: int) -> int:
+    """The first row from `start` on whose time isn't before `time`, at most `end`; near rows are found fastest."""
     stride = 1
     probe = start
     while probe < end and times[probe] < time:
@@ -69,130 +74,132 @@ def _first_not_before(times, start, end, time):
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _count(spilled, start, end):
-    count = 0
-    for row in range(start, end):
-        count += spilled[row]
-    return count
+def _take_oldest(queue: int, row: int, mark: _Int32s, following: _Int32s, replaced_by: _Int32s) -> int:
+    """The receipt whose entry is the oldest in the queue, which leaves it."""
+    oldest = mark[queue]
+    while replaced_by[oldest] <= row:
+        oldest = following[oldest]
+    mark[queue] = following[oldest]
+    return oldest
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _move_limits(times, spilled, clock, expiries_us, in_queues, limit, room, peak):
-    """Move the limits on where a peak seems to be passed; where it really is, raise the peak. -> the least room."""
-    least = room[0]
+def _give_room(recalled: int, limit: _Int32s, room: _Int32s) -> None:
     for e in range(len(room)):
-        if in_queues > room[e]:
-            if limit[e] < clock and times[limit[e]] < times[clock] - expiries_us[e]:
-                moved = _first_not_before(times, limit[e], clock, times[clock] - expiries_us[e])
-                room[e] += _count(spilled, limit[e], moved)
-                limit[e] = moved
-            if in_queues > room[e]:
-                peak[e] += in_queues - room[e]
-                room[e] = in_queues
-    return 0
+        room[e] += recalled >= limit[e]
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _take_room(spilled: int, limit: _Int32s, room: _Int32s) -> int:
+    """Count the id spilled under each E that doesn't forget it at once. -> the least room left."""
+    least = np.iinfo(np.int32).max
+    for e in range(len(room)):
+        room[e] -= spilled >= limit[e]
+        least = min(least, room[e])
+    return least
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _move_limits(
+    times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Flags, in_queues: int, limit: _Int32s, room: _Int32s
+) -> None:
+    """Forget what is too old, under each E that has no room."""
+    for e in range(len(room)):
+        oldest_us = times[clock] - expiries_us[e]
+        if room[e] < in_queues and limit[e] < clock and times[limit[e]] < oldest_us:
+            moved = _first_not_before(times, limit[e], clock, oldest_us)
+            forgotten = 0
+            for row in range(limit[e], moved):
+                forgotten += spilled[row]
+            room[e] += forgotten
+            limit[e] = moved
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _raise_peaks(in_queues: int, room: _Int32s, peak_ids: _Int64s) -> None:
+    for e in range(len(room)):
+        more = max(0, in_queues - room[e])
+        peak_ids[e] += more
+        room[e] += more
 
 
 @njit(cache=True, nogil=True)
-def _replay(times, source, earlier, replaced, several, several_ids, first, following, replaced_by,
-            window, expiries_us, caught, peak, needs_us):
-    n_expiries = len(expiries_us)
-    mark = first.copy()
-    length = np.zeros(len(mark), np.int64)
-    spilled = np.zeros(len(times), np.uint8)
-    held = np.zeros(several_ids, np.int32)
-    newest = np.zeros(several_ids, np.int32)
-    limit = np.zeros(n_expiries, np.int32)
-    room = np.zeros(n_expiries, np.int32)
-    by_time = np.zeros(n_expiries + 1, np.int64)
-    first_timed = 0
-    if n_expiries and expiries_us[0] == 0:
-        first_timed = 1
-        limit[0] = len(times)
-    by_source = 0
-    duplicates = 0
+def _replay(
+    rows: DomainRows, window: int, expiries_us: _Int64s, caught: _Int64s, peak_ids: _Int64s, needs_us: _Int64s
+) -> None:
+    """Replay a domain under one window, into one row of each result."""
+    # Arrays within a tuple are slow to reach.
+    times, source, earlier, replaced = rows.received_at_us, rows.source, rows.earlier, rows.replaced
+    several, following, replaced_by = rows.several, rows.following, rows.replaced_by
+    mark = rows.first.copy()
+    length = np.zeros(len(mark), np.int32)
+    held = np.zeros(rows.several_ids, np.int32)  # by id of several sources: queues that hold it
+    newest = np.zeros(rows.several_ids, np.int32)  # and its newest receipt
+    spilled = np.zeros(len(times), np.bool_)  # newest receipts of ids in no queue
+    in_queues = 0  # distinct ids
     clock = _NOTHING
-    in_queues = np.int32(0)
+    limit = np.where(expiries_us > 0, 0, len(times)).astype(np.int32)  # E = 0 remembers no spilled id
+    room = np.zeros(len(expiries_us), np.int32)  # ids that may be in queues before a peak may be passed
+    caught_by_source = 0
+    caught_by_time = np.zeros(len(expiries_us) + 1, np.int64)
+    duplicates = 0
     for row in range(len(times)):
-        s = source[row]
-        previous = earlier[row]
+        previous, old, queue, number = earlier[row], replaced[row], source[row], several[row]
         if previous == _NOTHING:
             in_queues += 1
         else:
             if spilled[previous]:
-                spilled[previous] = 0
+                spilled[previous] = False
                 in_queues += 1
-                for e in range(n_expiries):
-                    room[e] += np.int32(previous >= limit[e])
-                need_us = times[clock] - times[previous]
-                by_time[max(first_timed, np.searchsorted(expiries_us, need_us))] += 1
+                _give_room(previous, limit, room)
+                need_us = max(1, times[clock] - times[previous])  # E = 0 catches nothing
+                caught_by_time[np.searchsorted(expiries_us, need_us)] += 1
                 if len(needs_us):
                     needs_us[duplicates] = need_us
             else:
-                by_source += 1
+                caught_by_source += 1
             duplicates += 1
-        old = replaced[row]
-        if several_ids and several[row] != _NOTHING:
-            newest[several[row]] = row
-            held[several[row]] += old == _NOTHING or old < mark[s]
-        if old != _NOTHING and old >= mark[s]:
+        replaces = old != _NOTHING and old >= mark[queue]
+        if number != _NOTHING:
+            newest[number] = row
+            held[number] += not replaces
+        if replaces:
             clock = max(clock, old)
-            continue
-        length[s] += 1
+            continue  # no id came or went
         gone = _NOTHING
-        if length[s] > window:
-            length[s] -= 1
-            gone = mark[s]
-            while replaced_by[gone] <= row:
-                gone = following[gone]
-            mark[s] = following[gone]
+        length[queue] += 1
+        if length[queue] > window:
+            length[queue] -= 1
+            gone = _take_oldest(queue, row, mark, following, replaced_by)
             clock = max(clock, gone)
-            if several_ids and several[gone] != _NOTHING:
+            if several[gone] != _NOTHING:
                 number = several[gone]
                 held[number] -= 1
                 gone = _NOTHING if held[number] else newest[number]
             if gone != _NOTHING:
-                spilled[gone] = 1
+                spilled[gone] = True
                 in_queues -= 1
-        least = in_queues
-        for e in range(n_expiries):
-            room[e] -= np.int32(gone >= limit[e])
-            least = min(least, room[e])
-        if in_queues > least:
-            _move_limits(times, spilled, clock, expiries_us, in_queues, limit, room, peak)
-    caught[:] = by_source
-    total = 0
-    for e in range(n_expiries):
-        total += by_time[e]
-        caught[e] += total
+        if _take_room(gone, limit, room) < in_queues:
+            if clock != _NOTHING:
+                _move_limits(times, clock, expiries_us, spilled, in_queues, limit, room)
+            _raise_peaks(in_queues, room, peak_ids)
+    caught[:] = caught_by_source + np.cumsum(caught_by_time[:-1])
 
 
-def replay_grid(
-    rows: DomainRows,
-    windows: npt.NDArray[np.int64],
-    expiries_us: npt.NDArray[np.int64],
-    *,
-    with_needs: bool = False,
-) -> GridCounts:
-    """Replay one domain under every pair of `windows` and `expiries_us`, both ascending without repeats."""
+def replay_grid(rows: DomainRows, windows: _Int64s, expiries_us: _Int64s, *, with_needs: bool = False) -> GridCounts:
+    """Replay one domain under every pair of `windows` and `expiries_us`, the latter ascending without repeats."""
     shape = (len(windows), len(expiries_us))
     caught = np.zeros(shape, np.int64)
     peak_ids = np.zeros(shape, np.int64)
     needs_us = np.full((len(windows), rows.duplicates if with_needs else 0), _NOTHING, np.int64)
 
     def replay(k: int) -> None:
-        _replay(
-            rows.received_at_us, rows.source, rows.earlier, rows.replaced, rows.several, rows.several_ids, rows.first, rows.following, rows.replaced_by,
-            windows[k],
-            expiries_us,
-            caught[k],
-            peak_ids[k],
-            needs_us[k],
-        )
+        _replay(rows, windows[k], expiries_us, caught[k], peak_ids[k], needs_us[k])
 
     if len(rows.source) < _ROWS_WORTH_THREADS:
         for k in range(len(windows)):
             replay(k)
-    else:
+    else:  # the kernel runs without Python's lock
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(replay, range(len(windows))))
     return GridCounts(caught, peak_ids, needs_us.T)
