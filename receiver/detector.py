@@ -18,10 +18,12 @@ exact in `docs/semantics.md`:
 How it is kept. An entry is one integer, its *stamp*: time received, serial number, number of its source. So stamps
 order entries, tell their age and are unique. `_newest` maps each remembered id to the stamp of its newest receipt; an
 id with entries in the queues of several sources has the older ones in `_elsewhere`. Entries leave a source's queue in
-the order of their stamps, so an entry is in its queue exactly if its stamp isn't below the first one there. Spilled
-entries don't come in order of time (a quiet source spills old ones late), but receipts do: `_young` holds the receipts
-not yet older than E, and an entry that is no longer among them is forgotten when it spills. The time queue itself
-therefore need not exist.
+the order of their stamps, so an entry is in its queue exactly if its stamp isn't below the first one there.
+
+Spilled entries don't come in order of time (a quiet source spills old ones late), but receipts do. So the time queue
+itself need not exist: `_young` holds the receipts that aren't too old for it, and an id whose newest receipt ages out
+of there is forgotten, now or, if a source's queue still holds it, when it spills. A spilled stamp hence seldom needs
+its id; `_names` has the id of each entry that does.
 
 An entry that a newer receipt of the same id replaces can't be taken out of the middle of a deque at once: its stamp
 goes to the queue's `replaced`, and the deques are swept when more than half of them is such chaff. So memory is bounded
@@ -44,22 +46,23 @@ _SOURCE_BITS = 32
 _TIME_SHIFT = 72  # leaves 40 bits for the serial number: 10^12 receipts
 _NEXT_SERIAL = 1 << _SOURCE_BITS
 _SOURCE_MASK = _NEXT_SERIAL - 1
-_END_OF_TIME_US = 1 << 62
+_END_OF_TIME = 1 << 64 + _TIME_SHIFT  # above every stamp
 
 _NEW = Decision(Verdict.NEW)
 _UNCHECKED = Decision(Verdict.UNCHECKED)
 
 
 class _SourceQueue:
-    """The newest ids of one source, oldest receipt first, and the stamps of their entries."""
+    """The entries of one source's newest W ids, oldest receipt first."""
 
-    __slots__ = ("ids", "number", "replaced", "stamps")
+    __slots__ = ("most", "number", "replaced", "stamps", "window")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, window: int) -> None:
         self.number = number
-        self.ids: deque[str] = deque()
+        self.window = window
         self.stamps: deque[int] = deque()
-        self.replaced: list[int] = []  # sorted; stamps still in the deques whose entries have left
+        self.replaced: list[int] = []  # sorted; stamps still in the deque whose entries have left
+        self.most = window  # stamps that the deque may hold: W and the replaced ones
 
     def holds(self, stamp: int) -> bool:
         """Whether an entry of this source, not replaced, is still in the queue."""
@@ -75,10 +78,18 @@ class _SourceQueue:
         insort(self.replaced, stamp)
         if len(self.replaced) > len(self.stamps) // 2 + 8:
             gone = set(self.replaced)
-            live = [(id_, kept) for id_, kept in zip(self.ids, self.stamps, strict=True) if kept not in gone]
-            self.ids = deque(id_ for id_, _ in live)
-            self.stamps = deque(kept for _, kept in live)
+            self.stamps = deque(kept for kept in self.stamps if kept not in gone)
             self.replaced = []
+        self.most = self.window + len(self.replaced)
+
+    def pop(self) -> int | None:
+        """Take the oldest stamp out; None if its entry had left already."""
+        stamp = self.stamps.popleft()
+        if self.replaced and self.replaced[0] == stamp:
+            del self.replaced[0]
+            self.most -= 1
+            return None
+        return stamp
 
 
 class TwoTierDetector:
@@ -90,14 +101,17 @@ class TwoTierDetector:
     """
 
     __slots__ = (
-        "_clock_us",
+        "_clock",
         "_elsewhere",
         "_expiry_us",
         "_latest_us",
+        "_names",
         "_newest",
         "_queues",
         "_queues_by_number",
+        "_reach",
         "_serial",
+        "_too_old",
         "_window",
         "_young_ids",
         "_young_stamps",
@@ -118,15 +132,20 @@ class TwoTierDetector:
             )
         self._newest: dict[str, int] = {}
         self._elsewhere: dict[str, dict[int, int]] = {}  # id -> number of source -> stamp
+        self._names: dict[int, str] = {}  # of entries in sources' queues that are not, or not the newest, in `_young`
         self._queues: dict[str | None, _SourceQueue] = {}
         self._queues_by_number: list[_SourceQueue] = []
         self._young_ids: deque[str] = deque()
         self._young_stamps: deque[int] = deque()
         self._serial = 0
         self._latest_us = 0
-        # The time queue's newest entry, -1 before the first one. With E = 0 the clock stands at the end of time: whatever
-        # leaves its source's queue is too old.
-        self._clock_us = -1 if self._expiry_us else _END_OF_TIME_US
+        # The time queue's newest entry, and the stamp below which an entry is too old by it. As serial numbers grow with
+        # time, an entry is more than E older than another exactly if its stamp is lower by more than E + 1 us.
+        self._clock = -1
+        self._reach = (self._expiry_us + 1) << _TIME_SHIFT
+        self._too_old = self._clock - self._reach
+        if self._expiry_us == 0:  # whatever leaves its source's queue is too old
+            self._clock = self._too_old = _END_OF_TIME
         self.clock_clamped = 0
         """Receipts that came with a time before the latest one's (rule 2)."""
         self.peak_ids = 0
@@ -162,11 +181,10 @@ class TwoTierDetector:
             raise SettingsError(f"unique_message_id must be text, not {id_!r}")
         if received_at_us.__class__ is not int:
             raise SettingsError(f"received_at_us must be whole microseconds, not {received_at_us!r}")
-        if received_at_us < 0 and not self._serial:
-            raise SettingsError(f"the first received_at_us must not be negative, not {received_at_us}")
-        queue = self._queues.get(message_source_id)
-        if queue is None:
-            queue = self._queue_of_new_source(message_source_id)
+        try:
+            queue = self._queues[message_source_id]
+        except (KeyError, TypeError):
+            queue = self._queue_of_new_source(message_source_id, received_at_us)
 
         if received_at_us < self._latest_us:
             received_at_us = self._latest_us
@@ -179,24 +197,27 @@ class TwoTierDetector:
         self._serial += _NEXT_SERIAL
         stamp = received_at_us << _TIME_SHIFT | self._serial | queue.number
         newest[id_] = stamp
-        stamps = queue.stamps
-        stamps.append(stamp)
-        queue.ids.append(id_)
         if self._expiry_us:
             self._young_ids.append(id_)
             self._young_stamps.append(stamp)
-        if len(stamps) - len(queue.replaced) > self._window:
+        else:
+            self._names[stamp] = id_
+        stamps = queue.stamps
+        stamps.append(stamp)
+        if len(stamps) > queue.most:
             self._spill(queue)
         if len(newest) > self.peak_ids:
             self.peak_ids = len(newest)
         return decision
 
-    def _queue_of_new_source(self, source: str | None) -> _SourceQueue:
+    def _queue_of_new_source(self, source: str | None, received_at_us: int) -> _SourceQueue:
         if not isinstance(source, str | None):
             raise SettingsError(f"message_source_id must be text, not {source!r}")
+        if not self._queues_by_number and received_at_us < 0:
+            raise SettingsError(f"the first received_at_us must not be negative, not {received_at_us}")
         if self._window == 0 and self._queues_by_number:
             return self._queues_by_number[0]  # queues of no ids can be one, so that sources cost nothing
-        queue = _SourceQueue(len(self._queues_by_number))
+        queue = _SourceQueue(len(self._queues_by_number), self._window)
         self._queues_by_number.append(queue)
         for name in (source,) if source else ("", None):
             self._queues[name] = queue
@@ -212,6 +233,7 @@ class TwoTierDetector:
             self._replace(queue, previous)
         elif owner_holds:
             self._elsewhere.setdefault(id_, {})[owner.number] = previous
+            self._names[previous] = id_
         if queue.number in elsewhere:
             self._replace(queue, self._take_elsewhere(id_, queue))
         if len(self._young_ids) > 2 * len(self._newest) + 16:
@@ -232,7 +254,7 @@ class TwoTierDetector:
             Tier.SOURCE if held else Tier.TIME,
             age_us=self._latest_us - previous_us,
             window_left=max((self._window - 1 - queue.newer_ids(stamp) for queue, stamp in held), default=0),
-            expiry_left_us=max(0, self._expiry_us - max(0, self._clock_us - previous_us)),
+            expiry_left_us=max(0, self._expiry_us - max(0, (self._clock >> _TIME_SHIFT) - previous_us)),
         )
 
     def _take_elsewhere(self, id_: str, queue: _SourceQueue) -> int:
@@ -243,42 +265,45 @@ class TwoTierDetector:
         return stamp
 
     def _replace(self, queue: _SourceQueue, stamp: int) -> None:
+        """Rule 4a: let an older entry of an id leave."""
         queue.replace(stamp)
-        self._move_clock(stamp >> _TIME_SHIFT)
+        self._names.pop(stamp, None)
+        if stamp > self._clock:
+            self._move_clock(stamp)
 
     def _spill(self, queue: _SourceQueue) -> None:
         """Rule 4c: let what is beyond the newest W ids leave."""
-        while len(queue.stamps) - len(queue.replaced) > self._window:
-            stamp = queue.stamps.popleft()
-            id_ = queue.ids.popleft()
-            if queue.replaced and queue.replaced[0] == stamp:
-                del queue.replaced[0]
+        while len(queue.stamps) > queue.most:
+            stamp = queue.pop()
+            if stamp is None:
                 continue
-            received_at_us = stamp >> _TIME_SHIFT
-            if received_at_us > self._clock_us:
-                self._move_clock(received_at_us)
-            if self._elsewhere and self._newest[id_] != stamp:
-                self._take_elsewhere(id_, queue)
-            if received_at_us < self._clock_us - self._expiry_us:
+            if stamp > self._clock:
+                self._move_clock(stamp)
+            if stamp in self._names:
+                id_ = self._names.pop(stamp)
+                if self._newest[id_] != stamp:
+                    self._take_elsewhere(id_, queue)
                 self._forget_if_old(id_)
 
-    def _move_clock(self, received_at_us: int) -> None:
-        """Rule 6: an entry enters the time queue; if it is the newest there, forget what is too old by it."""
-        if received_at_us <= self._clock_us:
-            return
-        self._clock_us = received_at_us
-        limit = (received_at_us - self._expiry_us) << _TIME_SHIFT
+    def _move_clock(self, stamp: int) -> None:
+        """Rule 6: an entry enters the time queue as the newest there; forget what is too old by it."""
+        self._clock = stamp
+        self._too_old = too_old = stamp - self._reach
         stamps, ids, newest = self._young_stamps, self._young_ids, self._newest
-        while stamps and stamps[0] < limit:
-            stamp = stamps.popleft()
+        while stamps and stamps[0] < too_old:
+            aged = stamps.popleft()
             id_ = ids.popleft()
-            if newest.get(id_) == stamp:
-                self._forget_if_old(id_)
+            if newest.get(id_) == aged:
+                queue = self._queues_by_number[aged & _SOURCE_MASK]
+                if queue.holds(aged):
+                    self._names[aged] = id_
+                elif id_ not in self._elsewhere:
+                    del newest[id_]
 
     def _forget_if_old(self, id_: str) -> None:
         """Forget an id whose newest receipt is too old for the time queue, unless a source's queue holds it."""
         newest = self._newest[id_]
-        if newest >> _TIME_SHIFT < self._clock_us - self._expiry_us and not (
+        if newest < self._too_old and not (
             id_ in self._elsewhere or self._queues_by_number[newest & _SOURCE_MASK].holds(newest)
         ):
             del self._newest[id_]
