@@ -12,7 +12,7 @@ from receiver.cli.generate import EPILOG as GENERATE_EPILOG
 from receiver.cli.generate import generate
 from receiver.cli.simulate import EPILOG as SIMULATE_EPILOG
 from receiver.cli.simulate import simulate
-from receiver.errors import MissingExtraError, ReceiverError
+from receiver.errors import MissingExtraError, OutputError, ReceiverError, SettingsError
 from receiver.report.words import tamed
 
 __all__ = ["app", "run"]
@@ -20,11 +20,20 @@ __all__ = ["app", "run"]
 _BAD_USAGE = 2
 _INTERRUPTED = 128 + signal.SIGINT
 _LONGEST_ERROR = 2000
-_PARTS_OF_SIMULATE = {"altair", "jinja2", "markupsafe", "msgspec", "numba", "numpy", "pyarrow", "vl_convert", "zstandard"}
+_PARTS_OF_SIMULATE = {
+    "altair",
+    "jinja2",
+    "markupsafe",
+    "msgspec",
+    "numba",
+    "numpy",
+    "pyarrow",
+    "vl_convert",
+    "zstandard",
+}
 
 app = typer.Typer(
     help="Two-tier duplicate detection for at-least-once messages, and the sizing of its windows from your own log.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -36,26 +45,32 @@ app.command(epilog=GENERATE_EPILOG)(generate)
 def run() -> int:
     """Run the command line and give its exit status: never a traceback for what a user can mend."""
     try:
-        status = app(standalone_mode=False)
+        status = app(standalone_mode=False) or 0
         sys.stdout.flush()
-    except typer.Exit as stop:
-        return stop.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
+        status = _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has had enough. The interpreter would complain on closing it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        # Whoever read our output has had enough.
+        _drop_standard_output()
+        status = 0
+    except OSError as error:
+        # Logs and files to be written have errors of their own.
+        _drop_standard_output()
+        status = _complain(OutputError(f"can't write to standard output: {error.strerror or error}"))
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _PARTS_OF_SIMULATE:
             raise
-        return _complain(MissingExtraError("simulate", "this command"))
+        status = _complain(MissingExtraError("simulate", "this command"))
     except ReceiverError as error:
-        return _complain(error)
+        status = _complain(error)
     except typer.TyperException as error:
-        error.show()
-        return error.exit_code
-    return status or 0
+        status = _complain(SettingsError(error.format_message(), hint="receiver COMMAND --help tells what there is"))
+    return status
+
+
+def _drop_standard_output() -> None:
+    # What it still holds can't be written, and the interpreter would complain about that at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(error: ReceiverError) -> int:

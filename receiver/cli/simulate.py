@@ -63,23 +63,32 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     ],
     window: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="Windows W to try: 2000, 0,100,2000 or 100:20000:16. Chosen from the log if left out."),
+        typer.Option(
+            metavar="LIST", help="Windows W to try: 2000, 0,100,2000 or 100:20000:16. Chosen from the log if left out."
+        ),
     ] = None,
     expiry: Annotated[
         str | None, typer.Option(metavar="LIST", help="Expiries E to try, in seconds. Chosen from the log if left out.")
     ] = None,
     domain: Annotated[
-        str, typer.Option(metavar="KEY", help="default, destination, connection, receiver, or name:TEXT for one domain.")
+        str,
+        typer.Option(metavar="KEY", help="default, destination, connection, receiver, or name:TEXT for one domain."),
     ] = "default",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,  # noqa: FBT002
-    report: Annotated[str | None, typer.Option(metavar="FILE.html", help="Write a report to look at in a browser.")] = None,
+    report: Annotated[
+        str | None, typer.Option(metavar="FILE.html", help="Write a report to look at in a browser.")
+    ] = None,
     verdicts: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Write the verdict on each receipt (.csv, .jsonl, .parquet); one setting only."),
+        typer.Option(
+            metavar="FILE", help="Write the verdict on each receipt (.csv, .jsonl, .parquet); one setting only."
+        ),
     ] = None,
     fail_on_missed: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Exit with 1 if the single, or else the recommended, setting misses more."),
+        typer.Option(
+            metavar="N", min=0, help="Exit with 1 if the single, or else the recommended, setting misses more."
+        ),
     ] = None,
     max_missed: Annotated[
         int | None, typer.Option(metavar="N", help="Duplicates that the recommended setting may miss. [default: 0]")
@@ -102,12 +111,11 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     if engine is _Engine.SPARK:
         raise SettingsError("this version has no Spark engine", hint="leave --engine out")
     question = _question(domain, window, expiry, max_missed, margin)
-    single = question.windows is not None and question.expiries_us is not None and (
-        len(question.windows) == len(question.expiries_us) == 1
-    )
-    if verdicts is not None and not single:
+    single = _single_setting(question)
+    if verdicts is not None and single is None:
         raise SettingsError(
-            "--verdicts needs one setting", hint="give one --window and one --expiry, such as --window 2000 --expiry 120"
+            "--verdicts needs one setting",
+            hint="give one --window and one --expiry, such as --window 2000 --expiry 120",
         )
     analysis = _answer(logs, question, _read_options(column_map, time_unit, time_zone, on_error), report, verdicts)
     _print(analysis, as_json=as_json)
@@ -124,13 +132,30 @@ def _question(
     from receiver.simulate.grid import check_grid, parse_expiries_us, parse_windows
 
     domain_key(domain)  # refuses an unknown one before the log is read
-    given = {"max_missed": max_missed, "margin": margin}
-    settings = replace(SimulateSettings(), **{name: value for name, value in given.items() if value is not None})
+    settings = SimulateSettings()
+    if max_missed is not None:
+        settings = replace(settings, max_missed=max_missed)
+    if margin is not None:
+        settings = replace(settings, margin=margin)
     windows = None if window is None else parse_windows(window)
     expiries_us = None if expiry is None else parse_expiries_us(expiry)
-    if windows is not None and expiries_us is not None and check_grid(windows, expiries_us):
+    if windows is not None and expiries_us is not None:
+        check_grid(windows, expiries_us)
+    given = [values for values in (windows, expiries_us) if values is not None]
+    if given and all(0 in values for values in given):  # a list chosen from the log holds 0
         print("note: the pair of a window of 0 and an expiry of 0 detects nothing and is left out", file=sys.stderr)
     return Question(domain, windows, expiries_us, settings)
+
+
+def _single_setting(question: Question) -> tuple[int, int] | None:
+    """The one pair asked for, if it is one; its expiry is in microseconds."""
+    pairs = [
+        (window, expiry_us)
+        for window in question.windows or ()
+        for expiry_us in question.expiries_us or ()
+        if (window, expiry_us) != (0, 0)
+    ]
+    return pairs[0] if len(pairs) == 1 else None
 
 
 def _read_options(
@@ -173,8 +198,8 @@ def _answer(
             receipts = ingest(batches, domain_key(question.key), advance=advance)
         with progress("Replaying domains", len(receipts.domains)) as advance:
             analysis = analyse(receipts, question, advance=advance)
-        if table is not None and question.windows and question.expiries_us:
-            for batch in verdict_batches(receipts, question.windows[0], question.expiries_us[0]):
+        if table is not None and (single := _single_setting(question)):
+            for batch in verdict_batches(receipts, *single):
                 table.write(batch)
         if report_file is not None:
             from receiver.report.html import html_text

@@ -12,8 +12,6 @@ from receiver.simulate.figures import Finding
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy.typing as npt
-
     from receiver.simulate.figures import Recommendation, SourceFigures
     from receiver.simulate.ingest import Receipts
     from receiver.simulate.needs import Needs
@@ -29,7 +27,7 @@ _US = 1_000_000
 class Evidence:
     """All that findings are drawn from, with the rows of duplicates and of first receipts in the log."""
 
-    def __init__(  # noqa: PLR0913, PLR0917
+    def __init__(  # noqa: PLR0917 - made in one place
         self,
         receipts: Receipts,
         key: str,
@@ -68,6 +66,11 @@ def _without_duplicates(evidence: Evidence) -> Finding | None:
     )
 
 
+def _connection(receipts: Receipts, row: int) -> str:
+    channel = receipts.channels[int(receipts.channel_number[row])]
+    return channel.connection_id
+
+
 def _crosses_connections(evidence: Evidence) -> Finding | None:
     receipts = evidence.receipts
     if evidence.key not in {"default", "connection", "receiver"}:
@@ -92,8 +95,8 @@ def _crosses_connections(evidence: Evidence) -> Finding | None:
         return None
     ways: dict[tuple[str, str], int] = {}
     for before, after in zip(rows[crossing - 1].tolist(), rows[crossing].tolist(), strict=True):
-        way = tuple(receipts.channels[receipts.channel_number[row]].connection_id for row in (before, after))
-        ways[way] = ways.get(way, 0) + 1  # type: ignore[index, arg-type]
+        way = _connection(receipts, before), _connection(receipts, after)
+        ways[way] = ways.get(way, 0) + 1
     (source, target), most = max(ways.items(), key=lambda item: (item[1], item[0]))
     return Finding(
         "crosses-connections",

@@ -72,8 +72,8 @@ def _range(option: str, text: str, significant_digits: int | None) -> list[Decim
     return spaced
 
 
-def check_grid(windows: list[int], expiries_us: list[int]) -> bool:
-    """Refuse what can't be replayed; tell whether the pair 0, 0 is in the grid and is to be left out."""
+def check_grid(windows: list[int], expiries_us: list[int]) -> None:
+    """Refuse what can't be replayed. The pair 0, 0 inside a larger grid is left out by whoever replays."""
     settings = len(windows) * len(expiries_us)
     if settings > MAX_SETTINGS:
         raise SettingsError(
@@ -84,7 +84,6 @@ def check_grid(windows: list[int], expiries_us: list[int]) -> bool:
         raise SettingsError(
             "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
         )
-    return windows[0] == 0 and expiries_us[0] == 0
 
 
 def chosen_windows(needs: npt.NDArray[np.int64]) -> list[int]:

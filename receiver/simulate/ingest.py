@@ -76,7 +76,8 @@ class _Names:
         if not pa.types.is_dictionary(texts.type):
             texts = texts.dictionary_encode()
         numbers = np.array([self.number(name) for name in texts.dictionary.to_pylist()] or [0], np.int32)
-        return numbers[texts.indices.to_numpy(zero_copy_only=False)]
+        rows_in_dictionary: npt.NDArray[np.int32] = texts.indices.to_numpy(zero_copy_only=False)
+        return numbers[rows_in_dictionary]
 
 
 def _plain(texts: pa.Array) -> pa.Array:
@@ -142,7 +143,8 @@ class _Collector:
             )
             for triple in found.tolist()
         ]
-        return np.array(numbers, np.int32)[inverse]
+        channel: npt.NDArray[np.int32] = np.array(numbers, np.int32)[inverse]
+        return channel
 
     def _digests(self, batch: Batch) -> npt.NDArray[np.uint64]:
         hashes = np.zeros(len(batch), np.uint64)

@@ -56,7 +56,7 @@ def hash_texts(
 
 
 @njit(cache=True, nogil=True)
-def _same(
+def _same(  # noqa: PLR0917 - compiled functions take no names
     data: npt.NDArray[np.uint8], start: int, end: int, stored: npt.NDArray[np.uint8], at: int, stored_end: int
 ) -> bool:
     if end - start != stored_end - at:
@@ -92,7 +92,7 @@ def _rebuild(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64]) -> in
 
 
 @njit(cache=True, nogil=True)
-def _number_texts(
+def _number_texts(  # noqa: PLR0917 - compiled functions take no names
     offsets: npt.NDArray[np.int32],
     data: npt.NDArray[np.uint8],
     row_hashes: npt.NDArray[np.uint64],

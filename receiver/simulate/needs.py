@@ -50,7 +50,7 @@ def _count_live(live: npt.NDArray[np.uint8], in_block: npt.NDArray[np.int64], st
 
 
 @njit(cache=True, nogil=True)
-def _window_needs(
+def _window_needs(  # noqa: PLR0917 - compiled functions take no names
     earlier: npt.NDArray[np.int32],
     replaced: npt.NDArray[np.int32],
     several: npt.NDArray[np.int32],

@@ -47,7 +47,7 @@ def _rounded_up(value: float) -> int:
     """To two significant digits, upwards: settings are read by people."""
     if value <= 0:
         return 0
-    unit = 10 ** max(0, math.floor(math.log10(value)) - 1)
+    unit: int = 10 ** max(0, math.floor(math.log10(value)) - 1)
     return math.ceil(value / unit) * unit
 
 
