@@ -74,13 +74,23 @@ def _first_not_before(times: _Int64s, start: int, end: int, time: int) -> int:
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _take_oldest(queue: int, row: int, mark: _Int32s, following: _Int32s, replaced_by: _Int32s) -> int:
-    """The receipt whose entry is the oldest in the queue, which leaves it."""
-    oldest = mark[queue]
+def _take_oldest(row: int, queue: int, mark: _Int32s, following: _Int32s, replaced_by: _Int32s) -> int:
+    """The receipt of the oldest entry of a queue, which it leaves."""
+    oldest = int(mark[queue])
     while replaced_by[oldest] <= row:
-        oldest = following[oldest]
+        oldest = int(following[oldest])
     mark[queue] = following[oldest]
     return oldest
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _last_of_id(gone: int, several: _Int32s, held: _Int32s, newest: _Int32s) -> int:
+    """The newest receipt of the id whose entry has left a queue, or _NOTHING while another queue holds the id."""
+    number = several[gone]
+    if number == _NOTHING:
+        return gone
+    held[number] -= 1
+    return _NOTHING if held[number] else int(newest[number])
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -94,7 +104,7 @@ def _take_room(spilled: int, limit: _Int32s, room: _Int32s) -> int:
     """Count the id spilled under each E that doesn't forget it at once. -> the least room left."""
     least = np.iinfo(np.int32).max
     for e in range(len(room)):
-        room[e] -= spilled >= limit[e]
+        room[e] -= np.int32(spilled >= limit[e])
         least = min(least, room[e])
     return least
 
@@ -105,9 +115,8 @@ def _move_limits(
 ) -> None:
     """Forget what is too old, under each E that has no room."""
     for e in range(len(room)):
-        oldest_us = times[clock] - expiries_us[e]
-        if room[e] < in_queues and limit[e] < clock and times[limit[e]] < oldest_us:
-            moved = _first_not_before(times, limit[e], clock, oldest_us)
+        if room[e] < in_queues and limit[e] < clock:
+            moved = _first_not_before(times, limit[e], clock, times[clock] - expiries_us[e])
             forgotten = 0
             for row in range(limit[e], moved):
                 forgotten += spilled[row]
@@ -133,57 +142,51 @@ def _replay(
     several, following, replaced_by = rows.several, rows.following, rows.replaced_by
     mark = rows.first.copy()
     length = np.zeros(len(mark), np.int32)
-    held = np.zeros(rows.several_ids, np.int32)  # by id of several sources: queues that hold it
+    held = np.zeros(rows.several_ids, np.int32)  # of each id of several sources: how many queues hold it
     newest = np.zeros(rows.several_ids, np.int32)  # and its newest receipt
-    spilled = np.zeros(len(times), np.bool_)  # newest receipts of ids in no queue
+    spilled = np.zeros(len(times), np.bool_)  # newest receipts of ids that are in no queue
     in_queues = 0  # distinct ids
     clock = _NOTHING
-    limit = np.where(expiries_us > 0, 0, len(times)).astype(np.int32)  # E = 0 remembers no spilled id
-    room = np.zeros(len(expiries_us), np.int32)  # ids that may be in queues before a peak may be passed
-    caught_by_source = 0
-    caught_by_time = np.zeros(len(expiries_us) + 1, np.int64)
+    limit = np.where(expiries_us > 0, 0, len(times)).astype(np.int32)  # E = 0 remembers no id that spilled
+    room = np.zeros(len(expiries_us), np.int32)  # ids that queues may hold before a peak may be passed
+    needing = np.zeros(len(expiries_us) + 1, np.int64)  # duplicates, by the first E that catches them
     duplicates = 0
     for row in range(len(times)):
-        previous, old, queue, number = earlier[row], replaced[row], source[row], several[row]
+        queue, number, previous, old = source[row], several[row], earlier[row], replaced[row]
         if previous == _NOTHING:
             in_queues += 1
-        else:
-            if spilled[previous]:
-                spilled[previous] = False
-                in_queues += 1
-                _give_room(previous, limit, room)
-                need_us = max(1, times[clock] - times[previous])  # E = 0 catches nothing
-                caught_by_time[np.searchsorted(expiries_us, need_us)] += 1
-                if len(needs_us):
-                    needs_us[duplicates] = need_us
-            else:
-                caught_by_source += 1
-            duplicates += 1
+        elif spilled[previous]:
+            spilled[previous] = False
+            in_queues += 1
+            _give_room(previous, limit, room)
+            need_us = max(1, times[clock] - times[previous])  # E = 0 catches nothing
+            needing[np.searchsorted(expiries_us, need_us)] += 1
+            if len(needs_us):
+                needs_us[duplicates] = need_us
+        duplicates += previous != _NOTHING
+
         replaces = old != _NOTHING and old >= mark[queue]
         if number != _NOTHING:
             newest[number] = row
             held[number] += not replaces
         if replaces:
             clock = max(clock, old)
-            continue  # no id came or went
-        gone = _NOTHING
+            continue  # the queues hold the same ids as before
+
+        spilling = _NOTHING
         length[queue] += 1
         if length[queue] > window:
             length[queue] -= 1
-            gone = _take_oldest(queue, row, mark, following, replaced_by)
+            gone = _take_oldest(row, queue, mark, following, replaced_by)
             clock = max(clock, gone)
-            if several[gone] != _NOTHING:
-                number = several[gone]
-                held[number] -= 1
-                gone = _NOTHING if held[number] else newest[number]
-            if gone != _NOTHING:
-                spilled[gone] = True
-                in_queues -= 1
-        if _take_room(gone, limit, room) < in_queues:
-            if clock != _NOTHING:
-                _move_limits(times, clock, expiries_us, spilled, in_queues, limit, room)
+            spilling = _last_of_id(gone, several, held, newest)
+        if spilling != _NOTHING:
+            spilled[spilling] = True
+            in_queues -= 1
+        if _take_room(spilling, limit, room) < in_queues:
+            _move_limits(times, clock, expiries_us, spilled, in_queues, limit, room)
             _raise_peaks(in_queues, room, peak_ids)
-    caught[:] = caught_by_source + np.cumsum(caught_by_time[:-1])
+    caught[:] = duplicates - needing.sum() + np.cumsum(needing[:-1])
 
 
 def replay_grid(rows: DomainRows, windows: _Int64s, expiries_us: _Int64s, *, with_needs: bool = False) -> GridCounts:
