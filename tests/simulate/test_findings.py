@@ -1,0 +1,173 @@
+"""Every finding: there, with its figures, where it is true of the log, and absent where it isn't."""
+
+import pytest
+from small_logs import SECOND_US, Receipt, batches, found
+
+from receiver.domains import domain_key
+from receiver.logs import StatusLine
+from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.ingest import ingest
+
+HOUR_US = 3600 * SECOND_US
+
+
+def pair(first, second):
+    return [Receipt(1, "a", **first), Receipt(2, "a", **second)]
+
+
+def test_a_plain_log_says_nothing_but_that_it_is_short():
+    assert set(found(pair({}, {"jms_redelivered": True}))) == {"short-log"}
+
+
+def test_a_long_log_of_short_repeats_says_nothing():
+    log = [*pair({}, {"jms_redelivered": True}), Receipt(HOUR_US + 1, "z")]
+    assert found(log) == {}
+
+
+def test_no_duplicates():
+    assert "None of the 2 checked" in found([Receipt(1, "a"), Receipt(2, "b"), Receipt(3)])["no-duplicates"]
+    assert "no-duplicates" not in found(pair({}, {}))
+
+
+@pytest.mark.parametrize("key", ["default", "connection", "receiver"])
+def test_duplicates_that_cross_connections(key):
+    log = [
+        Receipt(1, "a", connection_id="b1"),
+        Receipt(2, "a", connection_id="b2"),
+        Receipt(3, "a", connection_id="b2"),
+        Receipt(4, "x", connection_id="b1"),
+        Receipt(5, "x", connection_id="b3"),
+        Receipt(6, "y", connection_id="b1"),
+        Receipt(7, "y", connection_id="b3"),
+    ]
+    text = found(log, key)["crosses-connections"]
+    assert text.startswith("3 receipts")
+    assert "the 1 duplicates counted" in text
+    assert "'b1', then over 'b3': 2" in text
+    assert "--domain destination" in text
+
+
+@pytest.mark.parametrize("key", ["destination", "name:all"])
+def test_a_domain_of_its_queue_is_crossed_by_nothing(key):
+    assert "crosses-connections" not in found(pair({"connection_id": "b1"}, {"connection_id": "b2"}), key)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"connection_id": "b1"}, {"connection_id": "b1"}),
+        ({"destination": "queue://q"}, {"destination": "queue://p"}),
+        ({"destination": "topic://t", "connection_id": "b1"}, {"destination": "topic://t", "connection_id": "b2"}),
+        ({"destination": "topic://t", "receiver_id": "r1"}, {"destination": "topic://t", "receiver_id": "r2"}),
+    ],
+)
+def test_another_queue_or_another_subscription_is_no_crossing(first, second):
+    assert "crosses-connections" not in found(pair(first, second))
+
+
+def test_a_crossing_counts_what_the_key_destination_would_add():
+    log = [
+        Receipt(time, "abc"[time * 7 % 3], connection_id=f"b{time * 5 % 4}", destination=f"queue://q{time % 2}")
+        for time in range(30)
+    ]
+    seen_alone, seen_together = set(), set()
+    alone = together = 0
+    for receipt in log:
+        queue = receipt.destination, receipt.unique_message_id
+        alone += (receipt.connection_id, *queue) in seen_alone
+        together += queue in seen_together
+        seen_alone.add((receipt.connection_id, *queue))
+        seen_together.add(queue)
+    assert found(log)["crosses-connections"].startswith(f"{together - alone} receipts")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reused"),
+    [("x", "y", True), ("x", "x", False), ("", "y", False), ("x", "", False), ("", "", False)],
+)
+def test_an_id_used_again_for_another_body(first, second, reused):
+    findings = found(pair({"body_digest": first}, {"body_digest": second}))
+    assert ("id-reuse" in findings) is reused
+    if reused:
+        assert "1 of 1 (100.0 %)" in findings["id-reuse"]
+
+
+def test_without_digests_nothing_is_said_of_bodies():
+    assert "id-reuse" not in found(pair({"body_digest": "x"}, {"body_digest": "y"}), lacking={"body_digest"})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (False, True, None),
+        (False, False, "missing on 1 of 1 (100.0 %) duplicates, and set on 0"),
+        (True, True, "missing on 0 of 1 (0.0 %) duplicates, and set on 1"),
+        (True, False, "missing on 1 of 1 (100.0 %) duplicates, and set on 1"),
+    ],
+)
+def test_the_flag_of_the_broker_against_the_ids(first, second, said):
+    log = pair({"jms_redelivered": first}, {"jms_redelivered": second})
+    findings = found(log)
+    assert said in findings["redelivered-flag"] if said else "redelivered-flag" not in findings
+    assert "redelivered-flag" not in found(log, lacking={"jms_redelivered"})
+
+
+def repeat_after(distance, source, time_us):
+    ids = [f"{source}-{number}" for number in range(distance)]
+    return [Receipt(time_us, id_, source) for id_ in [*ids, ids[0]]]
+
+
+def test_sources_whose_need_is_far_above_the_rest():
+    usual = [row for number in range(4) for row in repeat_after(2, f"s{number}", number)]
+    assert "demanding-sources" not in found([*usual, *repeat_after(20, "ten-times", 9)])
+    text = found([*usual, *repeat_after(21, "worse", 9)])["demanding-sources"]
+    assert "1 of 5 sources" in text
+    assert "'worse'" in text
+    assert "with 21" in text
+
+
+def test_a_log_too_short_to_judge_an_expiry():
+    """It should span twice the expiry recommended, which is twice the need of 2,000 s here, and an hour at least."""
+    log = [Receipt(0, "a"), Receipt(2000 * SECOND_US, "x"), Receipt(2001 * SECOND_US, "a")]
+    text = found([*log, Receipt(7999 * SECOND_US, "z")])["short-log"]
+    assert "spans 7,999 s" in text
+    assert "took 2,000 s" in text
+    assert "short-log" not in found([*log, Receipt(8000 * SECOND_US, "z")])
+
+
+def test_time_that_ran_backwards():
+    log = [Receipt(9 * SECOND_US, "a"), Receipt(7_500_000, "b"), Receipt(8 * SECOND_US, "c")]
+    assert "for 2 receipts, by up to 1.5 s" in found(log)["clock-backwards"]
+    assert "clock-backwards" not in found(sorted(log))
+
+
+def test_the_rule_of_thumb_beside_what_the_log_says():
+    def delivered_after(secs):
+        return [
+            Receipt(0, "a"),
+            Receipt(10 * SECOND_US, "b"),
+            Receipt(10 * SECOND_US, "a", jms_redelivered=True, jms_timestamp_ms=10_000 - secs * 1000),
+        ]
+
+    assert "10 s to 15 s" in found(delivered_after(5))["rule-of-thumb"]
+    assert "It covers this log" in found(delivered_after(5))["rule-of-thumb"]
+    assert "does not cover this log" in found(delivered_after(4))["rule-of-thumb"]
+    assert "rule-of-thumb" not in found(delivered_after(0))
+
+
+def test_receipts_without_id():
+    assert "1 of 3 (33.3 %)" in found([*pair({}, {}), Receipt(3)])["unchecked"]
+    assert "unchecked" not in found(pair({}, {}))
+
+
+def test_status_lines_of_the_receiver_itself():
+    log = batches(pair({}, {}))
+    first = next(log)
+    first.status_lines += [StatusLine(1, {"rDupIds": 1500.0, "rDupsDet": 3.0}), StatusLine(2, {"rDupIds": 40.0})]
+    log = type(log)([first], log.columns_present)
+    analysis = analyse(ingest(log, domain_key("default")), Question("default"))
+    text = next(finding.text for finding in analysis.findings if finding.kind == "status-lines")
+    assert "in 2 JMS Status lines" in text
+    assert "at last rDupIds=40;" in text
+    assert "at most 1,500 ids" in text
+    assert "status-lines" not in found(pair({}, {}))

@@ -1,0 +1,80 @@
+"""The recommendation: it misses no more than allowed, has its margin, and costs least, by the model's own replay."""
+
+import math
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from small_logs import SECOND_US, Receipt, analysed, judged, logs, repeats
+
+from receiver.simulate.recommend import _rounded_up
+
+
+@given(logs(), st.integers(0, 6), st.sampled_from(["default", "destination", "name:x"]))
+@settings(max_examples=150)
+def test_it_misses_no_more_than_allowed_and_its_figures_are_the_models(log, max_missed, key):
+    recommendation = analysed(log, key, max_missed=max_missed).recommendation
+    setting = recommendation.setting
+    replay = judged(log, setting.window, setting.expiry_us, key)
+    duplicates = len(repeats(log, key))
+    assert (setting.window, setting.expiry_us) != (0, 0)
+    assert setting.caught == replay.caught
+    assert setting.missed == duplicates - replay.caught <= max_missed
+    assert setting.peak_ids == replay.peak_ids
+
+
+@given(logs(), st.sampled_from([1.0, 1.5, 2.0, 3.0]))
+@settings(max_examples=100)
+def test_it_is_no_dearer_than_either_tier_alone_with_the_same_margin(log, margin):
+    assume(repeats(log))
+    analysis = analysed(log, margin=margin)
+    peak_ids = analysis.recommendation.setting.peak_ids
+    window = next(w for w in range(1, len(log) + 1) if judged(log, w, 0).caught == len(repeats(log)))
+    assert peak_ids <= judged(log, _rounded_up(margin * window), 0).peak_ids
+    assert peak_ids <= judged(log, 0, max(SECOND_US, _rounded_up(margin * 60))).peak_ids
+
+
+@given(logs())
+@settings(max_examples=50)
+def test_without_its_margin_it_would_still_miss_nothing(log):
+    """The margin is over what the log needed, so half of the setting is enough, rounded up for windows."""
+    assume(repeats(log))
+    setting = analysed(log, margin=2.0).recommendation.setting
+    assert judged(log, setting.window // 2, setting.expiry_us // 2).caught == len(repeats(log))
+
+
+@given(st.floats(0.1, 1e17))
+def test_settings_are_rounded_up_to_two_digits(value):
+    rounded = _rounded_up(value)
+    assert rounded >= value
+    assert rounded <= max(1.1 * value, value + 1) * (1 + 1e-12)
+    assert rounded < 100 or len(str(rounded).rstrip("0")) <= 2
+
+
+def test_bytes_come_from_the_cost_of_an_id():
+    log = [Receipt(1, "a"), Receipt(2, "b"), Receipt(3, "a")]
+    recommendation = analysed(log, memory_bytes_per_id=10, database_bytes_per_id=7).recommendation
+    assert recommendation.setting.peak_ids == 2
+    assert (recommendation.memory_bytes, recommendation.database_bytes) == (20, 14)
+
+
+def test_why_tells_need_margin_and_what_is_missed():
+    log = [Receipt(1, "a"), *(Receipt(2, f"{n}") for n in range(9)), Receipt(3, "a")]
+    recommendation = analysed(log).recommendation
+    assert recommendation.margin == 2.0
+    assert "every duplicate of 1" in recommendation.why
+    assert "2 times that" in recommendation.why
+    assert "misses 0" in recommendation.why
+    assert "all but 1 duplicates" in analysed([*log, Receipt(3, "a")], max_missed=1).recommendation.why
+
+
+@pytest.mark.parametrize("max_missed", [1, 2, 100])
+def test_allowed_to_miss_all_it_still_tells_the_truth(max_missed):
+    why = analysed([Receipt(1, "a"), Receipt(2, "a")], max_missed=max_missed).recommendation.why
+    assert "no duplicate" not in why
+
+
+def test_a_large_margin_stays_a_number():
+    setting = analysed([Receipt(1, "a"), Receipt(10**15, "b"), Receipt(10**15, "a")], margin=1000.0).recommendation
+    assert math.isfinite(setting.memory_bytes)
+    assert setting.setting.missed == 0
