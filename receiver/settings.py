@@ -13,6 +13,7 @@ from receiver.errors import SettingsError
 
 __all__ = ["ReceiverSettings", "SimulateSettings", "expiry_us_of"]
 
+_LARGEST_MARGIN = 1000
 _HERE = Path(__file__).resolve().parent
 
 
@@ -90,6 +91,8 @@ class SimulateSettings:
 
     def __post_init__(self) -> None:
         _checked("margin", self.margin, least=1)
+        if self.margin > _LARGEST_MARGIN:
+            raise SettingsError(f"margin must be at most {_LARGEST_MARGIN}, not {self.margin!r}")
         _checked("max_missed", self.max_missed, least=0, whole=True)
         _checked("memory_bytes_per_id", self.memory_bytes_per_id, least=1, whole=True)
         _checked("database_bytes_per_id", self.database_bytes_per_id, least=1, whole=True)

@@ -6,7 +6,7 @@ import io
 import os
 import secrets
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -50,7 +50,8 @@ def replacing(path: StrPath) -> Iterator[IO[bytes]]:
                 unfinished.chmod(stat.S_IMODE(mode))
             unfinished.replace(target)
     except BaseException:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):  # what went wrong first is what to tell
+            unfinished.unlink(missing_ok=True)
         raise
 
 
