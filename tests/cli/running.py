@@ -1,0 +1,39 @@
+"""The command as a process of its own, and what it left."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "artemis-receipts.csv.gz"
+HEADER = "received_at,unique_message_id,message_source_id,connection_id,destination\n"
+LOG = HEADER + "1,a,s,c,q\n2,b,s,c,q\n3,a,s,c,q\n"
+COMMAND = (sys.executable, "-m", "receiver", "simulate")
+
+
+class Ran(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+def process(*arguments, stdin: bytes = b"", **environment: str) -> Ran:
+    ran = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+
+
+def complaint(ran: Ran) -> str:
+    """What a refusal says: one line, or two with a hint, on standard error and nowhere else."""
+    assert ran.status == 2, ran
+    assert ran.out == ""
+    lines = ran.err.splitlines()
+    assert lines[0].startswith("error: ")
+    assert len(lines) == 1 or (len(lines) == 2 and lines[1].startswith("hint: ")), ran.err
+    return ran.err

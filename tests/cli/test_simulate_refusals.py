@@ -1,0 +1,226 @@
+"""What can't be done is said in a line, with exit status 2, and leaves everything as it was."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from running import HEADER, LOG, complaint
+
+
+@pytest.fixture
+def refused(simulate, tmp_path):
+    """Run the command on files by their content, expecting a refusal; -> what it says."""
+
+    def run(*arguments, stdin=b"", **files) -> str:
+        for name, content in files.items():
+            path = tmp_path / name.replace("_", ".")
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        (tmp_path / "before.html").write_text("as it was")
+        (tmp_path / "before.csv").write_text("as it was")
+        outputs = "--window", "1", "--expiry", "1", "--report", "before.html", "--verdicts", "before.csv"
+        said = complaint(simulate(*outputs, *arguments, stdin=stdin))
+        assert (tmp_path / "before.html").read_text() == (tmp_path / "before.csv").read_text() == "as it was"
+        assert list(tmp_path.rglob("*.part")) == []
+        return said
+
+    return run
+
+
+def test_a_missing_file(refused):
+    assert "nowhere.csv: No such file" in refused("nowhere.csv")
+
+
+def test_a_glob_that_matches_nothing(refused):
+    assert "*.log: no file matches" in refused("*.log")
+
+
+def test_a_folder_without_logs(refused, tmp_path):
+    (tmp_path / "logs" / "inner").mkdir(parents=True)
+    (tmp_path / "logs" / ".hidden.csv").write_text(LOG)
+    (tmp_path / "logs" / "_temporary.csv").write_text(LOG)
+    assert "logs: a folder without logs" in refused("logs")
+
+
+@pytest.mark.parametrize("content", [b"", gzip.compress(b""), zstandard.compress(b"")])
+def test_an_empty_file(refused, content):
+    assert "a.csv: " in refused("a.csv", a_csv=content)
+
+
+@pytest.mark.parametrize("content", [HEADER, HEADER + "\n\n", "\n\n"])
+def test_no_receipt_at_all(refused, content):
+    assert "a.csv" in refused("a.csv", a_csv=content)
+
+
+def packed_parquet() -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"received_at": list(range(1000)), "unique_message_id": ["x"] * 1000}), sink)
+    return sink.getvalue().to_pybytes()
+
+
+LONG = (HEADER + "".join(f"{n},{n * 7919},s,c,q\n" for n in range(5000))).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv.gz", b"no gzip", "not gzip data"),
+        ("a.csv.zst", b"no zstd", "not zstd data"),
+        ("a.csv.gz", gzip.compress(LONG)[:-9], "truncated gzip"),
+        ("a.csv.gz", gzip.compress(LONG)[:500] + b"garbage" * 99, "broken gzip"),
+        ("a.csv.zst", zstandard.compress(LONG)[:-9], "truncated zstd"),
+        ("a.csv.zst", zstandard.compress(LONG) + b"garbage" * 99, "broken zstd"),
+        ("a.parquet", b"no Parquet", "a.parquet"),
+        ("a.parquet", packed_parquet()[:-20], "a.parquet"),
+        ("a.parquet", packed_parquet()[:60], "a.parquet"),
+        ("a.parquet", b"PAR1", "a.parquet"),
+    ],
+)
+def test_wrong_or_truncated_files(refused, tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    assert said in refused(name, "--domain", "name:x")
+
+
+def test_a_missing_column_names_the_nearest(refused):
+    said = refused("a.csv", a_csv="recieved_at,unique_message_id\n1,a\n")
+    assert "received_at" in said
+    assert "recieved_at" in said
+
+
+@pytest.mark.parametrize(
+    "time", ["soon", "", "nan", "NaN", "inf", "-inf", "-1", "-0.5", "2026-13-01T00:00:00Z", "1e400"]
+)
+def test_an_unreadable_time_is_named_by_its_line(refused, time):
+    assert "a.csv:3: " in refused("a.csv", a_csv=f"{HEADER}1,a,s,c,q\n{time},b,s,c,q\n")
+
+
+@pytest.mark.parametrize("time", ["null", "NaN", "Infinity", "-1", "true", "[]", '"soon"'])
+def test_an_unreadable_time_in_json(refused, time):
+    said = refused("a.jsonl", "--domain", "name:x", a_jsonl=f'{{"received_at":{time},"unique_message_id":"a"}}\n')
+    assert "a.jsonl:1: " in said
+
+
+def test_a_time_of_no_number_in_parquet(refused, tmp_path):
+    pq.write_table(
+        pa.table({"received_at": [1.0, float("nan")], "unique_message_id": ["a", "b"]}), tmp_path / "a.parquet"
+    )
+    assert "a.parquet:2: " in refused("a.parquet", "--domain", "name:x")
+
+
+def test_bytes_that_are_not_utf8(refused):
+    assert "a.csv:3: " in refused("a.csv", a_csv=HEADER.encode() + b"1,a,s,c,q\n2,\xff,s,c,q\n")
+
+
+@pytest.mark.parametrize("line", ["[1]", "7", '"text"', "null", "{", '{"received_at":1'])
+def test_a_json_line_that_is_no_object(refused, line):
+    first = '{"received_at":1,"unique_message_id":"a"}\n'
+    assert "a.jsonl:2: " in refused("a.jsonl", "--domain", "name:x", a_jsonl=first + line + "\n")
+
+
+@pytest.mark.parametrize("option", ["--window", "--expiry"])
+@pytest.mark.parametrize("value", ["", "x", "-1", "9:1:3", "0:9:3", "1:9:1", "1:9", "nan"])
+def test_a_bad_list_is_said_before_reading(refused, option, value):
+    assert option in refused("nowhere.csv", f"{option}={value}")
+
+
+def test_a_pair_that_detects_nothing_alone(refused):
+    assert "AT_LEAST_ONCE" in refused("nowhere.csv", "--window", "0", "--expiry", "0")
+
+
+def test_a_huge_grid(refused):
+    said = refused("nowhere.csv", "--window", "1:1000000:200", "--expiry", "1:1000:60")
+    assert "10,000" in said
+
+
+@pytest.mark.parametrize("lists", [(), ("--window", "2"), ("--window", "2", "--expiry", "1,2")])
+def test_verdicts_of_several_settings(simulate, lists):
+    assert "--verdicts needs one setting" in complaint(simulate("nowhere.csv", "--verdicts", "v.csv", *lists))
+
+
+@pytest.mark.parametrize("key", ["queue", "", "name:", "Default"])
+def test_an_unknown_domain_key(refused, key):
+    assert "domain key" in refused("nowhere.csv", "--domain", key)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--map", "unique_message_id"), "COLUMN=FIELD"),
+        (("--map", "=x"), "COLUMN=FIELD"),
+        (("--map", "unique_message_id="), "COLUMN=FIELD"),
+        (("--map", "unique_message_id=x", "--map", "unique_message_id=y"), "twice"),
+        (("--map", "colour=x"), "colour"),
+        (("--map", "unique_message_id=OrderId"), "OrderId"),
+        (("--time-zone", "Mars/Olympus"), "Mars/Olympus"),
+        (("--time-zone", "../etc/passwd"), "time zone"),
+        (("--time-unit", "hours"), "--time-unit"),
+        (("--on-error", "ignore"), "--on-error"),
+        (("--engine", "abacus"), "--engine"),
+        (("--margin", "0.5"), "margin"),
+        (("--margin", "nan"), "margin"),
+        (("--margin", "1e300"), "margin"),
+        (("--max-missed", "-1"), "max_missed"),
+        (("--fail-on-missed", "-1"), "--fail-on-missed"),
+        (("--fail-on-missed", "few"), "--fail-on-missed"),
+        (("--colour",), "--colour"),
+    ],
+)
+def test_options_that_cannot_be_meant(refused, options, said):
+    assert said in refused("a.csv", *options, a_csv=LOG)
+
+
+def test_no_log_named(refused):
+    assert "LOG" in refused()
+
+
+@pytest.mark.parametrize("key", ["default", "destination", "connection", "receiver"])
+def test_a_key_whose_column_the_log_lacks(refused, key):
+    said = refused("a.csv", "--domain", key, a_csv="received_at,unique_message_id\n1,a\n")
+    assert "has no column " in said
+    assert "--map" in said
+
+
+def test_times_of_two_units(refused):
+    assert "a.csv" in refused("a.csv", a_csv=f"{HEADER}1700000000,a,s,c,q\n1700000000000,b,s,c,q\n")
+
+
+@pytest.mark.parametrize("option", ["--report", "--verdicts"])
+@pytest.mark.parametrize("path", ["nowhere/out.csv", "folder.csv", "a.csv/out.csv"])
+def test_a_place_that_cannot_be_written_is_said_before_reading(refused, tmp_path, option, path):
+    (tmp_path / "folder.csv").mkdir()
+    said = refused("a.csv", option, path, a_csv="no log at all")
+    assert f"can't write {path}" in said
+
+
+@pytest.mark.parametrize("path", ["v.txt", "v", "v.xlsx", "csv"])
+def test_verdicts_of_an_unknown_ending(refused, tmp_path, path):
+    assert ".parquet" in refused("nowhere.csv", "--verdicts", path)
+    assert not (tmp_path / path).exists()
+
+
+def test_a_refusal_leaves_no_new_file(refused, tmp_path):
+    refused("nowhere.csv", "--report", "new.html", "--verdicts", "new.csv")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["before.csv", "before.html"]
+
+
+def test_standard_input_that_holds_nothing(refused):
+    assert "-: the file is empty" in refused("-")
+    assert "once" in refused("-", "-", stdin=LOG.encode())
+
+
+def test_a_hostile_name_in_a_complaint_is_tamed(refused):
+    said = refused("\x1b[31mred\n.csv")
+    assert "\x1b" not in said
+    assert "\\x1b[31mred\\n.csv" in said
+
+
+def test_unreadable_rows_are_counted_where_that_is_asked_for(simulate, tmp_path):
+    (tmp_path / "a.csv").write_bytes(LOG.encode() + b"soon,c,s,c,q\n4,d\n5,\xff,s,c,q\n6,b,s,c,q\n")
+    ran = simulate("a.csv", "--on-error", "skip", "--window", "5", "--expiry", "0", "--json", "--verdicts", "v.csv")
+    assert ran.status == 0
+    log = json.loads(ran.out)["log"]
+    assert (log["receipts"], log["skipped"], log["duplicates"]) == (4, 3, 2)
+    assert Path("v.csv").read_text().count("\n") == 5
