@@ -21,13 +21,13 @@ id with entries in the queues of several sources has the older ones in `_elsewhe
 the order of their stamps, so an entry is in its queue exactly if its stamp isn't below the first one there.
 
 Spilled entries don't come in order of time (a quiet source spills old ones late), but receipts do. So the time queue
-itself need not exist: `_young` holds the receipts that aren't too old for it, and an id whose newest receipt ages out
-of there is forgotten, now or, if a source's queue still holds it, when it spills. A spilled stamp hence seldom needs
-its id; `_names` has the id of each entry that does.
+itself need not exist: `_young` has the ids of the receipts that aren't too old for it, and an id whose newest receipt
+ages out of there is forgotten, now or, if a source's queue still holds it, when it spills. A spilled stamp hence seldom
+needs its id; `_names` has the id of each entry that does.
 
-An entry that a newer receipt of the same id replaces can't be taken out of the middle of a deque at once: its stamp
-goes to the queue's `replaced`, and the deques are swept when more than half of them is such chaff. So memory is bounded
-by what is remembered.
+What a newer receipt of the same id replaces can't be taken out of the middle of a deque at once. A source's queue lists
+such stamps in `replaced`; for `_young`, `_renewed` counts the places of an id before its last one. Both deques are
+swept when more than half is such chaff. So memory is bounded by what is remembered.
 """
 
 from __future__ import annotations
@@ -82,15 +82,6 @@ class _SourceQueue:
             self.replaced = []
         self.most = self.window + len(self.replaced)
 
-    def pop(self) -> int | None:
-        """Take the oldest stamp out; None if its entry had left already."""
-        stamp = self.stamps.popleft()
-        if self.replaced and self.replaced[0] == stamp:
-            del self.replaced[0]
-            self.most -= 1
-            return None
-        return stamp
-
 
 class TwoTierDetector:
     """Duplicate detection in one domain: per-source queues of W ids, then one time queue of E seconds.
@@ -110,11 +101,11 @@ class TwoTierDetector:
         "_queues",
         "_queues_by_number",
         "_reach",
+        "_renewed",
         "_serial",
         "_too_old",
         "_window",
-        "_young_ids",
-        "_young_stamps",
+        "_young",
         "clock_clamped",
         "peak_ids",
     )
@@ -135,8 +126,8 @@ class TwoTierDetector:
         self._names: dict[int, str] = {}  # of entries in sources' queues that are not, or not the newest, in `_young`
         self._queues: dict[str | None, _SourceQueue] = {}
         self._queues_by_number: list[_SourceQueue] = []
-        self._young_ids: deque[str] = deque()
-        self._young_stamps: deque[int] = deque()
+        self._young: deque[str] = deque()
+        self._renewed: dict[str, int] = {}
         self._serial = 0
         self._latest_us = 0
         # The time queue's newest entry, and the stamp below which an entry is too old by it. As serial numbers grow with
@@ -198,8 +189,7 @@ class TwoTierDetector:
         stamp = received_at_us << _TIME_SHIFT | self._serial | queue.number
         newest[id_] = stamp
         if self._expiry_us:
-            self._young_ids.append(id_)
-            self._young_stamps.append(stamp)
+            self._young.append(id_)
         else:
             self._names[stamp] = id_
         stamps = queue.stamps
@@ -236,15 +226,18 @@ class TwoTierDetector:
             self._names[previous] = id_
         if queue.number in elsewhere:
             self._replace(queue, self._take_elsewhere(id_, queue))
-        if len(self._young_ids) > 2 * len(self._newest) + 16:
-            self._sweep_young()
+        if previous >= self._too_old:
+            self._renewed[id_] = self._renewed.get(id_, 0) + 1
+            if len(self._young) > 2 * len(self._newest) + 16:
+                self._young = deque(young for young in self._young if not self._is_renewed(young))
         return decision
 
-    def _sweep_young(self) -> None:
-        young = zip(self._young_ids, self._young_stamps, strict=True)
-        live = [(id_, stamp) for id_, stamp in young if self._newest.get(id_) == stamp]
-        self._young_ids = deque(id_ for id_, _ in live)
-        self._young_stamps = deque(stamp for _, stamp in live)
+    def _is_renewed(self, id_: str) -> bool:
+        """Whether the foremost of the id's places in `_young` isn't its last; such a place is counted off."""
+        places = self._renewed.pop(id_, 0)
+        if places > 1:
+            self._renewed[id_] = places - 1
+        return places > 0
 
     def _duplicate(self, previous: int, held: list[tuple[_SourceQueue, int]], elsewhere: dict[int, int]) -> Decision:
         held += [(self._queues_by_number[number], stamp) for number, stamp in elsewhere.items()]
@@ -273,9 +266,12 @@ class TwoTierDetector:
 
     def _spill(self, queue: _SourceQueue) -> None:
         """Rule 4c: let what is beyond the newest W ids leave."""
-        while len(queue.stamps) > queue.most:
-            stamp = queue.pop()
-            if stamp is None:
+        stamps = queue.stamps
+        while len(stamps) > queue.most:
+            stamp = stamps.popleft()
+            if queue.replaced and queue.replaced[0] == stamp:
+                del queue.replaced[0]
+                queue.most -= 1
                 continue
             if stamp > self._clock:
                 self._move_clock(stamp)
@@ -289,16 +285,21 @@ class TwoTierDetector:
         """Rule 6: an entry enters the time queue as the newest there; forget what is too old by it."""
         self._clock = stamp
         self._too_old = too_old = stamp - self._reach
-        stamps, ids, newest = self._young_stamps, self._young_ids, self._newest
-        while stamps and stamps[0] < too_old:
-            aged = stamps.popleft()
-            id_ = ids.popleft()
-            if newest.get(id_) == aged:
+        young, newest = self._young, self._newest
+        while young:
+            id_ = young[0]
+            if id_ not in self._renewed:
+                aged = newest[id_]
+                if aged >= too_old:
+                    break
                 queue = self._queues_by_number[aged & _SOURCE_MASK]
                 if queue.holds(aged):
                     self._names[aged] = id_
                 elif id_ not in self._elsewhere:
                     del newest[id_]
+            else:
+                self._is_renewed(id_)
+            young.popleft()
 
     def _forget_if_old(self, id_: str) -> None:
         """Forget an id whose newest receipt is too old for the time queue, unless a source's queue holds it."""
