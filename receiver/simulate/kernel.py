@@ -115,8 +115,9 @@ def _move_limits(
 ) -> None:
     """Forget what is too old, under each E that has no room."""
     for e in range(len(room)):
-        if room[e] < in_queues and limit[e] < clock:
-            moved = _first_not_before(times, limit[e], clock, times[clock] - expiries_us[e])
+        oldest_us = times[clock] - expiries_us[e]
+        if room[e] < in_queues and limit[e] < clock and times[limit[e]] < oldest_us:
+            moved = _first_not_before(times, limit[e], clock, oldest_us)
             forgotten = 0
             for row in range(limit[e], moved):
                 forgotten += spilled[row]
@@ -174,16 +175,16 @@ def _replay(
             continue  # the queues hold the same ids as before
 
         spilling = _NOTHING
-        length[queue] += 1
-        if length[queue] > window:
-            length[queue] -= 1
+        if length[queue] < window:
+            length[queue] += 1
+        else:
             gone = _take_oldest(row, queue, mark, following, replaced_by)
             clock = max(clock, gone)
             spilling = _last_of_id(gone, several, held, newest)
         if spilling != _NOTHING:
             spilled[spilling] = True
             in_queues -= 1
-        if _take_room(spilling, limit, room) < in_queues:
+        if _take_room(np.int32(spilling), limit, room) < in_queues:
             _move_limits(times, clock, expiries_us, spilled, in_queues, limit, room)
             _raise_peaks(in_queues, room, peak_ids)
     caught[:] = duplicates - needing.sum() + np.cumsum(needing[:-1])
