@@ -19,6 +19,7 @@ from receiver.report.words import (
     reading,
     remarks,
     seconds,
+    setting_asked_for,
     size,
     tamed,
     without_recommendation,
@@ -72,6 +73,9 @@ def _print_log(analysis: Analysis, console: Console) -> None:
 
 
 def _print_answer(analysis: Analysis, console: Console) -> None:
+    if asked := setting_asked_for(analysis):
+        console.print()
+        _paragraph(console, asked, first="")
     recommendation = analysis.recommendation
     if recommendation is None:
         _heading(console, "No recommendation")
@@ -79,7 +83,7 @@ def _print_answer(analysis: Analysis, console: Console) -> None:
         return
     setting = recommendation.setting
     console.print()
-    answer = f"W = {count(setting.window)}, E = {seconds(setting.expiry_us)}"
+    answer = f"window W = {count(setting.window)} ids per source, expiry E = {seconds(setting.expiry_us)}"
     console.print(Text.assemble(("Recommended: ", "bold"), (answer, _RECOMMENDED)))
     _paragraph(
         console,
@@ -94,7 +98,9 @@ def _print_answer(analysis: Analysis, console: Console) -> None:
 def _print_settings(analysis: Analysis, console: Console) -> None:
     if not analysis.settings:
         return
-    grid = grid_of(analysis, most_windows=len(analysis.settings), most_expiries=len(analysis.settings))
+    # Room for all of them, and for a recommended setting off the grid.
+    most = len(analysis.settings) + 1
+    grid = grid_of(analysis, most_windows=most, most_expiries=most)
     table = _grid_table(grid, recommended_of(analysis))
     # Measured with room to spare: rich cuts what it measures to the room it is given.
     width = console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum
@@ -172,7 +178,7 @@ def _print_sources(analysis: Analysis, console: Console) -> None:
     table = _table()
     with_domains = len(analysis.domains) > 1 and console.width >= _LEAST_WIDTH_FOR_DOMAINS
     # What the figures leave, in equal shares.
-    most = max(12, (console.width - 48) // (2 if with_domains else 1))
+    most = max(12, (console.width - 51) // (2 if with_domains else 1))
     for name in ("source", *(["domain"] if with_domains else [])):
         table.add_column(name, no_wrap=True, overflow="ellipsis")
     for name in ("receipts", "duplicates", "needs W", "or E"):

@@ -17,6 +17,7 @@ __all__ = [
     "reading",
     "remarks",
     "seconds",
+    "setting_asked_for",
     "size",
     "tamed",
     "without_recommendation",
@@ -159,6 +160,17 @@ def remarks(analysis: Analysis) -> list[str]:
     return said
 
 
+def setting_asked_for(analysis: Analysis) -> str:
+    """What the one setting that was tried would have done; empty where there were more to choose from."""
+    if len(analysis.settings) != 1:
+        return ""
+    (setting,) = analysis.settings
+    return (
+        f"The setting asked for, W = {count(setting.window)} with E = {seconds(setting.expiry_us)}, misses "
+        f"{of_duplicates(setting.missed, analysis.log.duplicates)} and keeps at most {count(setting.peak_ids, 'id')}."
+    )
+
+
 def without_recommendation(analysis: Analysis) -> str:
     """Why there is no recommendation, and the nearest thing to one."""
     if not analysis.log.duplicates:
@@ -183,7 +195,7 @@ def headroom_left(analysis: Analysis) -> str:
         least = headroom.least_window_left
         said.append(text if least is None else f"{text}, the closest with {count(least, 'id')} to spare")
     if headroom.caught_by_time:
-        text = f"{count(headroom.caught_by_time)} by the time queue alone"
+        text = f"{count(headroom.caught_by_time, 'duplicate')} caught by the time queue alone"
         least = headroom.least_expiry_left_us
         said.append(text if least is None else f"{text}, the closest with {duration(least)} to spare")
     return "; ".join(said) + "." if said else ""

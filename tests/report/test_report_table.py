@@ -24,7 +24,7 @@ def printed(analysis, width=80, *, terminal=False):
 def test_the_answer_comes_first_and_says_what_it_costs():
     lines = printed(realistic()).splitlines()
     assert lines[0] == "215,293 receipts, 941 duplicates (0.44 % of all), from 15 sources in 2 domains,"
-    answer = lines.index("Recommended: W = 200, E = 5 s")
+    answer = lines.index("Recommended: window W = 200 ids per source, expiry E = 5 s")
     assert lines[answer + 1 : answer + 3] == [
         "  Misses none of 941 duplicates; keeps at most 6,500 ids: 1.66 MB of memory,",
         "  1.04 MB in the database.",
@@ -41,6 +41,24 @@ def test_the_grid_marks_the_recommended_cell():
         "           150     500   3,650   21.1k   84.2k    214k",
     ]
     assert "   200       -       -     > 0       -       -       -" in lines
+
+
+def test_one_setting_is_shown_beside_the_recommended_one():
+    asked = next(setting for setting in realistic().settings if (setting.window, setting.expiry_us) == (10, 500_000))
+    text = printed(replace(realistic(), settings=(asked,)))
+    assert "The setting asked for, W = 10 with E = 0.5 s, misses 691 of 941" in text
+    assert {("10", "691", "-"), ("200", "-", ">", "0")} <= {tuple(line.split()) for line in text.splitlines()}
+
+
+def test_two_settings_are_shown_beside_the_recommended_one():
+    two = tuple(setting for setting in realistic().settings if setting.expiry_us == 500_000)[:2]
+    lines = printed(replace(realistic(), settings=two)).splitlines()
+    assert sum(line.split()[:1] in (["0"], ["10"], ["200"]) for line in lines) == 3
+
+
+def test_long_needs_are_not_cut():
+    needs = tuple(replace(source, expiry_need_us=86_399_000_000) for source in realistic().sources)
+    assert " 23 h 59 min" in printed(replace(realistic(), sources=needs))
 
 
 @pytest.mark.parametrize("analysis", [large(), realistic()], ids=["large", "narrow"])
@@ -73,7 +91,7 @@ def test_hostile_text_is_shown_as_text():
 def test_findings_and_sources_are_named():
     text = printed(realistic())
     assert "- 475 of 941 duplicates came over another connection" in text
-    assert "gateway-" in text
+    assert "gateway…" in text
 
 
 def test_no_recommendation_says_why():
