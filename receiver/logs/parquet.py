@@ -16,6 +16,13 @@ from receiver.logs.rows import BatchMaker, RawRows
 
 __all__ = ["read_parquet"]
 
+_PIECE_ROWS = 1 << 10
+"""Rows decoded at a time."""
+_BATCH_BYTES = 32 << 20
+"""Pieces are gathered up to so many bytes: by rows alone, a batch of ids of 64 KB would take 4 GB."""
+_CHUNK_BYTES = 1 << 20
+"""Of a column on disk, held at a time."""
+
 
 def read_parquet(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
     """Rows of a Parquet log. LINE is the row, from 1."""
@@ -49,12 +56,25 @@ def _batches(source: LogSource, file: object, options: ReadOptions) -> Iterator[
     batches = BatchMaker(source.name, options)
     yield batches.batch(_raw(pa.RecordBatch.from_pylist([], schema=schema), names, 1))
     next_row = 1
-    with pq.ParquetFile(file, pre_buffer=False, read_dictionary=words) as rows:
+    with pq.ParquetFile(file, pre_buffer=False, buffer_size=_CHUNK_BYTES, read_dictionary=words) as rows:
         wanted = sorted(set(names.values()))
-        for record_batch in rows.iter_batches(BATCH_ROWS, columns=wanted, use_threads=False):
+        for record_batch in _gathered(rows.iter_batches(_PIECE_ROWS, columns=wanted, use_threads=False)):
             yield batches.batch(_raw(record_batch, names, next_row))
             next_row += len(record_batch)
             source.advanced(len(record_batch) / rows_in_all)
+
+
+def _gathered(pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for piece in pieces:
+        held.append(piece)
+        held_bytes += piece.nbytes
+        if len(held) * _PIECE_ROWS >= BATCH_ROWS or held_bytes >= _BATCH_BYTES:
+            yield pa.concat_batches(held)
+            held, held_bytes = [], 0
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _is_text(kind: pa.DataType) -> bool:

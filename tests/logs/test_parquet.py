@@ -159,6 +159,18 @@ def test_rows_are_numbered_through_all_row_groups(log):
     assert len(read_skipping(log)[0]) == 199_999
 
 
+def test_batches_are_bounded_by_bytes_too(log):
+    """A few ids of 64 KB make a file of some KB; a batch of them must not take gigabytes."""
+    ids = [f"{number % 5}{'x' * (1 << 16)}" for number in range(4_000)]
+    written(log, received_at=list(range(4_000)), unique_message_id=ids, message_source_id=[id_[0] for id_ in ids])
+    read_ids, sizes = [], []
+    for batch in opened(log):
+        read_ids += batch.unique_message_id.to_pylist()
+        sizes.append(batch.unique_message_id.nbytes)
+    assert read_ids == ids
+    assert max(sizes) < 100 << 20
+
+
 def test_a_broken_file_is_refused(log):
     whole = parquet_bytes([Row(1, "a")])
     for data in (whole[:-1], whole[: len(whole) // 2], b"PAR1", whole[:4] + b"\0" * 60 + whole[64:]):
