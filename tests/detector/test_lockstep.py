@@ -1,5 +1,7 @@
 """Whatever comes, the detector and the naive model say the same."""
 
+from itertools import pairwise
+
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -54,7 +56,7 @@ def test_receive_many_is_receive_many_times(settings_, steps, cuts):
     batched = TwoTierDetector(window, expiry_us / 1_000_000)
     edges = sorted({0, len(receipts), *(cut for cut in cuts if cut < len(receipts))})
     got = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         got += batched.receive_many(receipts[start:end])
     assert got == expected
     for figure in ("remembered_ids", "peak_ids", "clock_clamped"):
