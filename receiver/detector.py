@@ -286,7 +286,7 @@ class TwoTierDetector:
         self._clock = stamp
         self._too_old = too_old = stamp - self._reach
         young, newest = self._young, self._newest
-        while young:
+        while True:  # ends at the latest receipt, which is never too old
             id_ = young[0]
             if id_ not in self._renewed:
                 aged = newest[id_]
