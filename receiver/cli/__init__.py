@@ -49,7 +49,7 @@ def run() -> int:
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         status = _INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # the latter is what Typer makes of the former
         # Whoever read our output has had enough.
         _drop_standard_output()
         status = 0

@@ -120,7 +120,8 @@ def open_log(
 @contextmanager
 def _opened(file: LogFile) -> Iterator[BinaryIO]:
     if file.path is None:
-        yield sys.stdin.buffer
+        # Unbuffered where it can be: a thread that waits inside of the buffer would keep the interpreter from ending.
+        yield getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         return
     with file.path.open("rb", buffering=0) as stream:
         yield stream

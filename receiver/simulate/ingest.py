@@ -5,9 +5,11 @@ A receipt takes some twenty bytes here, and each distinct id its text once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Event, Semaphore, Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +28,7 @@ __all__ = ["Receipts", "ingest"]
 
 _DIGEST_SEED = np.uint64(0x5DEECE66D)
 _MANY = 1 << 20
+_PATIENCE_SECS = 0.5
 
 
 @dataclass(slots=True)
@@ -168,10 +171,11 @@ def ingest(batches: LogBatches, key: DomainKey, *, advance: Callable[[int], None
     """Read a log to its end. A KEY that needs a column which the whole log lacks is a `LogFormatError`."""
     collector = _Collector()
     collector.ids.number(pa.array([""], pa.string()))  # so that number 0 is the missing id
-    for batch in _read_ahead(batches):
-        collector.add(batch)
-        if advance:
-            advance(len(batch))
+    with closing(_read_ahead(batches)) as ahead:
+        for batch in ahead:
+            collector.add(batch)
+            if advance:
+                advance(len(batch))
     _check_columns(batches, key)
     domains = _Names()
     channels: list[Any] = collector.channels.names
@@ -195,13 +199,35 @@ def ingest(batches: LogBatches, key: DomainKey, *, advance: Callable[[int], None
     )
 
 
-def _read_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+def _read_ahead(batches: Iterator[Batch]) -> Generator[Batch, None, None]:
     """The same batches, each being read while the one before is worked on; Arrow and numba both let go of the lock."""
-    with ThreadPoolExecutor(max_workers=1) as reader:
-        coming = reader.submit(next, batches, None)
-        while (batch := coming.result()) is not None:
-            coming = reader.submit(next, batches, None)
+    coming: SimpleQueue[Batch | BaseException | None] = SimpleQueue()
+    wanted, stopped = Semaphore(), Event()
+
+    def read() -> None:
+        while wanted.acquire() and not stopped.is_set():
+            try:
+                batch = next(batches, None)
+            except BaseException as error:  # noqa: BLE001 - raised where the batch is awaited
+                coming.put(error)
+                return
+            coming.put(batch)
+            if batch is None:
+                return
+
+    # A daemon, as a pool's threads are not: one that waits for standard input must not hold up an interrupt.
+    reader = Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        while (batch := coming.get()) is not None:
+            if isinstance(batch, BaseException):
+                raise batch
+            wanted.release()
             yield batch
+    finally:
+        stopped.set()
+        wanted.release()
+        reader.join(_PATIENCE_SECS)
 
 
 def _check_columns(batches: LogBatches, key: DomainKey) -> None:
