@@ -1,0 +1,201 @@
+"""What the command prints and writes, against known answers and the naive model."""
+
+import csv
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from model import Model
+from running import EXAMPLE, HEADER, LOG, process
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "two_tier.json").read_text())
+
+
+def test_the_sample_log_read_as_one_domain_per_queue():
+    ran = process(EXAMPLE, "--domain", "destination", "--window", "100,2000", "--expiry", "5,120", "--json")
+    assert (ran.status, ran.err) == (0, "")
+    answer = json.loads(ran.out)
+    assert answer["log"]["receipts"] == 215_293
+    assert answer["log"]["duplicates"] == 941
+    settings = {(s["window"], s["expiry_secs"]): (s["missed"], s["peak_ids"]) for s in answer["settings"]}
+    assert settings[100, 5.0] == (0, 5_780)
+    assert settings[2000, 120.0] == (0, 104_598)
+
+
+def test_the_sample_log_by_default(simulate):
+    answer = json.loads(simulate(EXAMPLE, "--window", "100", "--expiry", "5", "--json").out)
+    assert answer["log"]["duplicates"] == 466
+    findings = {finding["kind"]: finding["text"] for finding in answer["findings"]}
+    assert findings["crosses-connections"].startswith("475 receipts repeat an id")
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_worked_cases(simulate, tmp_path, vector):
+    # A log has no negative times. Only differences count, so all of them may be shifted.
+    shift_us = max(0, -min(receipt["received_at_us"] for receipt in vector["receipts"]))
+    with (tmp_path / "log.jsonl").open("w") as log:
+        for receipt in vector["receipts"]:
+            row = {**receipt, "received_at": receipt["received_at_us"] + shift_us}
+            log.write(json.dumps(row) + "\n")
+    setting = "--window", vector["window"], "--expiry", vector["expiry_secs"]
+    how = "--domain", "name:x", "--time-unit", "us", "--json", "--verdicts", "verdicts.jsonl"
+    ran = simulate("log.jsonl", *setting, *how)
+    assert ran.status == 0, ran.err
+    answer = json.loads(ran.out)
+    only = answer["settings"][0]
+    assert len(answer["settings"]) == 1
+    for figure in ("caught", "missed", "peak_ids"):
+        assert only[figure] == vector[figure]
+    for figure in ("duplicates", "unchecked"):
+        assert answer["log"][figure] == vector[figure]
+    rows = [json.loads(line) for line in (tmp_path / "verdicts.jsonl").read_text().splitlines()]
+    assert [row["verdict"] for row in rows] == vector["verdicts"]
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from([0, 0, 1, 2, 9, -3]),
+        st.sampled_from(["a", "b", "c", "d", "e", ""]),
+        st.sampled_from(["", "s", "t"]),
+        st.sampled_from(["q1", "q2"]),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(ROWS, st.integers(0, 4), st.sampled_from([0, 0.5, 1, 5]))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_random_logs_against_the_model(simulate, rows, window, expiry_secs):
+    time, log, models, verdicts = 10, HEADER, {}, []
+    for step, id_, source, queue in rows:
+        time = max(0, time + step)
+        log += f"{time},{id_},{source},c,{queue}\n"
+        model = models.setdefault(queue, Model(window, round(expiry_secs * 1_000_000)))
+        verdicts.append(model.receive(id_, source, time * 1_000_000))
+    setting = "--window", f"0,1,{window}", "--expiry", f"0,3,{expiry_secs}"
+    answer = json.loads(simulate("-", *setting, "--json", stdin=log.encode()).out)
+    assert answer["log"]["clock_clamped"] == sum(model.clock_clamped for model in models.values())
+    assert [domain["domain"] for domain in answer["domains"]] == sorted(f"c:queue://{queue}" for queue in models)
+    if window or expiry_secs:
+        asked = next(s for s in answer["settings"] if (s["window"], s["expiry_secs"]) == (window, expiry_secs))
+        assert asked["caught"] == verdicts.count("duplicate")
+        assert asked["peak_ids"] == sum(model.peak_ids for model in models.values())
+        single = "--window", window, "--expiry", expiry_secs, "--verdicts", "v.csv"
+        assert simulate("-", *single, stdin=log.encode()).status == 0
+        with Path("v.csv").open(newline="") as file:
+            assert [row["verdict"] for row in csv.DictReader(file)] == verdicts
+
+
+def test_settings_are_ordered_and_the_pair_that_detects_nothing_is_left_out_with_a_note(simulate, tmp_path):
+    (tmp_path / "a.csv").write_text(LOG)
+    ran = simulate("a.csv", "--window", "5,0", "--expiry", "2,0,1", "--json")
+    assert ran.err.startswith("note: ")
+    assert ran.err.count("\n") == 1
+    pairs = [(s["window"], s["expiry_secs"]) for s in json.loads(ran.out)["settings"]]
+    assert pairs == [(0, 1.0), (0, 2.0), (5, 0.0), (5, 1.0), (5, 2.0)]
+    assert simulate("a.csv", "--window", "0", "--json").err.startswith("note: ")
+    assert simulate("a.csv", "--json").err == ""
+
+
+def test_a_pair_left_out_may_leave_one_setting(simulate, tmp_path):
+    (tmp_path / "a.csv").write_text(LOG)
+    ran = simulate("a.csv", "--window", "0", "--expiry", "0,9", "--verdicts", "v.csv", "--fail-on-missed", "0")
+    assert ran.status == 0
+    assert "duplicate" in (tmp_path / "v.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("setting", "allowed", "status"),
+    [
+        (("--window", "1", "--expiry", "0"), 0, 1),
+        (("--window", "1", "--expiry", "0"), 1, 0),
+        (("--window", "2", "--expiry", "0"), 0, 0),
+        (("--window", "1,2", "--expiry", "0"), 0, 0),  # the recommendation misses none
+        ((), 0, 0),
+    ],
+)
+def test_fail_on_missed_still_prints(simulate, tmp_path, setting, allowed, status):
+    (tmp_path / "a.csv").write_text(LOG)
+    ran = simulate("a.csv", *setting, "--fail-on-missed", allowed, "--json")
+    assert ran.status == status
+    assert json.loads(ran.out)["log"]["duplicates"] == 1
+
+
+def test_fail_on_missed_judges_the_recommendation(simulate, tmp_path):
+    (tmp_path / "a.csv").write_text(
+        HEADER + "1,a,s,c,q\n2,a,s,c,q\n" + "".join(f"3,{n},s,c,q\n" for n in range(9)) + "4,a,s,c,q\n"
+    )
+    ran = simulate("a.csv", "--max-missed", "1", "--margin", "1", "--json", "--fail-on-missed", "0")
+    missed = json.loads(ran.out)["recommendation"]["missed"]
+    assert ran.status == (1 if missed else 0)
+    assert simulate("a.csv", "--max-missed", "1", "--margin", "1", "--fail-on-missed", "1").status == 0
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
+@pytest.mark.parametrize(
+    "log", [LOG, '{"received_at":1,"unique_message_id":"a"}\n{"received_at":2,"unique_message_id":"a"}\n']
+)
+def test_standard_input(simulate, pack, log):
+    ran = simulate("-", "--domain", "name:x", "--json", stdin=pack(log.encode()))
+    assert ran.status == 0, ran.err
+    assert json.loads(ran.out)["log"]["duplicates"] == 1
+
+
+def test_files_folders_and_globs_together(simulate, tmp_path):
+    (tmp_path / "logs").mkdir()
+    rows = LOG.splitlines(keepends=True)
+    for name, row in (("logs/2.csv", 1), ("logs/1.csv", 2), ("b1.csv", 3)):
+        (tmp_path / name).write_text(rows[0] + rows[row])
+    (tmp_path / "logs" / "_unfinished.csv").write_text("no log")
+    shutil.copy(tmp_path / "b1.csv", tmp_path / "b2.csv")
+    where = "logs", "b?.csv", "b1.csv"
+    ran = simulate(*where, "--window", "9", "--expiry", "0", "--verdicts", "v.jsonl", "--json")
+    assert ran.status == 0, ran.err
+    assert json.loads(ran.out)["log"]["receipts"] == 5
+    ids = [json.loads(line)["unique_message_id"] for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+    assert ids == ["a", "b", "a", "a", "a"]
+
+
+@pytest.mark.parametrize(
+    ("log", "receipts"),
+    [
+        (HEADER + "1,a,s,c,q\n", 1),
+        (HEADER + "1,,s,c,q\n2,,s,c,q\n", 2),
+        (HEADER + "1,a,s,c,q\n2,b,s,c,q\n", 2),
+    ],
+    ids=["one receipt", "only unchecked", "no duplicates"],
+)
+def test_logs_that_say_little(simulate, tmp_path, log, receipts):
+    (tmp_path / "a.csv").write_text(log)
+    ran = simulate("a.csv", "--json", "--report", "r.html", "--fail-on-missed", "0")
+    assert (ran.status, ran.err) == (0, "")
+    answer = json.loads(ran.out)
+    assert (answer["log"]["receipts"], answer["log"]["duplicates"]) == (receipts, 0)
+    assert answer["recommendation"]["missed"] == 0
+    assert "<html" in (tmp_path / "r.html").read_text()
+    table = simulate("a.csv")
+    assert table.status == 0
+    assert "Recommended" in table.out
+    single = simulate("a.csv", "--window", "1", "--expiry", "1", "--verdicts", "v.parquet")
+    assert single.status == 0
+
+
+def test_the_times_of_the_log_are_those_read(simulate, tmp_path):
+    (tmp_path / "a.csv").write_text(HEADER + "2026-01-01T00:00:01+01:00,a,s,c,q\n2026-01-01T00:00:00,b,s,c,q\n")
+    log = json.loads(simulate("a.csv", "--time-zone", "Europe/Paris", "--json").out)["log"]
+    assert log["first_received_at"] == "2025-12-31T23:00:00.000000Z"
+    assert log["last_received_at"] == "2025-12-31T23:00:01.000000Z"
+    assert log["clock_clamped"] == 1
+
+
+def test_a_column_by_another_name(simulate, tmp_path):
+    (tmp_path / "a.csv").write_text("received_at,OrderId\n1000,a\n2000,a\n")
+    how = "--map", "unique_message_id=OrderId", "--domain", "name:x", "--time-unit", "ms", "--json"
+    log = json.loads(simulate("a.csv", *how).out)["log"]
+    assert (log["duplicates"], log["last_received_at"]) == (1, "1970-01-01T00:00:02.000000Z")

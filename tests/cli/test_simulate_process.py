@@ -1,0 +1,144 @@
+"""What only a process of its own shows: signals, closed pipes, full disks, encodings, what isn't installed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from running import COMMAND, HEADER, LOG, complaint, process
+
+FULL = Path("/dev/full")
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(LOG)
+    return path
+
+
+def wait_for(condition, patience_secs=30.0):
+    until = time.monotonic() + patience_secs
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path):
+    report = tmp_path / "r.html"
+    report.write_text("as it was")
+    with subprocess.Popen(
+        [*COMMAND, "-", "--report", report, "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as command:
+        command.stdin.write(LOG.encode())
+        command.stdin.flush()
+        wait_for(lambda: list(tmp_path.glob(".*.part")))  # it has begun, and now waits for more
+        time.sleep(0.5)
+        command.send_signal(signal.SIGINT)
+        try:
+            status = command.wait(timeout=15)
+        finally:
+            command.kill()
+        assert status == 130
+        assert command.stdout.read() == b""
+        assert b"Traceback" not in command.stderr.read()
+    assert report.read_text() == "as it was"
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)], ids=["table", "json"])
+def test_a_closed_pipe_ends_quietly(log, how):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ran = subprocess.run([*COMMAND, log, *how], stdout=writing, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writing)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("how", [(), ("--json",)], ids=["table", "json"])
+def test_a_full_disk_behind_standard_output(log, how):
+    with FULL.open("wb") as full:
+        ran = subprocess.run([*COMMAND, log, *how], stdout=full, stderr=subprocess.PIPE, check=False, text=True)
+    assert ran.returncode == 2
+    assert ran.stderr == "error: can't write to standard output: No space left on device\n"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+def test_a_full_disk_behind_a_report(simulate, log):
+    assert "can't write /dev/full: No space" in complaint(simulate(log, "--report", FULL))
+
+
+@pytest.mark.parametrize(
+    "environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
+)
+def test_a_terminal_that_knows_no_unicode(tmp_path, environment):
+    (tmp_path / "a.csv").write_text(f"{HEADER}1,é,é,\u6f22,\U0001f600\n2,é,é,\u6f22,\U0001f600\n", encoding="utf-8")
+    table = process(tmp_path / "a.csv", "--domain", "destination", **environment)
+    assert (table.status, table.err) == (0, "")
+    assert table.out.isascii()
+    ran = process(tmp_path / "a.csv", "--domain", "destination", "--json", **environment)
+    assert json.loads(ran.out)["domains"][0]["domain"] == "queue://\U0001f600"
+    assert complaint(process(tmp_path / "\u6f22.csv", **environment))
+
+
+WITHOUT = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] == {name!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from receiver.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["numba", "numpy", "pyarrow", "zstandard", "jinja2"])
+def test_a_missing_extra_is_named(log, module):
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(name=module), "simulate", log, "--report", log.with_name("r.html")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("error: ")
+    assert "pip install 'reliable-receiver[simulate]'" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert [path.name for path in log.parent.iterdir()] == ["a.csv"]
+
+
+def test_help_needs_no_extra():
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(name="numpy"), "simulate", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "--verdicts" in ran.stdout
+
+
+def test_progress_is_for_terminals_alone(log):
+    ran = process("-", "--json", stdin=log.read_bytes())
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.endswith("}\n")
+
+
+def test_the_same_log_gives_the_same_bytes(log):
+    """Hashes are seeded anew in each process; nothing that is printed may show it."""
+    first, second = (process(log, "--json", PYTHONHASHSEED=seed) for seed in ("1", "2"))
+    assert first == second
