@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from receiver.simulate.needs import Needs
     from receiver.simulate.replay import Domain
 
-__all__ = ["WORST_SOURCES", "headroom_of", "histogram", "timeline_of", "worst_sources"]
+__all__ = ["WORST_SOURCES", "headroom_of", "histogram", "most_by_source", "timeline_of", "worst_sources"]
 
 WORST_SOURCES = 50
 _SLICES = 200
@@ -73,14 +73,19 @@ def _least_by_source(
     return [None if value == most else value for value in least.tolist()]
 
 
+def most_by_source(domain: Domain, needs: Needs, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Per source of a domain, the largest of its duplicates' values; 0 for a source without duplicates."""
+    most = np.zeros(len(domain.source_numbers), np.int64)
+    np.maximum.at(most, domain.rows.source[needs.row], values)
+    return most
+
+
 def _sources_of(
     domain: Domain, names: list[str], setting: SettingFigures, needs: Needs, needs_us: npt.NDArray[np.int64]
 ) -> list[SourceFigures]:
     count = len(domain.source_numbers)
     source = domain.rows.source[needs.row]
-    windows, expiries = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    np.maximum.at(windows, source, needs.window)
-    np.maximum.at(expiries, source, needs.expiry_us)
+    windows, expiries = most_by_source(domain, needs, needs.window), most_by_source(domain, needs, needs.expiry_us)
     receipts = np.bincount(domain.rows.source, minlength=count)
     duplicates = np.bincount(source, minlength=count)
     by_source, window_left, by_time, expiry_left = _left(setting, needs, needs_us)
