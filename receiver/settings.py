@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,6 +14,8 @@ __all__ = ["ReceiverSettings", "SimulateSettings", "expiry_us_of"]
 
 _LARGEST_MARGIN = 1000
 _HERE = Path(__file__).resolve().parent
+_MOST = 10**12
+"""Of any setting: far beyond use, and an expiry of so many seconds still fits 64 bits in microseconds."""
 
 
 def _settings_file() -> Path:
@@ -49,9 +50,9 @@ def _default(section: str, name: str) -> Any:
 
 def _checked(name: str, value: object, *, least: float, whole: bool = False) -> None:
     number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < least:  # type: ignore[arg-type, operator]
-        kind = "a whole number" if whole else "a finite number"
-        raise SettingsError(f"{name} must be {kind} of at least {least:g}, not {value!r}")
+    if not number or not least <= value <= _MOST:  # type: ignore[operator]
+        kind = "a whole number" if whole else "a number"
+        raise SettingsError(f"{name} must be {kind} from {least:g} to {_MOST:,}, not {value!r:.80}")
 
 
 def expiry_us_of(secs: float) -> int:
@@ -74,7 +75,8 @@ class ReceiverSettings:
     def __post_init__(self) -> None:
         window = self.dup_detection_per_source_expiry_window_size
         _checked("dup_detection_per_source_expiry_window_size", window, least=0, whole=True)
-        if window == 0 and expiry_us_of(self.dup_detection_expiry_time_secs) == 0:
+        expiry_us = expiry_us_of(self.dup_detection_expiry_time_secs)
+        if window == 0 and expiry_us == 0:
             raise SettingsError(
                 "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
             )
