@@ -119,11 +119,17 @@ def repeat_after(distance, source, time_us):
 
 def test_sources_whose_need_is_far_above_the_rest():
     usual = [row for number in range(4) for row in repeat_after(2, f"s{number}", number)]
-    assert "demanding-sources" not in found([*usual, *repeat_after(20, "ten-times", 9)])
-    text = found([*usual, *repeat_after(21, "worse", 9)])["demanding-sources"]
+    assert "demanding-sources" not in found([*usual, *repeat_after(100, "cheap-all-the-same", 9)])
+    text = found([*usual, *repeat_after(101, "worse", 9)])["demanding-sources"]
     assert "1 of 5 sources" in text
     assert "'worse'" in text
-    assert "with 21" in text
+    assert "with 101" in text
+
+
+def test_ten_times_the_median_source_where_that_is_more_than_a_hundred():
+    usual = [row for number in range(4) for row in repeat_after(20, f"s{number}", number)]
+    assert "demanding-sources" not in found([*usual, *repeat_after(200, "ten-times", 9)])
+    assert "median one needs 20" in found([*usual, *repeat_after(201, "worse", 9)])["demanding-sources"]
 
 
 def test_a_log_too_short_to_judge_an_expiry():
