@@ -22,7 +22,10 @@ set_up() {
     python=$(find_python) || exit
     # The lock belongs to the open file, so it is gone with this process and its children, however they end.
     exec 9>>"$root/.venv.lock"
-    "$python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)' || die "can't lock $root/.venv.lock"
+    "$python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)' 2>/dev/null || {
+        printf '%s: waiting for another run that is setting up %s\n' "${0##*/}" "$venv" >&2
+        "$python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)' || die "can't lock $root/.venv.lock"
+    }
     # Another run may have done the work while this one waited.
     is_current || install "$1"
     exec 9>&-
