@@ -104,7 +104,7 @@ def _take_room(spilled: int, limit: _Int32s, room: _Int32s) -> int:
     """Count the id spilled under each E that doesn't forget it at once. -> the least room left."""
     least = np.iinfo(np.int32).max
     for e in range(len(room)):
-        room[e] -= np.int32(spilled >= limit[e])
+        room[e] -= np.int32(np.int32(spilled) >= limit[e])  # of 32 bits, for wide vector instructions
         least = min(least, room[e])
     return least
 
@@ -184,7 +184,7 @@ def _replay(
         if spilling != _NOTHING:
             spilled[spilling] = True
             in_queues -= 1
-        if _take_room(np.int32(spilling), limit, room) < in_queues:
+        if _take_room(spilling, limit, room) < in_queues:
             _move_limits(times, clock, expiries_us, spilled, in_queues, limit, room)
             _raise_peaks(in_queues, room, peak_ids)
     caught[:] = duplicates - needing.sum() + np.cumsum(needing[:-1])
