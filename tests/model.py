@@ -65,9 +65,7 @@ class Model:
         return max((self.window - 1 - n for n in newer), default=0)
 
     def newest_entry_us(self, id_: str) -> int:
-        return max(
-            e.received_at_us for queue in [*self.queues.values(), self.time_queue] for e in queue if e.id == id_
-        )
+        return max(e.received_at_us for queue in [*self.queues.values(), self.time_queue] for e in queue if e.id == id_)
 
     def expiry_left_us(self, id_: str) -> int:
         against = 0 if self.newest_us is None else max(0, self.newest_us - self.newest_entry_us(id_))
