@@ -50,13 +50,12 @@ def read_csv(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
 
 
 def _header(lines: _Lines, name: str) -> Sequence[str]:
-    first = lines.next_block()
-    if first is not None:
-        lines.put_back(first)
-    for line, row in _exact_rows(lines):
-        if isinstance(row, str):
-            raise LogFormatError(f"{name}:{line}", row)
-        return row
+    while (block := lines.next_block()) is not None:
+        lines.put_back(block)
+        for line, row in _exact_rows(lines):
+            if isinstance(row, str):
+                raise LogFormatError(f"{name}:{line}", row)
+            return row
     raise LogFormatError(name, "no header: nothing but blank lines", hint="the first row must name the columns")
 
 

@@ -177,3 +177,10 @@ def test_plain_blocks_do_take_the_fast_way():
     assert raw.columns["unique_message_id"].to_pylist() == ["a", "x,y"]
     assert [raw.line_of(0), raw.line_of(1)] == [10, 12]
     assert table.from_plain(Block(b"1,a\n", 1)) is None
+
+
+def test_the_header_may_come_after_any_number_of_blank_lines(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_bytes(b"\n" * 100_000 + b"\r\nreceived_at,unique_message_id\n1,a\nx,b\n")
+    assert refusal(log).place == f"{log}:100004"
+    assert [row.unique_message_id for row in read_skipping(log)[0]] == ["a"]
