@@ -4,6 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from receiver.simulate import interning
 from receiver.simulate.interning import TextNumbers
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -38,3 +39,12 @@ def test_the_table_grows_with_its_texts():
     again = interned.number(pa.array(texts[::-1], pa.string()))
     assert again.tolist() == list(range(49_999, -1, -1))
     assert interned.texts(again[:3]).to_pylist() == texts[:-4:-1]
+
+
+def test_nothing_rests_on_hashes_being_unequal(monkeypatch):
+    monkeypatch.setattr(interning, "hash_texts", lambda _offsets, _data, _seed, hashes: hashes.fill(7))
+    texts = pa.array([*HOSTILE, *HOSTILE, *(f"{number}" for number in range(3_000))], pa.string())
+    interned = TextNumbers()
+    numbers = interned.number(texts)
+    assert interned.count == len(set(texts.to_pylist()))
+    assert interned.texts(numbers).to_pylist() == texts.to_pylist()

@@ -9,8 +9,11 @@ from small_logs import SECOND_US, Receipt, analysed, judged, logs, repeats
 
 from receiver.simulate.recommend import _rounded_up
 
+# In seconds, since no expiry below one is recommended.
+LOGS = logs().map(lambda log: [receipt._replace(received_at_us=receipt.received_at_us * SECOND_US) for receipt in log])
 
-@given(logs(), st.integers(0, 6), st.sampled_from(["default", "destination", "name:x"]))
+
+@given(LOGS, st.integers(0, 6), st.sampled_from(["default", "destination", "name:x"]))
 @settings(max_examples=150)
 def test_it_misses_no_more_than_allowed_and_its_figures_are_the_models(log, max_missed, key):
     recommendation = analysed(log, key, max_missed=max_missed).recommendation
@@ -23,18 +26,19 @@ def test_it_misses_no_more_than_allowed_and_its_figures_are_the_models(log, max_
     assert setting.peak_ids == replay.peak_ids
 
 
-@given(logs(), st.sampled_from([1.0, 1.5, 2.0, 3.0]))
+@given(LOGS, st.sampled_from([1.0, 1.5, 2.0, 3.0]))
 @settings(max_examples=100)
 def test_it_is_no_dearer_than_either_tier_alone_with_the_same_margin(log, margin):
-    assume(repeats(log))
-    analysis = analysed(log, margin=margin)
-    peak_ids = analysis.recommendation.setting.peak_ids
-    window = next(w for w in range(1, len(log) + 1) if judged(log, w, 0).caught == len(repeats(log)))
+    duplicates = len(repeats(log))
+    assume(duplicates)
+    window = next(w for w in range(1, len(log) + 1) if judged(log, w, 0).caught == duplicates)
+    expiry_secs = next(e for e in range(1, 40 * len(log)) if judged(log, 0, e * SECOND_US).caught == duplicates)
+    peak_ids = analysed(log, margin=margin).recommendation.setting.peak_ids
     assert peak_ids <= judged(log, _rounded_up(margin * window), 0).peak_ids
-    assert peak_ids <= judged(log, 0, max(SECOND_US, _rounded_up(margin * 60))).peak_ids
+    assert peak_ids <= judged(log, 0, _rounded_up(margin * expiry_secs * SECOND_US)).peak_ids
 
 
-@given(logs())
+@given(LOGS)
 @settings(max_examples=50)
 def test_without_its_margin_it_would_still_miss_nothing(log):
     """The margin is over what the log needed, so half of the setting is enough, rounded up for windows."""
