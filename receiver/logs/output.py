@@ -30,7 +30,7 @@ def replacing(path: StrPath) -> Iterator[IO[bytes]]:
     """
     with _naming(path):
         mode = Path(path).stat().st_mode if Path(path).exists() else None
-        target = Path(path).resolve()
+        target = Path(os.path.realpath(path))  # unlike `resolve`, it takes links that lead in a circle
         # Renaming over a file asks for no right to write to it; its owner does.
         if mode is not None and not os.access(target, os.W_OK):
             raise PermissionError(None, "it is read-only")
