@@ -197,8 +197,26 @@ def test_a_place_that_cannot_be_written_is_said_before_reading(refused, tmp_path
 
 @pytest.mark.parametrize("path", ["v.txt", "v", "v.xlsx", "csv"])
 def test_verdicts_of_an_unknown_ending(refused, tmp_path, path):
-    assert ".parquet" in refused("nowhere.csv", "--verdicts", path)
+    assert ".parquet" in refused("a.csv", "--verdicts", path, a_csv="no log at all")
     assert not (tmp_path / path).exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("--report", "a.csv"), "overwritten"),
+        (("--verdicts", "../here/a.csv"), "overwritten"),
+        (("--report", "v.csv", "--verdicts", "./v.csv"), "same file"),
+    ],
+)
+def test_a_result_in_the_place_of_the_log_or_of_the_other_result(simulate, tmp_path, monkeypatch, names, said):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (here / "a.csv").write_text(LOG)
+    assert said in complaint(simulate("a.csv", "--window", "1", "--expiry", "1", *names))
+    assert [path.name for path in here.iterdir()] == ["a.csv"]
+    assert (here / "a.csv").read_text() == LOG
 
 
 def test_a_refusal_leaves_no_new_file(refused, tmp_path):
