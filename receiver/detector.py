@@ -35,7 +35,6 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
-from math import isfinite
 
 from receiver.errors import SettingsError
 from receiver.message import Decision, Receipt, Tier, Verdict
@@ -46,6 +45,7 @@ _SOURCE_BITS = 32
 _TIME_SHIFT = 72  # leaves 40 bits for the serial number: 10^12 receipts
 _NEXT_SERIAL = 1 << _SOURCE_BITS
 _SOURCE_MASK = _NEXT_SERIAL - 1
+_LONGEST_SECS = 10**12
 _END_OF_TIME = 1 << 64 + _TIME_SHIFT  # above every stamp
 
 _NEW = Decision(Verdict.NEW)
@@ -113,8 +113,8 @@ class TwoTierDetector:
     def __init__(self, window: int, expiry_secs: float) -> None:
         if not isinstance(window, int) or window < 0:
             raise SettingsError(f"window must be a whole number of at least 0, not {window!r}")
-        if not isinstance(expiry_secs, int | float) or not isfinite(expiry_secs) or expiry_secs < 0:
-            raise SettingsError(f"expiry_secs must be a finite number of at least 0, not {expiry_secs!r}")
+        if not isinstance(expiry_secs, int | float) or not 0 <= expiry_secs <= _LONGEST_SECS:
+            raise SettingsError(f"expiry_secs must be a number from 0 to {_LONGEST_SECS:,}, not {expiry_secs!r}")
         self._window = window
         self._expiry_us = round(expiry_secs * 1_000_000)
         if window == 0 and self._expiry_us == 0:

@@ -45,7 +45,7 @@ app.command(epilog=GENERATE_EPILOG)(generate)
 def run() -> int:
     """Run the command line and give its exit status: never a traceback for what a user can mend."""
     try:
-        status = app(standalone_mode=False) or 0
+        status = app(prog_name="receiver", standalone_mode=False) or 0
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         status = _INTERRUPTED

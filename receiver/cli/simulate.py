@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -64,7 +66,8 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     window: Annotated[
         str | None,
         typer.Option(
-            metavar="LIST", help="Windows W to try: 2000, 0,100,2000 or 100:20000:16. Chosen from the log if left out."
+            metavar="LIST",
+            help="Windows W to try, in ids per source: 2000, 0,100,2000 or 100:20000:16. Chosen from the log if left out.",
         ),
     ] = None,
     expiry: Annotated[
@@ -122,7 +125,11 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     if fail_on_missed is None:
         return 0
     judged = analysis.settings[0] if single else analysis.recommendation and analysis.recommendation.setting
-    return 0 if judged and judged.missed <= fail_on_missed else _MISSED_TOO_MANY
+    if judged and judged.missed <= fail_on_missed:
+        return 0
+    missed = f"{judged.missed:,} duplicates missed" if judged else "no setting qualifies"
+    print(f"{missed}, {fail_on_missed:,} allowed by --fail-on-missed", file=sys.stderr)
+    return _MISSED_TOO_MANY
 
 
 def _question(
@@ -194,6 +201,7 @@ def _answer(
         report_file = outputs.enter_context(replacing(report)) if report is not None else None
         table = outputs.enter_context(open_table(verdicts, SCHEMA)) if verdicts is not None else None
         batches = read_logs(logs, options)
+        _spare_logs(batches.paths, report, verdicts)  # nothing is in its place yet
         with progress("Reading receipts", None) as advance:
             receipts = ingest(batches, domain_key(question.key), advance=advance)
         with progress("Replaying domains", len(receipts.domains)) as advance:
@@ -206,6 +214,17 @@ def _answer(
 
             report_file.write(html_text(analysis).encode())
     return analysis
+
+
+def _spare_logs(logs: Iterable[str], report: str | None, verdicts: str | None) -> None:
+    """Refuse to write where something is read from, or two results into one file."""
+    read = {Path(log).resolve() for log in logs}
+    outputs = [Path(path).resolve() for path in (report, verdicts) if path is not None]
+    for path in outputs:
+        if path in read and path.is_file():
+            raise SettingsError(f"{path} is a log to read, and would be overwritten", hint="name another file")
+    if len(outputs) > len(set(outputs)) and not outputs[0].is_char_device():
+        raise SettingsError("--report and --verdicts name the same file", hint="name two files")
 
 
 def _print(analysis: Analysis, *, as_json: bool) -> None:

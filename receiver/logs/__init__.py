@@ -55,6 +55,8 @@ class LogBatches(Iterator[Batch]):
         self.columns_present: set[str] = set()
         """The optional columns that some file had."""
         self.receipts = 0
+        self.paths = [str(file.path) for file in files if file.path is not None]
+        """The files to read; standard input is none."""
         self._files = files
         self._options = options
         self._progress = progress

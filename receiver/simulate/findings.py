@@ -23,6 +23,8 @@ __all__ = ["Evidence", "findings_of"]
 _FAR_ABOVE = 10
 _JUDGEABLE = 2
 _US = 1_000_000
+_HOUR_US = 3600 * _US
+_LONG_US = 2 * _HOUR_US
 
 
 class Evidence:
@@ -53,6 +55,8 @@ class Evidence:
 
 
 def _secs(us: float) -> str:
+    if us >= _LONG_US:
+        return f"{us / _HOUR_US:,.1f} h"
     return f"{us / _US:,.3f}".rstrip("0").rstrip(".") + " s"
 
 
@@ -104,8 +108,8 @@ def _crosses_connections(evidence: Evidence) -> Finding | None:
     (source, target), most = max(ways.items(), key=lambda item: (item[1], item[0]))
     return Finding(
         "crosses-connections",
-        f"{len(crossing):,} receipts repeat an id that came from the same queue before, but over another connection or "
-        f"receiver, so the domain key '{evidence.key}' can't see them: they are not among the {len(evidence.duplicates):,} "
+        f"Receipts that repeat an id of the same queue, but over another connection or receiver: {len(crossing):,}. The domain "
+        f"key '{evidence.key}' can't see them, so they are not among the {len(evidence.duplicates):,} "
         f"duplicates counted here (most often first over '{source}', then over '{target}': {most:,}). If these "
         "connections compete for one queue, share one domain: --domain destination.",
     )
@@ -121,8 +125,8 @@ def _id_reuse(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         "id-reuse",
-        f"{_share(reused, len(evidence.duplicates))} duplicates have another body digest than the receipt they repeat: "
-        "the sender uses an id for different messages, and dropping them would lose messages.",
+        f"Duplicates with another body digest than the receipt they repeat: {_share(reused, len(evidence.duplicates))}. "
+        "The sender uses one id for different messages, and dropping these would lose messages.",
     )
 
 
@@ -154,8 +158,8 @@ def _demanding_sources(evidence: Evidence) -> Finding | None:
     worst = evidence.sources[0]
     return Finding(
         "demanding-sources",
-        f"{far:,} of {len(needs):,} sources with duplicates need a window over {bound:,}, while the median one needs "
-        f"{median:,}; the worst is '{worst.source}' in '{worst.domain}' with {worst.window_need:,}. All sources get the same "
+        f"Sources with duplicates that need a window over {bound:,}: {far:,} of {len(needs):,}, while the median one needs "
+        f"{median:,}. The worst is '{worst.source}' in '{worst.domain}' with {worst.window_need:,}. All sources get the same "
         "window, so these set the price: look why they resend from so far back.",
     )
 
@@ -165,12 +169,13 @@ def _short_log(evidence: Evidence) -> Finding | None:
     span_us = int(times.max() - times.min())
     need_us = int(evidence.expiry_needs_us.max(initial=0))
     expiry_us = evidence.recommendation.setting.expiry_us
-    if span_us >= _JUDGEABLE * max(need_us, expiry_us) and span_us >= 3600 * _US:
+    if span_us >= _JUDGEABLE * max(need_us, expiry_us) and span_us >= _HOUR_US:
         return None
     return Finding(
         "short-log",
-        f"The log spans {_secs(span_us)}, and its longest repeat took {_secs(need_us)}. A repeat that takes longer than the "
-        "log can't be in it: replay days that hold an outage before trusting an expiry.",
+        f"The log spans only {_secs(span_us)}, and without a window its duplicates needed an expiry of up to "
+        f"{_secs(need_us)}. A repeat that takes longer than the log can't be in it: replay days that hold an outage before "
+        "trusting an expiry.",
     )
 
 
@@ -181,8 +186,8 @@ def _clock_backwards(evidence: Evidence) -> Finding | None:
     largest_us = max(domain.largest_step_back_us for domain in evidence.domains)
     return Finding(
         "clock-backwards",
-        f"Time ran backwards for {clamped:,} receipts, by up to {_secs(largest_us)}; each counts as received with the "
-        "latest one before it.",
+        f"Time ran backwards: receipts from before the latest one of their domain: {clamped:,}, by up to "
+        f"{_secs(largest_us)}. Each counts as received with that one.",
     )
 
 
@@ -206,7 +211,8 @@ def _without_ids(evidence: Evidence) -> Finding | None:
     if not unchecked:
         return None
     return Finding(
-        "unchecked", f"{_share(unchecked, total)} receipts have no uniqueMessageId; they are delivered without a check."
+        "unchecked",
+        f"Receipts without uniqueMessageId: {_share(unchecked, total)}. They are delivered without a check.",
     )
 
 

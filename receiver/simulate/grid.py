@@ -49,7 +49,8 @@ def _number(option: str, text: str) -> Decimal:
         value = Decimal("NaN")
     if not value.is_finite() or value < 0 or value > _LARGEST:
         raise SettingsError(
-            f"{option}: {text.strip()!r} is no number of at least 0", hint="such as 2000, 0,100,2000 or 100:20000:16"
+            f"{option}: {text.strip()!r} is no number from 0 to {_LARGEST:,}",
+            hint="such as 2000, 0,100,2000 or 100:20000:16",
         )
     return value
 

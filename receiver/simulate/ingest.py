@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from receiver.domains import Channel, DomainKey, destination_name
+from receiver.domains import Channel, DomainKey
 from receiver.errors import LogFormatError
 from receiver.simulate.interning import TextNumbers, hash_texts, text_buffers
 
@@ -238,9 +238,3 @@ def _check_columns(batches: LogBatches, key: DomainKey) -> None:
             f"has no column {lacking[0]}, which the domain key '{key.text}' needs",
             hint="--map COLUMN=FIELD reads it from another field; --domain name:TEXT takes the log as one domain",
         )
-
-
-def destination_numbers(receipts: Receipts) -> npt.NDArray[np.int32]:
-    """Per channel, a number for its destination."""
-    names = _Names()
-    return np.array([names.number(destination_name(channel.destination)) for channel in receipts.channels], np.int32)

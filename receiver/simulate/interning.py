@@ -159,6 +159,10 @@ class TextNumbers:
         )
         return numbers
 
+    def sizes_bytes(self, numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        """How long the texts of numbers are."""
+        return self._ends[numbers + 1] - self._ends[numbers]
+
     def texts(self, numbers: npt.NDArray[np.int32]) -> pa.Array:
         """The `string` array of numbers that were given out."""
         stored = pa.LargeStringArray.from_buffers(

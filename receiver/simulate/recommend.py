@@ -135,14 +135,17 @@ def _why(
     window, expiry_us = need
     secs = f"{expiry_us / 1_000_000:.6f}".rstrip("0").rstrip(".")
     if expiry_us == 0:
-        needed = f"a window of {window:,} and no expiry"
+        needed = f"W = {window:,} and no expiry"
     elif window == 0:
-        needed = f"an expiry of {secs} s and no window"
+        needed = f"E = {secs} s and no window"
     else:
-        needed = f"a window of {window:,} with an expiry of {secs} s"
-    allowed = "every duplicate" if settings.max_missed == 0 else f"all but {settings.max_missed:,} duplicates"
+        needed = f"W = {window:,} with E = {secs} s"
+    allowed = (
+        f"all {duplicates:,}" if settings.max_missed == 0 else f"all but {settings.max_missed:,} of {duplicates:,}"
+    )
+    least = ", an expiry to a second at least," if figures.expiry_us == _LEAST_EXPIRY_US else ""
     return (
-        f"To catch {allowed} of {duplicates:,}, this log needed {needed}; "
-        f"{settings.margin:g} times that, rounded up, misses {figures.missed:,} and remembers {figures.peak_ids:,} ids at "
-        f"the peak, the fewest of the {tried} such settings compared."
+        f"To catch {allowed} duplicates, this log needed {needed}. "
+        f"{settings.margin:g} times that, rounded up{least} misses {figures.missed:,} and remembers {figures.peak_ids:,} ids "
+        f"at the peak, the fewest of the {tried} such settings compared."
     )

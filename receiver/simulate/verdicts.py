@@ -32,6 +32,7 @@ SCHEMA = pa.schema(
 )
 _VERDICTS = [Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED]
 _BATCH_ROWS = 1 << 17
+_BATCH_BYTES = 1 << 25
 
 
 def verdicts_of(receipts: Receipts, window: int, expiry_us: int) -> npt.NDArray[np.int32]:
@@ -47,16 +48,28 @@ def verdicts_of(receipts: Receipts, window: int, expiry_us: int) -> npt.NDArray[
     return verdicts
 
 
+def _cuts(receipts: Receipts) -> Iterator[tuple[int, int]]:
+    """Stretches of rows, each bounded in number and, but for a single row, in the bytes of its ids."""
+    for start in range(0, len(receipts.id_number), _BATCH_ROWS):
+        ends = np.cumsum(receipts.ids.sizes_bytes(receipts.id_number[start : start + _BATCH_ROWS]))
+        at = 0
+        while at < len(ends):
+            room = _BATCH_BYTES + (ends[at - 1] if at else 0)
+            following = max(at + 1, int(np.searchsorted(ends, room, side="right")))
+            yield start + at, start + following
+            at = following
+
+
 def verdict_batches(receipts: Receipts, window: int, expiry_us: int) -> Iterator[pa.RecordBatch]:
     """Rows of `SCHEMA`, one per receipt, in the order of the log; ids as their exact text."""
     verdicts = verdicts_of(receipts, window, expiry_us)
     domains, sources = pa.array(receipts.domains, pa.string()), pa.array(receipts.sources, pa.string())
     names = pa.array([str(verdict) for verdict in _VERDICTS], pa.string())
-    for start in range(0, len(verdicts), _BATCH_ROWS):
-        rows = slice(start, start + _BATCH_ROWS)
+    for start, end in _cuts(receipts):
+        rows = slice(start, end)
         yield pa.record_batch(
             [
-                pa.array(np.arange(start, start + len(verdicts[rows]))),
+                pa.array(np.arange(start, end)),
                 pa.DictionaryArray.from_arrays(
                     pa.array(receipts.domain_of_channel[receipts.channel_number[rows]]), domains
                 ),

@@ -8,7 +8,7 @@ from small_logs import Batches, Receipt, batches, ingested, logs
 from receiver.domains import domain_key
 from receiver.errors import LogFormatError
 from receiver.logs import Batch, StatusLine
-from receiver.simulate.ingest import destination_numbers, ingest
+from receiver.simulate.ingest import ingest
 
 
 def rows_of(receipts):
@@ -55,7 +55,7 @@ def test_written_forms_of_one_destination_share_a_number():
     ]
     receipts = ingested(log, key="destination")
     assert receipts.domains == ["queue://orders", "topic://orders"]
-    assert destination_numbers(receipts).tolist() == [0, 0, 0, 1]
+    assert receipts.domain_of_channel.tolist() == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize(
