@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from receiver.settings import expiry_us_of
 from receiver.simulate.figures import Recommendation, SettingFigures
 from receiver.simulate.kernel import replay_grid
 
@@ -74,6 +75,16 @@ def _log_needs(domains: Sequence[Domain], needs: Sequence[Needs], max_missed: in
     return [(window, _expiry_need_us(matrix[:, k], max_missed)) for k, window in enumerate(windows)]
 
 
+def _with_margin(log_needs: list[tuple[int, int]], margin: float) -> dict[tuple[int, int], tuple[int, int]]:
+    """Settings worth recommending -> the log's needs that they came from."""
+    settings: dict[tuple[int, int], tuple[int, int]] = {}
+    for window, expiry_us in log_needs:
+        expiry = max(_LEAST_EXPIRY_US, _rounded_up(margin * expiry_us)) if expiry_us else 0
+        if window or expiry:
+            settings.setdefault((_rounded_up(margin * window), expiry), (window, expiry_us))
+    return settings
+
+
 def _replay(
     domains: Sequence[Domain], windows: list[int], expiries_us: list[int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[npt.NDArray[np.int64]]]:
@@ -91,22 +102,10 @@ def recommend(
 ) -> Choice:
     """The setting to take, by a log whose `domains` and `needs` these are."""
     duplicates = sum(len(need.row) for need in needs)
-    if duplicates == 0:
-        pairs = [
-            (
-                defaults.dup_detection_per_source_expiry_window_size,
-                round(defaults.dup_detection_expiry_time_secs * 1_000_000),
-            )
-        ]
-        log_needs: dict[tuple[int, int], tuple[int, int]] = {}
-    else:
-        log_needs = {}
-        for window, expiry_us in _log_needs(domains, needs, settings.max_missed):
-            margin_us = _rounded_up(settings.margin * expiry_us)
-            pair = _rounded_up(settings.margin * window), max(margin_us, _LEAST_EXPIRY_US) if margin_us else 0
-            if pair != (0, 0):
-                log_needs.setdefault(pair, (window, expiry_us))
-        pairs = sorted(log_needs) or [(1, 0)]
+    with_margin = _with_margin(_log_needs(domains, needs, settings.max_missed), settings.margin) if duplicates else {}
+    pairs = sorted(with_margin) or [
+        (defaults.dup_detection_per_source_expiry_window_size, expiry_us_of(defaults.dup_detection_expiry_time_secs))
+    ]
     windows, expiries_us = sorted({w for w, _ in pairs}), sorted({e for _, e in pairs})
     caught, peaks, needs_us = _replay(domains, windows, expiries_us)
     places = [(windows.index(w), expiries_us.index(e)) for w, e in pairs]
@@ -114,7 +113,7 @@ def recommend(
     figures = SettingFigures(
         windows[k], expiries_us[e], int(caught[k, e]), duplicates - int(caught[k, e]), int(peaks[k, e])
     )
-    why = _why(figures, log_needs.get((windows[k], expiries_us[e])), len(pairs), duplicates, settings)
+    why = _why(figures, with_margin.get((windows[k], expiries_us[e])), len(pairs), duplicates, settings)
     return Choice(
         Recommendation(
             setting=figures,

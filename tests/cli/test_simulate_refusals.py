@@ -242,14 +242,3 @@ def test_unreadable_rows_are_counted_where_that_is_asked_for(simulate, tmp_path)
     log = json.loads(ran.out)["log"]
     assert (log["receipts"], log["skipped"], log["duplicates"]) == (4, 3, 2)
     assert Path("v.csv").read_text().count("\n") == 5
-
-
-def test_a_log_is_never_overwritten_by_what_it_is_asked_for(refused, tmp_path):
-    log = tmp_path / "log.csv"
-    log.write_text("received_at,unique_message_id\n1,a\n")
-    one_setting = ["--domain", "name:x", "--window", "1", "--expiry", "1"]
-    assert "is a log to read" in refused(str(log), *one_setting, "--verdicts", str(log))
-    both = str(tmp_path / "both.csv")
-    assert "same file" in refused(str(log), *one_setting, "--verdicts", both, "--report", both)
-    assert log.read_text() == "received_at,unique_message_id\n1,a\n"
-    assert not Path(both).exists()
