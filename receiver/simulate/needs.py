@@ -105,7 +105,6 @@ def needs_of(rows: DomainRows) -> Needs:
     """What each duplicate of a domain needed."""
     duplicates = np.flatnonzero(rows.earlier != _NOTHING).astype(np.int32)
     windows = np.zeros(len(duplicates), np.int64)
-    several_ids = int(rows.several.max(initial=_NOTHING)) + 1
     _window_needs(
         rows.earlier,
         rows.replaced,
@@ -113,7 +112,7 @@ def needs_of(rows: DomainRows) -> Needs:
         rows.source,
         rows.place,
         rows.slab_start.copy(),
-        several_ids,
+        rows.several_ids,
         windows,
     )
     # With W = 0 every receipt enters the time queue at once, so the clock is the receipt before.
