@@ -6,13 +6,29 @@
 | `LogFormatError` | a log of receipts | mend the row that is named, or `--on-error skip` |
 | `OutputError` | the place a result should go | another path, more space, other permissions |
 | `MissingExtraError` | the installation | install the extra that is named |
+| `StoreError` | the database, or the way to it | as the hint says; a batch that raised it may be sent again |
+| `StoreBusyError` | whoever holds the domain's lock | try again, or wait longer |
+| `StoreCorruptError` | a damaged database, or one whose rows contradict each other | restore a copy |
+| `StoreVersionError` | a database made by a newer version of this package | upgrade the package |
+| `ClosedError` | the caller | use the receiver before it is closed, in the process that opened it |
 
 The root is never raised itself: every error has a culprit.
 """
 
 from __future__ import annotations
 
-__all__ = ["LogFormatError", "MissingExtraError", "OutputError", "ReceiverError", "SettingsError"]
+__all__ = [
+    "ClosedError",
+    "LogFormatError",
+    "MissingExtraError",
+    "OutputError",
+    "ReceiverError",
+    "SettingsError",
+    "StoreBusyError",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreVersionError",
+]
 
 
 class ReceiverError(Exception):
@@ -62,3 +78,27 @@ class MissingExtraError(ReceiverError):
             hint=f"pip install 'reliable-receiver[{extra}]'",
         )
         self.extra = extra
+
+
+class StoreError(ReceiverError):
+    """The database can't do what was asked of it, or can't be reached.
+
+    Raised by a batch, it means: not proven to be committed. Don't acknowledge its messages; when they come again, what
+    had been committed after all is judged a duplicate.
+    """
+
+
+class StoreBusyError(StoreError):
+    """Others hold the lock, or the caller's transaction began before their last commit; nothing was recorded."""
+
+
+class StoreCorruptError(StoreError):
+    """The database is damaged, or is no database."""
+
+
+class StoreVersionError(StoreError):
+    """The database's tables were made by a newer version of this package."""
+
+
+class ClosedError(ReceiverError):
+    """A receiver was used after it was closed, or in another process than the one that opened it."""

@@ -10,9 +10,11 @@ from typing import Any
 
 from receiver.errors import SettingsError
 
-__all__ = ["ReceiverSettings", "SimulateSettings", "expiry_us_of"]
+__all__ = ["ReceiverSettings", "SimulateSettings", "StoreSettings", "expiry_us_of"]
 
 _LARGEST_MARGIN = 1000
+_LONGEST_WAIT_SECS = 86_400
+_SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 _HERE = Path(__file__).resolve().parent
 _MOST = 10**12
 """Of any setting: far beyond use, and an expiry of so many seconds still fits 64 bits in microseconds."""
@@ -79,6 +81,23 @@ class ReceiverSettings:
         if window == 0 and expiry_us == 0:
             raise SettingsError(
                 "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """How a store is used: by one process, not by the domain, so that processes may differ."""
+
+    lock_timeout_secs: float = field(default_factory=lambda: _default("store", "lock_timeout_secs"))
+    sqlite_synchronous: str = field(default_factory=lambda: _default("store", "sqlite_synchronous"))
+
+    def __post_init__(self) -> None:
+        _checked("lock_timeout_secs", self.lock_timeout_secs, least=0)
+        if self.lock_timeout_secs > _LONGEST_WAIT_SECS:
+            raise SettingsError(f"lock_timeout_secs must be at most {_LONGEST_WAIT_SECS:,}")
+        if self.sqlite_synchronous not in _SYNCHRONOUS:
+            raise SettingsError(
+                f"sqlite_synchronous must be one of {', '.join(_SYNCHRONOUS)}, not {self.sqlite_synchronous!r:.80}"
             )
 
 

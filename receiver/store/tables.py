@@ -1,0 +1,108 @@
+"""The tables, as this version of the package declares them; `migrations/` makes them, and a test holds both equal.
+
+Ids and names are bytes: UTF-8 in which a lone surrogate stands as it is. For PostgreSQL's text has no U+0000 and
+neither's has lone surrogates, yet two ids must never become one.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Identity,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+__all__ = [
+    "METADATA",
+    "REVISION",
+    "VERSION_TABLE",
+    "domains",
+    "joined",
+    "receipts",
+    "text_of",
+    "to_bytes",
+]
+
+REVISION = "0001"
+"""The newest migration: the version of the tables below."""
+VERSION_TABLE = "receiver_alembic_version"
+
+METADATA = MetaData()
+
+domains = Table(
+    "receiver_domain",
+    METADATA,
+    # SQLite's own key, an alias of the rowid, needs the type INTEGER.
+    Column("domain_id", Integer, Identity(), primary_key=True),
+    # Told apart from a domain of the same number in another database, or in this one before it was made anew.
+    Column("incarnation", BigInteger, nullable=False),
+    Column("domain_key", String(16), nullable=False),
+    Column("domain_name", LargeBinary, nullable=False),
+    Column("window_size", BigInteger, nullable=False),
+    Column("expiry_us", BigInteger, nullable=False),
+    # Raised by each change of the two above.
+    Column("generation", BigInteger, nullable=False),
+    # The last serial number of a receipt, and the receiver (by a number it draws when opened) that recorded it.
+    Column("last_seq", BigInteger, nullable=False),
+    Column("last_writer", BigInteger, nullable=False),
+    # Two clocks that the surviving receipts don't tell: the latest receipt's time, and the newest that the time queue
+    # has held, null before there was any.
+    Column("latest_us", BigInteger, nullable=False),
+    Column("time_queue_newest_us", BigInteger),
+    # Counted since the domain was made, over all receivers.
+    Column("receipts", BigInteger, nullable=False),
+    Column("unchecked", BigInteger, nullable=False),
+    Column("duplicates", BigInteger, nullable=False),
+    Column("reused_ids", BigInteger, nullable=False),
+    Column("redelivered", BigInteger, nullable=False),
+    Column("clock_clamped", BigInteger, nullable=False),
+    Column("max_delivery_us", BigInteger, nullable=False),
+    UniqueConstraint("domain_key", "domain_name", name="receiver_domain_name_key"),
+    # Every batch updates a row here: with room on its page, PostgreSQL keeps that update out of the index.
+    postgresql_with={"fillfactor": 10},
+)
+
+receipts = Table(
+    "receiver_receipt",
+    METADATA,
+    # Wide columns first: PostgreSQL pads a narrow one before a wide one.
+    Column("seq", BigInteger, nullable=False),
+    Column("received_at_us", BigInteger, nullable=False),
+    # When the id first came, null if with this receipt.
+    Column("first_received_at_us", BigInteger),
+    Column("domain_id", Integer, nullable=False),
+    Column("message_source_id", LargeBinary),
+    Column("unique_message_id", LargeBinary, nullable=False),
+    # The different digests that came with the id, as a JSON list; null if none did.
+    Column("body_digests", Text),
+    PrimaryKeyConstraint("domain_id", "seq", name="receiver_receipt_pkey"),
+    sqlite_with_rowid=False,
+    # Rows come and go all the time, at opposite ends.
+    postgresql_with={"autovacuum_vacuum_scale_factor": 0.05, "autovacuum_vacuum_insert_scale_factor": 0.05},
+)
+
+joined = Table(
+    "receiver_joined",
+    METADATA,
+    # The last batch that a receiver recorded in its caller's transaction, in that same transaction: so whether it was
+    # committed can be read rather than guessed.
+    Column("domain_id", Integer, primary_key=True, autoincrement=False),
+    Column("writer", BigInteger, primary_key=True, autoincrement=False),
+    Column("last_seq", BigInteger, nullable=False),
+)
+
+
+def to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def text_of(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogatepass")
