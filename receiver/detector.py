@@ -25,6 +25,9 @@ itself need not exist: `_young` has the ids of the receipts that aren't too old 
 ages out of there is forgotten, now or, if a source's queue still holds it, when it spills. A spilled stamp hence seldom
 needs its id; `_names` has the id of each entry that does.
 
+A detector can be made again from the entries that matter, in order of receipt, and the time queue's newest time
+(`replay`). Each entry that stops to matter is named in `forgotten`, so that whoever keeps entries can drop it.
+
 What a newer receipt of the same id replaces can't be taken out of the middle of a deque at once. A source's queue lists
 such stamps in `replaced`; for `_young`, `_renewed` counts the places of an id before its last one. Both deques are
 swept when more than half is such chaff. So memory is bounded by what is remembered.
@@ -35,11 +38,12 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from receiver.errors import SettingsError
 from receiver.message import Decision, Receipt, Tier, Verdict
 
-__all__ = ["TwoTierDetector"]
+__all__ = ["Entry", "TwoTierDetector", "serial_of"]
 
 _SOURCE_BITS = 32
 _TIME_SHIFT = 72  # leaves 40 bits for the serial number: 10^12 receipts
@@ -47,9 +51,23 @@ _NEXT_SERIAL = 1 << _SOURCE_BITS
 _SOURCE_MASK = _NEXT_SERIAL - 1
 _LONGEST_SECS = 10**12
 _END_OF_TIME = 1 << 64 + _TIME_SHIFT  # above every stamp
+_SERIAL_MASK = (1 << _TIME_SHIFT - _SOURCE_BITS) - 1
 
 _NEW = Decision(Verdict.NEW)
 _UNCHECKED = Decision(Verdict.UNCHECKED)
+
+
+class Entry(NamedTuple):
+    """A receipt as it was recorded. Serial numbers count those of a domain, from 1."""
+
+    serial: int
+    unique_message_id: str
+    message_source_id: str | None
+    received_at_us: int
+
+
+def serial_of(stamp: int) -> int:
+    return stamp >> _SOURCE_BITS & _SERIAL_MASK
 
 
 class _SourceQueue:
@@ -95,7 +113,6 @@ class TwoTierDetector:
         "_clock",
         "_elsewhere",
         "_expiry_us",
-        "_latest_us",
         "_names",
         "_newest",
         "_queues",
@@ -107,6 +124,8 @@ class TwoTierDetector:
         "_window",
         "_young",
         "clock_clamped",
+        "forgotten",
+        "latest_us",
         "peak_ids",
     )
 
@@ -129,7 +148,6 @@ class TwoTierDetector:
         self._young: deque[str] = deque()
         self._renewed: dict[str, int] = {}
         self._serial = 0
-        self._latest_us = 0
         # The time queue's newest entry, and the stamp below which an entry is too old by it. As serial numbers grow with
         # time, an entry is more than E older than another exactly if its stamp is lower by more than E + 1 us.
         self._clock = -1
@@ -137,6 +155,10 @@ class TwoTierDetector:
         self._too_old = self._clock - self._reach
         if self._expiry_us == 0:  # whatever leaves its source's queue is too old
             self._clock = self._too_old = _END_OF_TIME
+        self.forgotten: deque[int] = deque(maxlen=0)
+        """Takes the stamp of each entry that can't matter any more; put a deque without bound here to have them."""
+        self.latest_us = 0
+        """The latest receipt's time."""
         self.clock_clamped = 0
         """Receipts that came with a time before the latest one's (rule 2)."""
         self.peak_ids = 0
@@ -146,6 +168,43 @@ class TwoTierDetector:
     def remembered_ids(self) -> int:
         """Distinct ids remembered now."""
         return len(self._newest)
+
+    @property
+    def serial(self) -> int:
+        """The serial number of the latest entry, 0 before there was any."""
+        return self._serial >> _SOURCE_BITS
+
+    @property
+    def time_queue_newest_us(self) -> int | None:
+        """The newest time received that the time queue has ever held (rule 6)."""
+        return None if self._clock in {-1, _END_OF_TIME} else self._clock >> _TIME_SHIFT
+
+    def __contains__(self, unique_message_id: str) -> bool:
+        """Whether the id is remembered now."""
+        return unique_message_id in self._newest
+
+    def entries(self) -> list[int]:
+        """The serial numbers of what is remembered, oldest receipt first: all entries of sources' queues; of the time
+        queue those that are their id's newest anywhere, as no other can matter."""
+        stamps = [stamp for stamp in self._newest.values() if stamp >= self._too_old or self._is_held(stamp)]
+        stamps += [stamp for others in self._elsewhere.values() for stamp in others.values()]
+        return sorted(map(serial_of, stamps))
+
+    def replay(self, entries: Iterable[Entry], time_queue_newest_us: int | None) -> None:
+        """Follow a detector of the same domain and settings: record its entries from after the latest one here.
+
+        Entries that it has forgotten since may be missing or not; `time_queue_newest_us` is its own. What is remembered
+        then is the same, and so are all verdicts to come.
+        """
+        receive = self.receive
+        for serial, id_, source, received_at_us in entries:
+            self._serial = serial - 1 << _SOURCE_BITS
+            receive(id_, source, received_at_us=received_at_us)
+        if time_queue_newest_us is not None and self._expiry_us:
+            # The last stamp of that time: who set the clock may be forgotten, and its serial number changes nothing.
+            clock = (time_queue_newest_us + 1 << _TIME_SHIFT) - 1
+            if clock > self._clock:
+                self._move_clock(clock)
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:
         """Decide on receipts in order, as `receive` does one by one.
@@ -177,10 +236,10 @@ class TwoTierDetector:
         except (KeyError, TypeError):
             queue = self._queue_of_new_source(message_source_id, received_at_us)
 
-        if received_at_us < self._latest_us:
-            received_at_us = self._latest_us
+        if received_at_us < self.latest_us:
+            received_at_us = self.latest_us
             self.clock_clamped += 1
-        self._latest_us = received_at_us
+        self.latest_us = received_at_us
         newest = self._newest
         previous = newest.get(id_)
         decision = _NEW if previous is None else self._repeat(id_, previous, queue)
@@ -219,9 +278,11 @@ class TwoTierDetector:
         owner_holds = owner.holds(previous)
         elsewhere = self._elsewhere.get(id_, {})
         decision = self._duplicate(previous, [(owner, previous)] if owner_holds else [], elsewhere)
-        if owner_holds and owner is queue:
+        if not owner_holds:
+            self.forgotten.append(previous)
+        elif owner is queue:
             self._replace(queue, previous)
-        elif owner_holds:
+        else:
             self._elsewhere.setdefault(id_, {})[owner.number] = previous
             self._names[previous] = id_
         if queue.number in elsewhere:
@@ -245,7 +306,8 @@ class TwoTierDetector:
         return Decision(
             Verdict.DUPLICATE,
             Tier.SOURCE if held else Tier.TIME,
-            age_us=self._latest_us - previous_us,
+            distance=self.serial + 1 - serial_of(previous),
+            age_us=self.latest_us - previous_us,
             window_left=max((self._window - 1 - queue.newer_ids(stamp) for queue, stamp in held), default=0),
             expiry_left_us=max(0, self._expiry_us - max(0, (self._clock >> _TIME_SHIFT) - previous_us)),
         )
@@ -261,6 +323,7 @@ class TwoTierDetector:
         """Rule 4a: let an older entry of an id leave."""
         queue.replace(stamp)
         self._names.pop(stamp, None)
+        self.forgotten.append(stamp)
         if stamp > self._clock:
             self._move_clock(stamp)
 
@@ -279,6 +342,7 @@ class TwoTierDetector:
                 id_ = self._names.pop(stamp)
                 if self._newest[id_] != stamp:
                     self._take_elsewhere(id_, queue)
+                    self.forgotten.append(stamp)
                 self._forget_if_old(id_)
 
     def _move_clock(self, stamp: int) -> None:
@@ -297,6 +361,7 @@ class TwoTierDetector:
                     self._names[aged] = id_
                 elif id_ not in self._elsewhere:
                     del newest[id_]
+                    self.forgotten.append(aged)
             else:
                 self._is_renewed(id_)
             young.popleft()
@@ -304,7 +369,10 @@ class TwoTierDetector:
     def _forget_if_old(self, id_: str) -> None:
         """Forget an id whose newest receipt is too old for the time queue, unless a source's queue holds it."""
         newest = self._newest[id_]
-        if newest < self._too_old and not (
-            id_ in self._elsewhere or self._queues_by_number[newest & _SOURCE_MASK].holds(newest)
-        ):
+        if newest < self._too_old and id_ not in self._elsewhere and not self._is_held(newest):
             del self._newest[id_]
+            self.forgotten.append(newest)
+
+    def _is_held(self, newest: int) -> bool:
+        """Whether the newest entry of an id is in its source's queue."""
+        return self._queues_by_number[newest & _SOURCE_MASK].holds(newest)

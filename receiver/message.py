@@ -59,8 +59,14 @@ class Decision:
     """W - 1 - (newer distinct ids of the source that holds the id); 0 in the time tier."""
     expiry_left_us: int | None = None
     """E - (age of the id against the time queue's newest entry), not below 0; 0 when E is 0."""
+    distance: int | None = None
+    """Receipts that the domain recorded since the newest earlier one of the id, this one counted: 1 for the next."""
+    body_differs: bool | None = None
+    """Whether the body's digest is another than each that came with the id before; None where it can't be told."""
+    delivered_anyway: bool = False
+    """A duplicate that a durable receiver lets pass: it only observes, or the id came with another body."""
 
     @property
     def deliver(self) -> bool:
-        """Whether the message goes on to the application: all but duplicates do."""
-        return self.verdict is not Verdict.DUPLICATE
+        """Whether the message goes on to the application: all but duplicates do, and those that pass anyway."""
+        return self.verdict is not Verdict.DUPLICATE or self.delivered_anyway

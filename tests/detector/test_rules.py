@@ -145,7 +145,7 @@ def test_headroom_in_the_source_tier():
     detector = TwoTierDetector(window=5, expiry_secs=10)
     verdicts(detector, "a@0", "b@1", "c@2", "b@4")
     assert detector.receive("a", received_at_us=7_000_000) == Decision(
-        DUPLICATE, Tier.SOURCE, age_us=7_000_000, window_left=2, expiry_left_us=9_000_000
+        DUPLICATE, Tier.SOURCE, age_us=7_000_000, window_left=2, expiry_left_us=9_000_000, distance=4
     )
 
 
@@ -153,7 +153,7 @@ def test_headroom_in_the_time_tier():
     detector = TwoTierDetector(window=0, expiry_secs=10)
     verdicts(detector, "a@0", "b@4")
     assert detector.receive("a", received_at_us=9_000_000) == Decision(
-        DUPLICATE, Tier.TIME, age_us=9_000_000, window_left=0, expiry_left_us=6_000_000
+        DUPLICATE, Tier.TIME, age_us=9_000_000, window_left=0, expiry_left_us=6_000_000, distance=2
     )
 
 

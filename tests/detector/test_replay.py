@@ -1,0 +1,104 @@
+"""A detector made again from the entries that survive, or that follows another's, is that other detector."""
+
+from collections import deque
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from receiver import TwoTierDetector
+from receiver.detector import Entry, serial_of
+from receiver.message import Verdict
+from tests.detector.test_lockstep import STEPS, WINDOWS_AND_EXPIRIES, receipts_of
+from tests.model import Model
+
+LAGS = st.lists(st.sampled_from([0, 0, 1, 3, 1000]), min_size=1, max_size=8)
+
+
+class Log:
+    """A running detector, the rows that its keeper hasn't deleted yet, and the model beside them."""
+
+    def __init__(self, window, expiry_us):
+        self.settings = (window, expiry_us / 1_000_000)
+        self.detector = TwoTierDetector(*self.settings)
+        self.detector.forgotten = deque()
+        self.model = Model(window, expiry_us)
+        self.rows = {}
+
+    def receive(self, id_, source, received_at_us):
+        decision = self.detector.receive(id_, source, received_at_us=received_at_us)
+        assert decision.verdict == self.model.receive(id_, source, received_at_us)
+        if decision.verdict is not Verdict.UNCHECKED:
+            serial = self.detector.serial
+            self.rows[serial] = Entry(serial, id_, source, self.detector.latest_us)
+
+    def trim(self, lag):
+        """Delete what is forgotten but for the last `lag` of it."""
+        while len(self.detector.forgotten) > lag:
+            del self.rows[serial_of(self.detector.forgotten.popleft())]
+
+    def rebuilt(self):
+        again = TwoTierDetector(*self.settings)
+        again.replay(self.rows.values(), self.detector.time_queue_newest_us)
+        return again
+
+
+def same(one, other):
+    assert one.entries() == other.entries()
+    assert one.remembered_ids == other.remembered_ids
+    assert one.time_queue_newest_us == other.time_queue_newest_us
+    assert (one.serial, one.latest_us) == (other.serial, other.latest_us)
+
+
+@given(WINDOWS_AND_EXPIRIES, STEPS, LAGS)
+def test_rebuilding_from_what_survives_is_never_having_stopped(chosen, steps, lags):
+    log = Log(*chosen)
+    for number, (id_, source, received_at_us, *_) in enumerate(receipts_of(steps, 0)):
+        log.receive(id_, source, received_at_us)
+        log.trim(lags[number % len(lags)])
+        again = log.rebuilt()
+        same(again, log.detector)
+        again.forgotten = log.detector.forgotten
+        log.detector = again  # it goes on in the other's place
+
+
+@given(WINDOWS_AND_EXPIRIES, STEPS, LAGS, st.integers(1, 40))
+def test_following_now_and_then_is_having_seen_it_all(chosen, steps, lags, every):
+    log = Log(*chosen)
+    follower = TwoTierDetector(*log.settings)
+    for number, (id_, source, received_at_us, *_) in enumerate(receipts_of(steps, 0)):
+        log.receive(id_, source, received_at_us)
+        log.trim(lags[number % len(lags)])
+        if number % every == 0:
+            missed = [row for row in log.rows.values() if row.serial > follower.serial]
+            follower.replay(missed, log.detector.time_queue_newest_us)
+            same(follower, log.detector)
+
+
+@given(WINDOWS_AND_EXPIRIES, STEPS)
+def test_entries_are_what_can_matter(chosen, steps):
+    log = Log(*chosen)
+    for id_, source, received_at_us, *_ in receipts_of(steps, 0):
+        log.receive(id_, source, received_at_us)
+        queued = [entry for queue in log.model.queues.values() for entry in queue]
+        newest = {}
+        for entry in sorted(queued + log.model.time_queue, key=lambda entry: entry.received_at_us):
+            newest[entry.id] = entry.received_at_us
+        in_time = {(e.id, e.received_at_us) for e in log.model.time_queue if newest[e.id] == e.received_at_us}
+        expected = {(e.id, e.received_at_us) for e in queued} | in_time
+        rows = [log.rows[serial] for serial in log.detector.entries()]
+        assert {(row.unique_message_id, row.received_at_us) for row in rows} == expected
+        assert rows == sorted(rows)
+
+
+@given(WINDOWS_AND_EXPIRIES, STEPS)
+def test_whatever_leaves_is_named_forgotten_once(chosen, steps):
+    log = Log(*chosen)
+    for id_, source, received_at_us, *_ in receipts_of(steps, 0):
+        log.receive(id_, source, received_at_us)
+    gone = [serial_of(stamp) for stamp in log.detector.forgotten]
+    assert len(set(gone)) == len(gone)
+    log.trim(0)
+    kept = set(log.rows)
+    # An id's newest entry that is too old stays named only with the id, which an older entry elsewhere may still hold.
+    assert set(log.detector.entries()) <= kept
+    assert len(kept) <= len(log.detector.entries()) + log.detector.remembered_ids
