@@ -1,0 +1,60 @@
+"""Alembic, run on the migrations of the package; loaded only where a store isn't of the current version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+from receiver.errors import SettingsError, StoreVersionError
+
+__all__ = ["check_known", "run", "target"]
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def check_known(version: str, address: str) -> None:
+    if version not in _versions():
+        raise StoreVersionError(
+            f"{address}: its tables are of version {version}, which this version of the package doesn't know",
+            hint="pip install --upgrade reliable-receiver",
+        )
+
+
+def target(revision: str) -> str | None:
+    """The version that a name stands for: `head` for the newest, `base`, None, for no store at all."""
+    versions = _versions()
+    names = {"base": None, **{version: version for version in versions}, "head": versions[-1]}
+    if revision not in names:
+        raise SettingsError(f"there is no version {revision!r:.80}", hint=f"there are {', '.join(names)}")
+    return names[revision]
+
+
+def run(connection: Connection, before: str | None, after: str | None, address: str) -> None:
+    """Migrate within the transaction that the connection is in."""
+    if before is not None:
+        check_known(before, address)
+    config = _config()
+    config.attributes["connection"] = connection
+    order = [None, *_versions()]
+    if order.index(after) < order.index(before):
+        command.downgrade(config, after or "base")
+    else:
+        command.upgrade(config, after or "base")
+
+
+def _versions() -> list[str]:
+    """Oldest first."""
+    return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()][::-1]
+
+
+def _config() -> Config:
+    packaged = _PACKAGE / "migrations"
+    # In a checkout the folder stands at the top of the repository, in an installed wheel inside the package.
+    folder = packaged if packaged.exists() else _PACKAGE.parent / "migrations"
+    config = Config()
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    return config

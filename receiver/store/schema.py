@@ -1,0 +1,170 @@
+"""Whose tables are in a database, and of which version: looked at first, made or migrated if need be.
+
+Nothing is changed before the look has shown that it is ours to change.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import URL, Connection, Dialect, Engine, inspect, text
+from sqlalchemy.engine.reflection import ObjectKind
+from sqlalchemy.types import NullType, TypeEngine
+
+from receiver.errors import StoreError, StoreVersionError
+from receiver.settings import StoreSettings
+from receiver.store.engine import connected, is_sqlite, read_only
+from receiver.store.failures import shown, translated
+from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
+
+__all__ = ["Migrated", "examined", "migrate", "open_store_engine", "sole_migrator"]
+
+_LOCK_KEY = int.from_bytes(b"receiver", "big")
+_OTHER_PLACE = "use another database or, on PostgreSQL, another schema"
+_migrating = threading.Lock()
+"""Alembic keeps the migration under way in variables of its modules, so one thread at a time."""
+
+
+class Migrated(NamedTuple):
+    """The versions before and after; None where there is no store."""
+
+    before: str | None
+    after: str | None
+
+
+def open_store_engine(url: URL, settings: StoreSettings) -> Engine:
+    """An engine on an up-to-date store, which is made or upgraded first if need be.
+
+    Raises StoreError, before anything is changed, where the database is out of reach or damaged or its tables aren't
+    ours, and StoreVersionError where a newer version of the package made them.
+    """
+    if _looked_up(url) != REVISION:
+        _migrate(url, settings, "head")
+    return connected(url, settings)
+
+
+def examined(url: URL) -> Engine:
+    """An engine that only reads, on a store that is there and up to date; StoreError otherwise."""
+    version = _looked_up(url)
+    if version is None:
+        raise StoreError(f"{shown(url)}: there is no store", hint="a receiver makes it when it opens")
+    if version != REVISION:
+        from receiver.store.migration import check_known
+
+        check_known(version, shown(url))
+        raise StoreVersionError(
+            f"{shown(url)}: its tables are of version {version}, older than {REVISION}",
+            hint="receiver migrate upgrades",
+        )
+    return read_only(url)
+
+
+def migrate(url: URL, revision: str = "head") -> Migrated:
+    """Bring a store to a version, making it if need be; `base` removes it.
+
+    Raises SettingsError for a version that there isn't, and whatever `open_store_engine` raises.
+    """
+    from receiver.store.migration import target
+
+    before = _looked_up(url)
+    if before == target(revision):
+        return Migrated(before, before)
+    return _migrate(url, StoreSettings(), revision)
+
+
+@contextmanager
+def sole_migrator(url: URL, settings: StoreSettings) -> Iterator[Connection]:
+    """A connection in a transaction that others who want to migrate wait for; it is committed in the end."""
+    _looked_up(url)  # what isn't ours isn't even switched to a write-ahead log
+    with translated(url), _migrating, connected(url, settings).begin() as connection:
+        if not is_sqlite(url):
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+        yield connection
+
+
+def _migrate(url: URL, settings: StoreSettings, revision: str) -> Migrated:
+    from receiver.store.migration import run, target
+
+    after = target(revision)
+    with sole_migrator(url, settings) as connection:
+        # Once more, for others may have migrated it before the lock was ours.
+        before = _version(connection, shown(url))
+        run(connection, before, after, shown(url))
+        _version(connection, shown(url))
+    return Migrated(before, after)
+
+
+def _looked_up(url: URL) -> str | None:
+    if is_sqlite(url) and not _is_file(Path(url.database or ""), shown(url)):
+        return None
+    with translated(url), read_only(url).connect() as connection:
+        return _version(connection, shown(url))
+
+
+def _is_file(file: Path, address: str) -> bool:
+    try:
+        if not file.parent.is_dir():
+            raise StoreError(f"{address}: there is no folder {file.parent}", hint="make it first")
+        if file.exists() and not file.is_file():
+            raise StoreError(f"{address}: this is no file", hint="name the file itself")
+        return file.exists()
+    except OSError as error:
+        raise StoreError(f"{address}: can't be looked at: {error.strerror}") from error
+
+
+def _version(connection: Connection, address: str) -> str | None:
+    """The version of the store there, None if there is none; StoreError if tables of these names aren't ours."""
+    names = [*METADATA.tables, VERSION_TABLE]
+    found = {
+        name: {column["name"]: _spelled(column["type"], connection.dialect) for column in columns}
+        for (_, name), columns in inspect(connection).get_multi_columns(filter_names=names, kind=ObjectKind.ANY).items()
+    }
+    stamp = found.pop(VERSION_TABLE, None)
+    if stamp is not None and set(stamp) != {"version_num"}:
+        raise StoreError(f"{address}: {VERSION_TABLE} there has other columns than version_num", hint=_OTHER_PLACE)
+    versions = [] if stamp is None else connection.scalars(text(f"SELECT version_num FROM {VERSION_TABLE}")).all()  # noqa: S608
+    if len(versions) == 1 and versions[0] != REVISION:
+        return str(versions[0])
+    _check_tables(found, connection.dialect, address, complete=bool(versions))
+    if len(versions) > 1 or (found and not versions):
+        raise StoreError(
+            f"{address}: {VERSION_TABLE} should hold one version beside {', '.join(found)}, not {len(versions)}",
+            hint="restore a copy, or use another database",
+        )
+    return REVISION if versions else None
+
+
+def _check_tables(found: dict[str, dict[str, str]], dialect: Dialect, address: str, *, complete: bool) -> None:
+    for table in METADATA.tables.values():
+        if table.name not in found:
+            if complete:
+                raise StoreError(f"{address}: the table {table.name} is gone", hint="restore a copy")
+            continue
+        wanted = {column.name: _spelled(column.type, dialect) for column in table.columns}
+        differing = _differences(found[table.name], wanted)
+        if differing:
+            raise StoreError(
+                f"{address}: the table {table.name} is another's: it {'; '.join(differing)}", hint=_OTHER_PLACE
+            )
+
+
+def _differences(found: dict[str, str], wanted: dict[str, str]) -> list[str]:
+    lacking = [name for name in wanted if name not in found]
+    extra = [name for name in found if name not in wanted]
+    return [
+        *([f"lacks {', '.join(lacking)}"] if lacking else []),
+        *([f"has {', '.join(extra)}"] if extra else []),
+        *(
+            f"has {name} of type {found[name]}, not {kind}"
+            for name, kind in wanted.items()
+            if name in found and found[name] != kind
+        ),
+    ]
+
+
+def _spelled(kind: TypeEngine[object], dialect: Dialect) -> str:
+    return "unknown" if isinstance(kind, NullType) else kind.compile(dialect)
