@@ -10,6 +10,8 @@ import typer
 
 from receiver.cli.generate import EPILOG as GENERATE_EPILOG
 from receiver.cli.generate import generate
+from receiver.cli.migrate import EPILOG as MIGRATE_EPILOG
+from receiver.cli.migrate import migrate
 from receiver.cli.simulate import EPILOG as SIMULATE_EPILOG
 from receiver.cli.simulate import simulate
 from receiver.errors import MissingExtraError, OutputError, ReceiverError, SettingsError
@@ -40,6 +42,7 @@ app = typer.Typer(
 )
 app.command(epilog=SIMULATE_EPILOG)(simulate)
 app.command(epilog=GENERATE_EPILOG)(generate)
+app.command(epilog=MIGRATE_EPILOG)(migrate)
 
 
 def run() -> int:

@@ -44,6 +44,7 @@ _REFUSED = _Cause("the server refuses the user", "check user and password, and p
 _NO_SUCH_DATABASE = _Cause("there is no such database", "create it first: CREATE DATABASE")
 _FEW_CONNECTIONS = _Cause("the server has no connection left", "close others, or raise its max_connections")
 _UNREACHABLE = _Cause("the server can't be reached", "check host and port, and that it runs")
+_NOT_READY = _Cause("the server isn't ready", "try again when it is")
 _LOST = _Cause("the connection is lost", "try again when the server is back")
 _CANCELLED = _Cause("the server cancelled the statement", "raise its statement_timeout for this user")
 _UNKNOWN = _Cause("the database failed", None)
@@ -80,6 +81,7 @@ _OF_POSTGRES = {
     "55P03": _BUSY,
     "57014": _CANCELLED,
     "57P": _LOST,
+    "57P03": _NOT_READY,
     "58": _INPUT_OUTPUT,
     "XX001": _CORRUPT,
     "XX002": _CORRUPT,
@@ -90,14 +92,17 @@ _IN_WORDS = {
     "authentication failed": _REFUSED,
     "no password supplied": _REFUSED,
     "no pg_hba.conf entry": _REFUSED,
-    'role "': _REFUSED,
-    'database "': _NO_SUCH_DATABASE,
     "too many": _FEW_CONNECTIONS,
     "connection slots": _FEW_CONNECTIONS,
-    "database system is": _LOST,
+    "permission denied": _FORBIDDEN,
+    'role "': _REFUSED,
+    'database "': _NO_SUCH_DATABASE,
+    "database system is": _NOT_READY,
     "connection failed": _UNREACHABLE,
     "failed to resolve": _UNREACHABLE,
     "timeout": _UNREACHABLE,
+    "consuming input failed": _LOST,
+    "flushing failed": _LOST,
     "connection": _LOST,
 }
 """What fails while connecting, or for want of a connection, has no SQLSTATE: the first of these in its text."""

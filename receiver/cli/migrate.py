@@ -1,0 +1,50 @@
+"""`receiver migrate`: a store's tables, made or brought to another version."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from receiver.report.words import tamed
+
+__all__ = ["EPILOG", "migrate"]
+
+_LONGEST_ADDRESS = 2000
+
+EPILOG = """Examples:
+
+receiver migrate sqlite:///receiver.db
+
+receiver migrate postgresql://bridge:secret@db.example.com/orders
+
+receiver migrate sqlite:///receiver.db --revision base
+"""
+
+
+def migrate(
+    url: Annotated[str, typer.Argument(help="The store: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.")],
+    revision: Annotated[
+        str,
+        typer.Option(help="The version to go to: head, the newest, or a number; base drops the tables with all they hold."),
+    ] = "head",
+) -> None:
+    """Make a store's tables or upgrade them, as every receiver does when it opens; going back is done here alone.
+
+    Receivers at work meanwhile wait, and all of it happens or nothing.
+    """
+    from receiver.store.engine import store_url
+    from receiver.store.failures import shown
+    from receiver.store.schema import migrate as migrate_store
+
+    store = store_url(url)
+    place = tamed(shown(store), _LONGEST_ADDRESS)
+    before, after = migrate_store(store, revision)
+    if before == after:
+        print(f"{place}: {_named(before)} already")
+    else:
+        print(f"{place}: from {_named(before)} to {_named(after)}")
+
+
+def _named(version: str | None) -> str:
+    return "no tables" if version is None else f"version {version}"
