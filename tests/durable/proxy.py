@@ -1,0 +1,193 @@
+"""A link to PostgreSQL that can be cut at the one moment that matters: around a COMMIT."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum, auto
+from pathlib import PurePosixPath
+
+from sqlalchemy import make_url
+
+from tests.postgres import shown
+
+LATE_SECS = 0.3
+CLOSED = (asyncio.IncompleteReadError, ConnectionError)
+READY_FOR_QUERY = b"Z"
+"""The server's last message in reply to a query."""
+
+
+class Cut(Enum):
+    """When the link breaks."""
+
+    BEFORE_COMMIT = auto()
+    """COMMIT never reaches the server."""
+    BEFORE_REPLY = auto()
+    """The server has committed; its word of it never reaches the client."""
+    LATE_COMMIT = auto()
+    """The client sees a broken link while its COMMIT is still on the way, and reaches the server a little later."""
+
+
+async def messages(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bytes]]:
+    """The kind and the whole bytes of each message: a letter, a length that counts itself, and the rest."""
+    while True:
+        kind = await reader.readexactly(1)
+        length = await reader.readexactly(4)
+        yield kind, kind + length + await reader.readexactly(int.from_bytes(length) - 4)
+
+
+def begins_commit(kind: bytes, message: bytes) -> bool:
+    """Whether it is a Query, or a Parse of a statement without a name, whose text is COMMIT."""
+    text = {b"Q": message[5:], b"P": message[6:]}.get(kind, b"")
+    return text.split(b"\0")[0].strip().upper() == b"COMMIT"
+
+
+class Link:
+    """One client's connection and its counterpart to the server."""
+
+    def __init__(self, proxy: "Proxy", client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.proxy = proxy
+        self.client = client
+        self.server = server
+        self.muted = False
+
+    def abort(self) -> None:
+        self.client.transport.abort()
+        self.server.transport.abort()
+
+    async def from_client(self, reader: asyncio.StreamReader) -> None:
+        # The first message has no letter, and the proxy's address asks for no encryption, which would come before it.
+        length = await reader.readexactly(4)
+        self.server.write(length + await reader.readexactly(int.from_bytes(length) - 4))
+        stream = messages(reader)
+        async for kind, first in stream:
+            message = first
+            cut = None
+            if begins_commit(kind, message):
+                if kind == b"P":  # Bind, Describe and Execute follow, then Sync
+                    async for part, rest in stream:
+                        message += rest
+                        if part == b"S":
+                            break
+                cut = self.proxy.take()
+            if cut is Cut.BEFORE_COMMIT:
+                return
+            if cut:
+                self.muted = True
+            if cut is Cut.LATE_COMMIT:
+                self.client.transport.abort()
+                await asyncio.sleep(LATE_SECS)
+            self.server.write(message)
+            await self.server.drain()
+            if cut:
+                await asyncio.Event().wait()  # until the server's reply ends the other direction
+
+    async def from_server(self, reader: asyncio.StreamReader) -> None:
+        async for kind, message in messages(reader):
+            if not self.muted:
+                self.client.write(message)
+                await self.client.drain()
+            elif kind == READY_FOR_QUERY:
+                return
+
+
+class Proxy:
+    """Listens on `url` for clients of the server; made by `proxied`."""
+
+    def __init__(self, server_url: str) -> None:
+        self._server_url = make_url(server_url)
+        self._links: set[Link] = set()
+        self._armed: Cut | None = None
+        self._then_unreachable = False
+        self._lock = threading.Lock()
+        self.reachable = True
+        self.loop = asyncio.new_event_loop()
+        self.listener = self.loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+
+    @property
+    def url(self) -> str:
+        port = self.listener.sockets[0].getsockname()[1]
+        query = {"sslmode": "disable", "gssencmode": "disable"}
+        return shown(self._server_url.set(host="127.0.0.1", port=port, query=query))
+
+    def arm(self, cut: Cut, *, then_unreachable: bool = False) -> None:
+        """Cut the link at the next COMMIT; `then_unreachable` refuses new links until `reachable` is set again."""
+        with self._lock:
+            self._armed, self._then_unreachable = cut, then_unreachable
+
+    @property
+    def armed(self) -> bool:
+        """Whether the cut is still to come."""
+        return self._armed is not None
+
+    def take(self) -> Cut | None:
+        with self._lock:
+            cut, self._armed = self._armed, None
+            if cut:
+                self.reachable = not self._then_unreachable
+            return cut
+
+    def cut(self) -> None:
+        """Cut all links now."""
+
+        async def abort_all() -> None:
+            for link in self._links:
+                link.abort()
+
+        asyncio.run_coroutine_threadsafe(abort_all(), self.loop).result()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host = self._server_url.host or self._server_url.query.get("host", "localhost")
+        port = self._server_url.port or 5432
+        if PurePosixPath(str(host)).is_absolute():
+            return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+        return await asyncio.open_connection(str(host), port)
+
+    async def _serve(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        if not self.reachable:
+            client.transport.abort()
+            return
+        try:
+            server_reader, server = await self._connect()
+        except OSError:
+            client.transport.abort()
+            return
+        link = Link(self, client, server)
+        self._links.add(link)
+        pumps = [
+            asyncio.create_task(link.from_client(client_reader)),
+            asyncio.create_task(link.from_server(server_reader)),
+        ]
+        try:
+            ended, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(*CLOSED):
+                await ended.pop()
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            link.abort()
+            self._links.discard(link)
+
+
+@contextmanager
+def proxied(server_url: str) -> Iterator[Proxy]:
+    """A proxy to that server, listening until the end."""
+    proxy = Proxy(server_url)
+    thread = threading.Thread(target=proxy.loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        asyncio.run_coroutine_threadsafe(_closed(proxy), proxy.loop).result()
+        proxy.loop.call_soon_threadsafe(proxy.loop.stop)
+        thread.join()
+        proxy.loop.close()
+
+
+async def _closed(proxy: Proxy) -> None:
+    proxy.listener.close()
+    serving = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in serving:
+        task.cancel()
+    await asyncio.gather(*serving, return_exceptions=True)
