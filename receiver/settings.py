@@ -6,14 +6,18 @@ import os
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from receiver.errors import SettingsError
 
-__all__ = ["ReceiverSettings", "SimulateSettings", "StoreSettings", "expiry_us_of"]
+if TYPE_CHECKING:
+    from _typeshed import StrPath
+
+__all__ = ["ReceiverSettings", "Recording", "SimulateSettings", "StoreSettings", "expiry_us_of"]
 
 _LARGEST_MARGIN = 1000
 _LONGEST_WAIT_SECS = 86_400
+_SHORTEST_ROTATION_SECS = 0.001
 _SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 _HERE = Path(__file__).resolve().parent
 _MOST = 10**12
@@ -83,6 +87,10 @@ class ReceiverSettings:
                 "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
             )
 
+    @property
+    def expiry_us(self) -> int:
+        return expiry_us_of(self.dup_detection_expiry_time_secs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
@@ -99,6 +107,30 @@ class StoreSettings:
             raise SettingsError(
                 f"sqlite_synchronous must be one of {', '.join(_SYNCHRONOUS)}, not {self.sqlite_synchronous!r:.80}"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Where a receiver records its receipts, and when it begins another file.
+
+    `path` is a folder, or a file's path that ends with `.jsonl.zst` or `.parquet`. The files written stand in the
+    folder and begin with the file's name, `receipts` for a folder; `receiver simulate` reads them by the same path.
+    """
+
+    path: StrPath
+    rotate_bytes: int = field(default_factory=lambda: _default("recording", "rotate_bytes"), kw_only=True)
+    """Of a file as compressed while it is written; a Parquet file has another size in the end."""
+    rotate_secs: float = field(default_factory=lambda: _default("recording", "rotate_secs"), kw_only=True)
+    keep_files: int | None = field(default_factory=lambda: _default("recording", "keep_files"), kw_only=True)
+    """Of this path, whichever process wrote them; None keeps all."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | os.PathLike):
+            raise SettingsError(f"the path of a recording must be a path, not {self.path!r:.80}")
+        _checked("rotate_bytes", self.rotate_bytes, least=1, whole=True)
+        _checked("rotate_secs", self.rotate_secs, least=_SHORTEST_ROTATION_SECS)
+        if self.keep_files is not None:
+            _checked("keep_files", self.keep_files, least=1, whole=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

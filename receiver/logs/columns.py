@@ -6,10 +6,23 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs.batch import ReadOptions
 
-__all__ = ["COLUMNS", "FEW_VALUES", "OPTIONAL", "REQUIRED", "TEXT", "checked_map", "fields_of", "missing", "spellings"]
+__all__ = [
+    "COLUMNS",
+    "FEW_VALUES",
+    "OPTIONAL",
+    "REQUIRED",
+    "SCHEMA",
+    "TEXT",
+    "checked_map",
+    "fields_of",
+    "missing",
+    "spellings",
+]
 
 _ALIASES = {
     "received_at": None,
@@ -28,6 +41,21 @@ OPTIONAL = tuple(column for column in COLUMNS if column not in REQUIRED)
 TEXT = ("unique_message_id", "message_source_id", "connection_id", "destination", "receiver_id", "body_digest")
 FEW_VALUES = frozenset({"message_source_id", "connection_id", "destination", "receiver_id", "jms_redelivered"})
 """Columns of few different values, which are cheaper as dictionaries."""
+_WORDS = pa.dictionary(pa.int32(), pa.string())
+SCHEMA = pa.schema(
+    {
+        "received_at": pa.timestamp("us", "UTC"),
+        "unique_message_id": pa.string(),
+        "message_source_id": _WORDS,
+        "connection_id": _WORDS,
+        "destination": _WORDS,
+        "receiver_id": _WORDS,
+        "jms_redelivered": pa.bool_(),
+        "jms_timestamp": pa.int64(),
+        "body_digest": pa.string(),
+    }
+)
+"""The columns of a log that we write, in their usual order."""
 
 _NAMES_SHOWN = 20
 

@@ -27,6 +27,7 @@ from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
 from receiver.logs.jsonl import read_jsonl
 from receiver.logs.parquet import read_parquet
+from receiver.logs.segments import segment_names
 
 __all__ = ["LogFile", "find_files", "open_log"]
 
@@ -60,7 +61,10 @@ class LogFile:
 
 
 def find_files(paths: Sequence[str]) -> list[LogFile]:
-    """The files that paths, folders, globs and `-` stand for, in order; a folder's and a glob's by name."""
+    """The files that paths, folders, globs and `-` stand for, in order; a folder's and a glob's by name.
+
+    Where a rotating log was recorded to a path, the path stands for its segments.
+    """
     if not paths:
         raise SettingsError("no log was named", hint="name a file, a folder, a glob, or - for standard input")
     if paths.count("-") > 1:
@@ -76,6 +80,7 @@ def _expanded(text: str) -> list[LogFile]:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         matches = sorted(match for match in glob.glob(text, recursive=True) if not Path(match).is_dir())  # noqa: PTH207
+        matches = matches or _segments(text)
         if not matches:
             reason = "no file matches" if glob.has_magic(text) else getattr(error, "strerror", None) or str(error)
             raise LogFormatError(_printable(text), reason, hint="name a log of receipts") from error
@@ -90,6 +95,15 @@ def _expanded(text: str) -> list[LogFile]:
     if not logs:
         raise LogFormatError(_printable(text), "a folder without logs", hint="folders inside it are not searched")
     return [_log_file(log) for log in logs]
+
+
+def _segments(text: str) -> list[str]:
+    """The finished segments of a rotating log that the path names."""
+    names = segment_names(text)
+    try:
+        return [str(path) for path in names.finished()] if names else []
+    except (OSError, ValueError):
+        return []
 
 
 def _log_file(path: Path) -> LogFile:

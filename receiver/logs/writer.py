@@ -26,7 +26,7 @@ from receiver.logs.output import replacing
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
-__all__ = ["TableWriter", "open_table"]
+__all__ = ["TableWriter", "json_lines", "open_table"]
 
 _Write = Callable[[pa.RecordBatch], None]
 _Table = Callable[[IO[bytes], pa.Schema], AbstractContextManager[_Write]]
@@ -78,18 +78,23 @@ def _csv_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @contextmanager
-def _json_lines(sink: IO[bytes], schema: pa.Schema) -> Iterator[_Write]:
-    keys = [json.dumps(name, ensure_ascii=False) + ":" for name in schema.names]
-
+def _json_lines(sink: IO[bytes], _schema: pa.Schema) -> Iterator[_Write]:
     def write(batch: pa.RecordBatch) -> None:
-        for piece in _pieces(batch):
-            parts: list[pa.Array | str] = []
-            for key, column in zip(keys, piece.columns, strict=True):
-                parts += ["," + key if parts else "{" + key, _json_values(column)]
-            lines = pc.binary_join_element_wise(*parts, "}\n", "")
-            sink.write(bytes_of(lines).data)
+        for lines in json_lines(batch):
+            sink.write(lines)
 
     yield write
+
+
+def json_lines(batch: pa.RecordBatch) -> Iterator[memoryview]:
+    """A batch of such columns as `open_table` takes as JSON Lines, in pieces of whole lines."""
+    keys = [json.dumps(name, ensure_ascii=False) + ":" for name in batch.schema.names]
+    for piece in _pieces(batch):
+        parts: list[pa.Array | str] = []
+        for key, column in zip(keys, piece.columns, strict=True):
+            parts += ["," + key if parts else "{" + key, _json_values(column)]
+        lines = pc.binary_join_element_wise(*parts, "}\n", "")
+        yield bytes_of(lines).data
 
 
 @contextmanager

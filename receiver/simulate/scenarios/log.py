@@ -9,26 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from receiver.logs.columns import SCHEMA
 from receiver.simulate.scenarios import Plan, stories
 from receiver.simulate.scenarios.traffic import BLOCK_ROWS, Receipts, queue_of, traffic
 
 __all__ = ["SCHEMA", "batches"]
-
-_WORDS = pa.dictionary(pa.int32(), pa.string())
-SCHEMA = pa.schema(
-    {
-        "received_at": pa.timestamp("us", "UTC"),
-        "unique_message_id": pa.string(),
-        "message_source_id": _WORDS,
-        "connection_id": _WORDS,
-        "destination": _WORDS,
-        "receiver_id": _WORDS,
-        "jms_redelivered": pa.bool_(),
-        "jms_timestamp": pa.int64(),
-        "body_digest": pa.string(),
-    }
-)
-"""The columns of a log, in their usual order."""
 
 _CONNECTIONS = pa.array(["bridge-1", "bridge-2"])
 _DESTINATIONS = pa.array(["queue://orders", "queue://payments"])

@@ -1,0 +1,51 @@
+"""Receipts to record, and what a log holds of them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from receiver.logs import ReadOptions, read_logs
+from receiver.message import Receipt
+
+FORMATS = ("jsonl.zst", "parquet")
+START_US = 1_795_225_068_711_509
+
+
+def receipt(number: int, **fields: object) -> Receipt:
+    return Receipt(**{"unique_message_id": f"id-{number}", "received_at_us": START_US + number, **fields})
+
+
+def read(*paths: object) -> list[Receipt]:
+    """What a log holds, missing values as a receipt has them by default."""
+    found = []
+    for batch in read_logs([str(path) for path in paths], ReadOptions()):
+        names = ("unique_message_id", "message_source_id", "received_at_us", "jms_redelivered", "jms_timestamp_ms")
+        columns = [getattr(batch, name).tolist() for name in (*names, "body_digest")]
+        found += [
+            Receipt(id_, source or None, at_us, redelivered, sent_ms or None, digest or None)
+            for id_, source, at_us, redelivered, sent_ms, digest in zip(*columns, strict=True)
+        ]
+    return found
+
+
+def ids(receipts: Iterable[Receipt]) -> list[str | None]:
+    return [receipt.unique_message_id for receipt in receipts]
+
+
+def simulate(path: object) -> dict:
+    """The command's own reading of a log, in a process of its own."""
+    command = [sys.executable, "-m", "receiver", "simulate", str(path), "--window", "10", "--expiry", "1", "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def segments(folder: Path) -> list[str]:
+    """The finished files of a folder."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def unfinished(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name.startswith("."))

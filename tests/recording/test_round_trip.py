@@ -1,0 +1,130 @@
+"""What was recorded is what a log holds: to the letter, in order, by whatever path it is read."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from recorded import FORMATS, START_US, ids, read, receipt, segments, simulate, unfinished
+
+from receiver.domains import Channel
+from receiver.logs.receipts import recordable
+from receiver.logs.times import MAX_US
+from receiver.message import Receipt
+from receiver.recording import Recorder
+
+HOSTILE = ("", " ", "007", "NaN", "null", "1.0", "a\nb", '"', "\\", "\x00", "e\u0301", "é", "\U0001f980", "x" * 65_536)
+
+texts = st.sampled_from(HOSTILE) | st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+receipts = st.builds(
+    Receipt,
+    unique_message_id=st.none() | texts,
+    message_source_id=st.none() | texts,
+    received_at_us=st.integers(0, MAX_US),
+    redelivered=st.booleans(),
+    jms_timestamp_ms=st.none() | st.integers(0, MAX_US // 1_000),
+    body_digest=st.none() | texts,
+)
+
+
+def as_read(receipt: Receipt) -> Receipt:
+    """Missing and empty mean the same in a log, as in a receipt."""
+    return receipt._replace(
+        unique_message_id=receipt.unique_message_id or "",
+        message_source_id=receipt.message_source_id or None,
+        jms_timestamp_ms=receipt.jms_timestamp_ms or None,
+        body_digest=receipt.body_digest or None,
+    )
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(st.lists(receipts, min_size=1, max_size=5), min_size=1, max_size=4))
+def test_every_receipt_comes_back(tmp_path_factory, ending, batches):
+    path = tmp_path_factory.mktemp("log") / f"receipts.{ending}"
+    with Recorder(path) as recorder:
+        for batch in batches:
+            recorder.record(batch)
+    expected = [as_read(receipt) for batch in batches for receipt in batch]
+    assert read(path) == read(path.parent) == expected
+    assert (recorder.written, recorder.dropped, recorder.last_error) == (len(expected), 0, None)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_simulate_names_the_domain_of_the_receiver(tmp_path, ending):
+    path = tmp_path / f"receipts.{ending}"
+    with Recorder(path, connection_id="broker:a", destination="topic://prices", receiver_id="desk-1") as recorder:
+        recorder.record([receipt(0), receipt(1), receipt(2, unique_message_id="id-0"), receipt(3, unique_message_id="")])
+    for log in (path, tmp_path, tmp_path / f"*.{ending}"):
+        found = simulate(log)
+        assert [domain["domain"] for domain in found["domains"]] == ["broker\\:a:desk-1"]
+        assert {name: found["log"][name] for name in ("receipts", "unchecked", "duplicates", "skipped")} == {
+            "receipts": 4,
+            "unchecked": 1,
+            "duplicates": 1,
+            "skipped": 0,
+        }
+
+
+def test_a_folder_takes_json_lines(tmp_path):
+    with Recorder(str(tmp_path)) as recorder:
+        recorder.record([receipt(0)])
+    (name,) = segments(tmp_path)
+    assert name.startswith("receipts-")
+    assert name.endswith(".jsonl.zst")
+
+
+def test_nothing_received_leaves_nothing(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        recorder.record([])
+        recorder.flush()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_flushed_can_be_read_while_recording_goes_on(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        for number in range(3):
+            recorder.record([receipt(number)])
+            recorder.flush()
+            (segment,) = unfinished(tmp_path)
+            assert ids(read(segment)) == [f"id-{known}" for known in range(number + 1)]
+        assert segments(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"unique_message_id": "a\ud800"}, "a lone surrogate in unique_message_id, which UTF-8 can't hold"),
+        ({"message_source_id": "\udfff"}, "a lone surrogate in message_source_id, which UTF-8 can't hold"),
+        ({"body_digest": b"\xff"}, "body_digest is of a wrong type, or too large"),
+        ({"body_digest": 7}, "body_digest is of a wrong type, or too large"),
+        ({"unique_message_id": "x" * 1_048_577}, "unique_message_id is longer than 1 MiB"),
+        ({"received_at_us": None}, "received_at is missing"),
+        ({"received_at_us": -1}, "received_at lies before the epoch or beyond the year 9999"),
+        ({"received_at_us": MAX_US + 1}, "received_at lies before the epoch or beyond the year 9999"),
+        ({"received_at_us": 1 << 64}, "received_at is of a wrong type, or too large"),
+        ({"jms_timestamp_ms": -5}, "jms_timestamp lies before the epoch or beyond the year 9999"),
+        ({"redelivered": "yes"}, "jms_redelivered is of a wrong type, or too large"),
+    ],
+)
+def test_what_no_log_can_hold_is_dropped_alone(tmp_path, bad, reason):
+    with Recorder(tmp_path) as recorder:
+        recorder.record([receipt(0), receipt(1, **bad), receipt(2), receipt(3, **bad)])
+        recorder.record([receipt(4, **bad)])
+    assert ids(read(tmp_path)) == ["id-0", "id-2"]
+    assert (recorder.written, recorder.dropped, recorder.last_error) == (2, 3, reason)
+
+
+@given(st.lists(st.booleans(), max_size=40))
+def test_the_bad_are_told_from_the_good(goods):
+    rows, refusals = recordable(
+        [receipt(number, body_digest=None if good else "\ud800") for number, good in enumerate(goods)], Channel()
+    )
+    assert rows["unique_message_id"].to_pylist() == [f"id-{number}" for number, good in enumerate(goods) if good]
+    assert len(refusals) == goods.count(False)
+
+
+def test_times_stay_as_read(tmp_path):
+    """A clock that was set back is for the reader to judge."""
+    times = [START_US, START_US - 5_000_000, 0, 5, START_US]
+    with Recorder(tmp_path) as recorder:
+        recorder.record([receipt(0, received_at_us=at_us) for at_us in times])
+    assert [found.received_at_us for found in read(tmp_path)] == times
