@@ -29,9 +29,9 @@ OPTIONS: dict[str, Any] = {"target_metadata": METADATA, "version_table": VERSION
 
 def address() -> str:
     given = context.get_x_argument(as_dictionary=True).get("url") or os.environ.get("RECEIVER_URL")
-    if not isinstance(given, str):
+    if not given:
         raise CommandError("which store? Say alembic -x url=URL, or set RECEIVER_URL")
-    return given
+    return str(given)
 
 
 def run(connection: Connection) -> None:

@@ -9,7 +9,7 @@
 | `StoreError` | the database, or the way to it | as the hint says; a batch that raised it may be sent again |
 | `StoreBusyError` | whoever holds the domain's lock | try again, or wait longer |
 | `StoreCorruptError` | a damaged database, or one whose rows contradict each other | restore a copy |
-| `StoreVersionError` | a database made by a newer version of this package | upgrade the package |
+| `StoreVersionError` | a database of another version than this package's | upgrade the package, or the database |
 | `ClosedError` | the caller | use the receiver before it is closed, in the process that opened it |
 
 The root is never raised itself: every error has a culprit.
@@ -97,7 +97,7 @@ class StoreCorruptError(StoreError):
 
 
 class StoreVersionError(StoreError):
-    """The database's tables were made by a newer version of this package."""
+    """The database's tables were made by a newer version of this package, or by an older one where nothing may change."""
 
 
 class ClosedError(ReceiverError):

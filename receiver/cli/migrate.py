@@ -26,7 +26,9 @@ def migrate(
     url: Annotated[str, typer.Argument(help="The store: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.")],
     revision: Annotated[
         str,
-        typer.Option(help="The version to go to: head, the newest, or a number; base drops the tables with all they hold."),
+        typer.Option(
+            help="The version to go to: head, the newest, or a number; base drops the tables with all they hold."
+        ),
     ] = "head",
 ) -> None:
     """Make a store's tables or upgrade them, as every receiver does when it opens; going back is done here alone.

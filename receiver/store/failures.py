@@ -99,6 +99,7 @@ _IN_WORDS = {
     'database "': _NO_SUCH_DATABASE,
     "database system is": _NOT_READY,
     "connection failed": _UNREACHABLE,
+    "connection is bad": _UNREACHABLE,
     "failed to resolve": _UNREACHABLE,
     "timeout": _UNREACHABLE,
     "consuming input failed": _LOST,
@@ -133,9 +134,7 @@ def store_error(error: BaseException, address: str | URL) -> StoreError:
 
 def shown(address: str | URL) -> str:
     """An address as it may be shown: without its passwords."""
-    url = make_url(address)
-    hidden = {name: "***" for name in _SECRETS if name in url.query}
-    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+    return make_url(address).difference_update_query(_SECRETS).render_as_string(hide_password=True)
 
 
 def _cause(raw: BaseException) -> _Cause:

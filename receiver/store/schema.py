@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection, Dialect, Engine, inspect, text
 from sqlalchemy.engine.reflection import ObjectKind
 from sqlalchemy.types import NullType, TypeEngine
 
-from receiver.errors import StoreError, StoreVersionError
+from receiver.errors import StoreCorruptError, StoreError, StoreVersionError
 from receiver.settings import StoreSettings
 from receiver.store.engine import connected, is_sqlite, read_only
 from receiver.store.failures import shown, translated
@@ -25,6 +25,7 @@ __all__ = ["Migrated", "examined", "migrate", "open_store_engine", "sole_migrato
 
 _LOCK_KEY = int.from_bytes(b"receiver", "big")
 _OTHER_PLACE = "use another database or, on PostgreSQL, another schema"
+_SHORTEST_DATABASE_BYTES = 512
 _migrating = threading.Lock()
 """Alembic keeps the migration under way in variables of its modules, so one thread at a time."""
 
@@ -109,11 +110,17 @@ def _is_file(file: Path, address: str) -> bool:
     try:
         if not file.parent.is_dir():
             raise StoreError(f"{address}: there is no folder {file.parent}", hint="make it first")
-        if file.exists() and not file.is_file():
+        if not file.exists():
+            return False
+        if not file.is_file():
             raise StoreError(f"{address}: this is no file", hint="name the file itself")
-        return file.exists()
+        size = file.stat().st_size
     except OSError as error:
-        raise StoreError(f"{address}: can't be looked at: {error.strerror}") from error
+        raise StoreError(f"{address}: it can't be looked at: {error.strerror}", hint="grant the right to") from error
+    # SQLite takes the shortest of files for empty ones, and would write over them.
+    if 0 < size < _SHORTEST_DATABASE_BYTES:
+        raise StoreCorruptError(f"{address}: it is no database: too short", hint="name another file")
+    return True
 
 
 def _version(connection: Connection, address: str) -> str | None:

@@ -1,0 +1,81 @@
+"""Which addresses lead to a store, and what is said of the others."""
+
+import subprocess
+import sys
+
+import pytest
+
+from receiver.errors import SettingsError
+from receiver.store.engine import store_url
+from receiver.store.failures import shown
+
+
+@pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite"])
+def test_a_relative_file_is_the_one_of_now(driver, tmp_path, monkeypatch):
+    """A later change of the working directory doesn't lead to another file."""
+    monkeypatch.chdir(tmp_path)
+    assert store_url(f"{driver}:///receiver.db").render_as_string() == f"sqlite:///{tmp_path}/receiver.db"
+
+
+@pytest.mark.parametrize("driver", ["postgresql", "postgresql+psycopg"])
+def test_postgresql_goes_through_psycopg(driver):
+    url = store_url(f"{driver}://bridge:p%40ss@db.example.com:5433/orders?sslmode=require")
+    assert url.drivername == "postgresql+psycopg"
+    assert url.password == "p@ss"  # noqa: S105
+    assert url.query == {"sslmode": "require"}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "receiver.db",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite://folder/receiver.db",
+        "sqlite:///file:receiver.db?uri=true",
+        "sqlite:///receiver.db?mode=ro",
+        "sqlite:///a\0b",
+        "sqlite+aiosqlite:///receiver.db",
+        "memory://",
+        "mysql://u:secret@h/d",
+        "postgres://u:secret@h/d",
+        "postgresql+asyncpg://u:secret@h/d",
+        "postgresql://u:secret@h:port/d",
+        "postgresql://u:sec@ret@h/d",
+        "postgresql//u:secret@h/d",
+        "://u:secret@",
+        "sqlite",
+        None,
+        7,
+    ],
+)
+def test_refused(address):
+    with pytest.raises(SettingsError) as refusal:
+        store_url(address)
+    assert refusal.value.hint
+    for part in ("secret", "sec@", "ret@"):
+        assert part not in str(refusal.value)
+
+
+def test_passwords_are_not_shown():
+    address = "postgresql://u:secret@h/d?password=secret&sslpassword=secret&sslmode=require"
+    assert shown(address) == "postgresql://u:***@h/d?sslmode=require"
+
+
+def test_a_missing_driver_is_named():
+    """As on a machine where psycopg isn't installed, or its libpq isn't."""
+    program = """if True:
+        import sys
+        sys.modules["psycopg"] = None
+        from receiver.cli import run
+        sys.argv = ["receiver", "migrate", "postgresql://u:secret@h/d"]
+        sys.exit(run())
+    """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr == (
+        "error: the store postgresql://u:***@h/d needs the extra 'postgres', which isn't installed\n"
+        "hint: pip install 'reliable-receiver[postgres]'\n"
+    )

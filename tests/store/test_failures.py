@@ -1,0 +1,159 @@
+"""What drivers raise becomes errors of the package: the whole mapping, and real failures where they can be had."""
+
+import sqlite3
+
+import psycopg
+import pytest
+from psycopg import errors as pg
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from receiver.errors import ClosedError, StoreBusyError, StoreCorruptError, StoreError
+from receiver.store.failures import store_error, translated
+
+SQLITE = [
+    # code, error, a word of the problem, a word of the hint
+    (sqlite3.SQLITE_BUSY, StoreBusyError, "others hold it", "try again"),
+    (sqlite3.SQLITE_BUSY_RECOVERY, StoreBusyError, "others hold it", "try again"),
+    (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreBusyError, "others committed", "roll it back"),
+    (sqlite3.SQLITE_LOCKED, StoreBusyError, "others hold it", "try again"),
+    (sqlite3.SQLITE_LOCKED_SHAREDCACHE, StoreBusyError, "others hold it", "try again"),
+    (sqlite3.SQLITE_CORRUPT, StoreCorruptError, "damaged", "restore"),
+    (sqlite3.SQLITE_CORRUPT_INDEX, StoreCorruptError, "damaged", "restore"),
+    (sqlite3.SQLITE_NOTADB, StoreCorruptError, "no database", "another file"),
+    (sqlite3.SQLITE_FULL, StoreError, "full", "make room"),
+    (sqlite3.SQLITE_READONLY, StoreError, "read-only", "writable"),
+    (sqlite3.SQLITE_READONLY_DBMOVED, StoreError, "read-only", "writable"),
+    (sqlite3.SQLITE_CANTOPEN, StoreError, "can't be opened", "folder"),
+    (sqlite3.SQLITE_CANTOPEN_ISDIR, StoreError, "can't be opened", "folder"),
+    (sqlite3.SQLITE_PERM, StoreError, "can't be opened", "folder"),
+    (sqlite3.SQLITE_IOERR_FSYNC, StoreError, "can't be read or written", "log"),
+    (sqlite3.SQLITE_NOMEM, StoreError, "memory", "memory"),
+    (sqlite3.SQLITE_PROTOCOL, StoreBusyError, "others hold it", "try again"),
+    (sqlite3.SQLITE_CONSTRAINT, StoreError, "the database failed", None),
+    (None, StoreError, "the database failed", None),
+]
+POSTGRES = [
+    ("55P03", StoreBusyError, "others hold it", "try again"),
+    ("40001", StoreBusyError, "others committed", "roll it back"),
+    ("40P01", StoreBusyError, "others committed", "roll it back"),
+    ("XX001", StoreCorruptError, "damaged", "restore"),
+    ("XX002", StoreCorruptError, "damaged", "restore"),
+    ("53100", StoreError, "full", "make room"),
+    ("53200", StoreError, "memory", "memory"),
+    ("53300", StoreError, "no connection left", "max_connections"),
+    ("25006", StoreError, "read-only", "writable"),
+    ("28P01", StoreError, "refuses the user", "password"),
+    ("28000", StoreError, "refuses the user", "password"),
+    ("3D000", StoreError, "no such database", "CREATE DATABASE"),
+    ("42501", StoreError, "may not", "grant"),
+    ("08006", StoreError, "lost", "try again"),
+    ("57P01", StoreError, "lost", "try again"),
+    ("57P02", StoreError, "lost", "try again"),
+    ("57P03", StoreError, "isn't ready", "try again"),
+    ("57P05", StoreError, "lost", "try again"),
+    ("25P03", StoreError, "lost", "try again"),
+    ("57014", StoreError, "cancelled", "statement_timeout"),
+    ("58030", StoreError, "can't be read or written", "log"),
+    ("23505", StoreError, "the database failed", None),
+    ("42P01", StoreError, "the database failed", None),
+]
+WITHOUT_STATE = [
+    (
+        'connection failed: connection to server at "h" failed: FATAL:  password authentication failed for user "u"',
+        "refuses",
+    ),
+    ("connection failed: fe_sendauth: no password supplied", "refuses"),
+    ('connection failed: FATAL:  no pg_hba.conf entry for host "h", user "u", database "d"', "refuses"),
+    ('connection failed: FATAL:  role "u" does not exist', "refuses"),
+    ('connection failed: FATAL:  database "d" does not exist', "no such database"),
+    ('connection failed: FATAL:  permission denied for database "d"', "may not"),
+    ("connection failed: FATAL:  sorry, too many clients already", "no connection left"),
+    ('connection failed: FATAL:  too many connections for role "u"', "no connection left"),
+    ("connection failed: FATAL:  remaining connection slots are reserved", "no connection left"),
+    ("connection failed: FATAL:  the database system is starting up", "isn't ready"),
+    ('connection failed: connection to server at "h" failed: Connection refused', "can't be reached"),
+    ('connection is bad: connection to server on socket "/s" failed: No such file or directory', "can't be reached"),
+    ("failed to resolve host 'h': [Errno -2] Name or service not known", "can't be reached"),
+    ("connection timeout expired", "can't be reached"),
+    ("server closed the connection unexpectedly\n\tThis probably means", "lost"),
+    ("consuming input failed: SSL SYSCALL error: EOF detected", "lost"),
+    ("the connection is closed", "lost"),
+]
+ADDRESS = "postgresql://bridge:secret@db/orders"
+
+
+@pytest.mark.parametrize(("code", "kind", "problem", "hint"), SQLITE)
+def test_sqlite(code, kind, problem, hint):
+    error = sqlite3.OperationalError("what SQLite says")
+    if code is not None:
+        error.sqlite_errorcode = code
+    assert_says(store_error(error, "sqlite:///f"), kind, problem, hint)
+
+
+@pytest.mark.parametrize(("state", "kind", "problem", "hint"), POSTGRES)
+def test_postgresql(state, kind, problem, hint):
+    assert_says(store_error(pg.lookup(state)("what the server says"), ADDRESS), kind, problem, hint)
+
+
+@pytest.mark.parametrize(("words", "problem"), WITHOUT_STATE)
+def test_postgresql_without_a_state(words, problem):
+    """What fails while connecting has no SQLSTATE."""
+    error = store_error(psycopg.OperationalError(words), ADDRESS)
+    assert_says(error, StoreError, problem, "")
+    assert "\n" not in error.message
+
+
+def assert_says(error, kind, problem, hint):
+    assert type(error) is kind
+    assert problem in error.message
+    assert error.hint is None if hint is None else hint in error.hint
+    assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "raw", [sqlite3.OperationalError("why"), pg.DiskFull("why"), OperationalError("SQL", {}, pg.DiskFull("why"))]
+)
+def test_the_cause_stays_chained(raw):
+    with pytest.raises(StoreError, match="why") as caught, translated(ADDRESS):
+        raise raw
+    assert caught.value.__cause__ is raw
+    assert "SQL" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "error", [ClosedError("closed"), StoreBusyError("busy"), ZeroDivisionError(), KeyboardInterrupt()]
+)
+def test_the_rest_passes_through(error):
+    with pytest.raises(type(error)) as caught, translated(ADDRESS):
+        raise error
+    assert caught.value is error
+    assert caught.value.__cause__ is None
+
+
+def test_a_real_lock(tmp_path):
+    """The code is there in what SQLAlchemy wraps, too."""
+    address = f"sqlite:///{tmp_path}/f"
+    engine = create_engine(address, connect_args={"timeout": 0})
+    with sqlite3.connect(tmp_path / "f", isolation_level=None) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreBusyError), translated(address), engine.connect() as connection:
+            connection.execute(text("SELECT * FROM sqlite_master"))
+    holder.close()
+    engine.dispose()
+
+
+def test_real_states_of_a_server(fresh_postgres_url):
+    engine = create_engine(fresh_postgres_url)
+    with engine.connect() as connection:
+        for statement, problem in {
+            "SELECT 1 / 0": "the database failed",
+            "SET LOCAL statement_timeout = 1; SELECT pg_sleep(1)": "cancelled",
+            "SET TRANSACTION READ ONLY; CREATE TABLE t (c int)": "read-only",
+            "SET LOCAL ROLE pg_monitor; CREATE TABLE t (c int)": "may not",
+        }.items():
+            with pytest.raises(StoreError, match=problem) as caught, translated(fresh_postgres_url):
+                connection.exec_driver_sql(statement)
+            assert isinstance(caught.value.__cause__, DBAPIError)
+            connection.rollback()
+    engine.dispose()

@@ -1,0 +1,212 @@
+"""The migrations make what `tables.py` declares, there and back, on both databases and from an installed wheel too."""
+
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, text
+
+from receiver.errors import StoreError, StoreVersionError
+from receiver.settings import StoreSettings
+from receiver.store import migration, schema
+from receiver.store.engine import connected
+from receiver.store.engine import store_url as url_of
+from receiver.store.schema import Migrated, examined, migrate, open_store_engine
+from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+ALEMBIC = (sys.executable, "-m", "alembic")
+
+
+def engine_of(address):
+    return connected(url_of(address), StoreSettings())
+
+
+def definition(address):
+    """All that the database itself knows of our tables, but for the names of what has none in the declaration."""
+    with engine_of(address).connect() as connection:
+        inspector = inspect(connection)
+        known = {
+            name: (
+                [{**column, "type": str(column["type"])} for column in inspector.get_columns(name)],
+                inspector.get_pk_constraint(name),
+                inspector.get_unique_constraints(name),
+                inspector.get_indexes(name),
+                inspector.get_table_options(name),
+            )
+            for name in METADATA.tables
+        }
+        if connection.dialect.name == "sqlite":
+            own = (
+                "SELECT name, sql FROM sqlite_master WHERE name LIKE 'receiver%' AND name <> 'receiver_alembic_version'"
+            )
+        else:
+            own = "SELECT relname, reloptions FROM pg_class WHERE relname LIKE 'receiver%' AND relkind = 'r'"
+            own += " AND relname <> 'receiver_alembic_version'"
+        return known, sorted(map(tuple, connection.execute(text(own))))
+
+
+@pytest.fixture
+def package_one_version_on(tmp_path, monkeypatch):
+    """Pretend that the package has one more migration, which does what it is given."""
+
+    @contextmanager
+    def pretending(statements):
+        shutil.copytree(ROOT / "migrations", tmp_path / "migrations")
+        (tmp_path / "migrations" / "versions" / "0002_more.py").write_text(
+            "from alembic import op\n"
+            "revision, down_revision = '0002', '0001'\n"
+            f"def upgrade():\n    {statements}\n"
+            "def downgrade():\n    pass\n"
+        )
+        with monkeypatch.context() as pretended:
+            pretended.setattr(migration, "_PACKAGE", tmp_path)
+            pretended.setattr(schema, "REVISION", "0002")
+            yield
+
+    return pretending
+
+
+def test_the_newest_migration_is_the_declared_version():
+    scripts = ScriptDirectory(ROOT / "migrations")
+    assert scripts.get_heads() == [REVISION]
+    assert [script.revision for script in scripts.walk_revisions()] == sorted(
+        (Path(script.path).name.partition("_")[0] for script in scripts.walk_revisions()), reverse=True
+    )
+
+
+def test_there_and_back_and_there_again(store_url):
+    url = url_of(store_url)
+    assert migrate(url) == Migrated(None, REVISION)
+    made = definition(store_url)
+    assert migrate(url) == Migrated(REVISION, REVISION)
+    assert migrate(url, "base") == Migrated(REVISION, None)
+    assert inspect(engine_of(store_url)).get_table_names() == [VERSION_TABLE]
+    assert migrate(url, "base") == Migrated(None, None)
+    assert migrate(url, REVISION) == Migrated(None, REVISION)
+    assert definition(store_url) == made
+    open_store_engine(url, StoreSettings())
+
+
+def test_migrated_equals_declared(store_url, request):
+    """By Alembic's comparison, and by what either database says of tables that were made without migrations."""
+    migrate(url_of(store_url))
+    with engine_of(store_url).connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        assert compare_metadata(context, METADATA) == []
+    migrated = definition(store_url)
+    migrate(url_of(store_url), "base")
+    METADATA.create_all(engine_of(store_url))
+    assert definition(store_url) == migrated
+    assert ("WITHOUT ROWID" if "sqlite" in request.node.name else "fillfactor=10") in str(migrated)
+
+
+def test_a_migration_that_fails_changes_nothing(store_url, package_one_version_on):
+    """All of it is in one transaction, on SQLite too."""
+    migrate(url_of(store_url))
+    before = definition(store_url)
+    failing = "op.drop_table('receiver_joined'); op.drop_table('letters')"
+    with package_one_version_on(failing), pytest.raises(StoreError, match="letters"):
+        migrate(url_of(store_url))
+    assert definition(store_url) == before
+    assert migrate(url_of(store_url)) == Migrated(REVISION, REVISION)
+
+
+def test_an_older_store_is_upgraded_when_it_opens(store_url, package_one_version_on):
+    """By a receiver; whoever only looks refuses it, and so does the older package from then on."""
+    url = url_of(store_url)
+    migrate(url)
+    inserting = (
+        "op.execute('DELETE FROM receiver_joined'); op.execute('INSERT INTO receiver_joined VALUES (1, 2, 3, 4)')"
+    )
+    with package_one_version_on(inserting):
+        with pytest.raises(StoreVersionError, match="of version 0001, older than 0002") as caught:
+            examined(url)
+        assert "receiver migrate" in caught.value.hint
+        for _ in range(2):
+            with open_store_engine(url, StoreSettings()).connect() as connection:
+                assert connection.scalar(text("SELECT count(*) FROM receiver_joined")) == 1
+        assert migrate(url, "0001") == Migrated("0002", "0001")
+        assert migrate(url) == Migrated("0001", "0002")
+    with pytest.raises(StoreVersionError, match="version 0002, which this version of the package doesn't know"):
+        open_store_engine(url, StoreSettings())
+
+
+def alembic(*arguments, **environment):
+    return subprocess.run(
+        [*ALEMBIC, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, env=environment
+    )
+
+
+def test_alembic_in_the_checkout(store_url):
+    """By either way to name the store; the application's tables are none of its business."""
+    with engine_of(store_url).begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id INTEGER)"))
+    by_option = ("-x", f"url={store_url}")
+    for arguments, environment in (
+        ([*by_option, "upgrade", "head"], {}),
+        ([*by_option, "check"], {}),
+        (["downgrade", "base"], {"RECEIVER_URL": store_url}),
+        (["upgrade", "head"], {"RECEIVER_URL": store_url}),
+    ):
+        ran = alembic(*arguments, **environment)
+        assert ran.returncode == 0, ran
+    open_store_engine(url_of(store_url), StoreSettings())
+    assert "orders" in inspect(engine_of(store_url)).get_table_names()
+
+
+def test_alembic_prints_the_statements():
+    ran = alembic("-x", "url=postgresql://u@h/d", "upgrade", "head", "--sql")
+    assert ran.returncode == 0, ran
+    assert "CREATE TABLE receiver_receipt" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("", "which store?"),
+        ("mysql://h/d", "is no address of a store"),
+        ("sqlite:////no/such/receiver.db", "no folder"),
+    ],
+)
+def test_alembic_refuses_without_a_traceback(address, words):
+    ran = alembic("upgrade", "head", RECEIVER_URL=address)
+    assert ran.returncode != 0
+    assert words in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_migrates(tmp_path):
+    """From a folder of its own, where nothing leads back to the checkout."""
+    source, installed = tmp_path / "source", tmp_path / "installed"
+    source.mkdir()
+    for name in ("receiver", "migrations"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "settings.yaml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "install", "--no-deps", "--target", installed, source], check=True)
+    program = """if True:
+        import sys
+        sys.path.insert(0, sys.argv.pop(1))
+        import receiver
+        from receiver.cli import run
+        print(receiver.__file__)
+        sys.exit(run())
+    """
+    for revision, said in {"head": "from no tables to version 0001", "base": "from version 0001 to no tables"}.items():
+        arguments = [installed, "migrate", f"sqlite:///{tmp_path}/receiver.db", "--revision", revision]
+        ran = subprocess.run(
+            [sys.executable, "-P", "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert str(installed) in ran.stdout
+        assert said in ran.stdout
+    assert not list((installed / "receiver" / "migrations").rglob("*.ini"))

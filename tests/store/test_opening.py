@@ -1,0 +1,204 @@
+"""Opening a store: made where there is none, found where there is one, by one process or by many at once."""
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+from sqlalchemy import event, inspect, text
+
+from receiver.errors import StoreBusyError, StoreError
+from receiver.settings import StoreSettings
+from receiver.store.engine import connected, read_only
+from receiver.store.engine import store_url as url_of
+from receiver.store.schema import examined, open_store_engine
+from receiver.store.tables import METADATA, REVISION, VERSION_TABLE, domains
+from tests.postgres import fresh_database
+
+ALL_TABLES = {*METADATA.tables, VERSION_TABLE}
+PROCESSES, ROUNDS = 4, 5
+
+
+def opened(address, **settings):
+    return open_store_engine(url_of(address), StoreSettings(**settings))
+
+
+def scalar(engine, statement):
+    with engine.connect() as connection:
+        return connection.scalar(text(statement))
+
+
+def test_made_where_there_is_none(store_url):
+    assert set(inspect(opened(store_url)).get_table_names()) == ALL_TABLES
+    assert scalar(examined(url_of(store_url)), "SELECT version_num FROM receiver_alembic_version") == REVISION
+
+
+def test_an_empty_file_is_an_empty_database(tmp_path):
+    (tmp_path / "receiver.db").touch()
+    assert set(inspect(opened(f"sqlite:///{tmp_path}/receiver.db")).get_table_names()) == ALL_TABLES
+
+
+def test_what_is_there_stays(store_url):
+    """Rows of ours, and the application's own tables, of before and after."""
+    with connected(url_of(store_url), StoreSettings()).begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id INTEGER)"))
+    with opened(store_url).begin() as connection:
+        connection.execute(text("INSERT INTO receiver_joined VALUES (1, 2, 3, 4)"))
+        connection.execute(text("CREATE TABLE receiver_of_letters (id INTEGER)"))
+    engine = opened(store_url)
+    assert scalar(engine, "SELECT writer FROM receiver_joined") == 2
+    assert set(inspect(engine).get_table_names()) == {*ALL_TABLES, "orders", "receiver_of_letters"}
+
+
+def test_a_second_opening_is_light(store_url):
+    """It reads a few rows; Alembic isn't even loaded."""
+    program = f"""if True:
+        import sys
+        from sqlalchemy import Engine, event
+        from receiver.settings import StoreSettings
+        from receiver.store.engine import store_url
+        from receiver.store.schema import open_store_engine
+        statements = []
+        event.listen(Engine, "before_cursor_execute", lambda *details: statements.append(details[2]))
+        open_store_engine(store_url({store_url!r}), StoreSettings())
+        print("alembic" in sys.modules, len(statements))
+    """
+    opened(store_url)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded, statements = ran.stdout.split()
+    assert loaded == "False"
+    assert int(statements) <= 20
+
+
+def test_many_at_once_on_new_databases(postgres_url, tmp_path):
+    """One of them migrates while the others wait, and all of them find the same store."""
+    program = """if True:
+        import sys
+        from receiver.settings import StoreSettings
+        from receiver.store.engine import store_url
+        from receiver.store.schema import open_store_engine
+        for address in sys.stdin:
+            with open_store_engine(store_url(address.strip()), StoreSettings()).begin() as connection:
+                connection.exec_driver_sql("UPDATE receiver_domain SET receipts = 0")
+            print("opened", flush=True)
+    """
+    with ExitStack() as stack:
+        addresses = [f"sqlite:///{tmp_path}/{number}.db" for number in range(ROUNDS)]
+        addresses += [stack.enter_context(fresh_database(postgres_url)) for _ in range(ROUNDS)]
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            for _ in range(PROCESSES)
+        ]
+        for address in addresses:
+            for process in processes:
+                process.stdin.write(f"{address}\n")
+                process.stdin.flush()
+            assert [process.stdout.readline() for process in processes] == ["opened\n"] * PROCESSES, address
+            assert scalar(examined(url_of(address)), "SELECT count(*) FROM receiver_alembic_version") == 1
+
+
+@pytest.mark.parametrize("lock_timeout_secs", [0, 0.2])
+def test_waiting_for_others_is_bounded(store_url, lock_timeout_secs):
+    with connected(url_of(store_url), StoreSettings()).begin() as holder:
+        if holder.dialect.name == "postgresql":
+            holder.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": int.from_bytes(b"receiver", "big")})
+        with pytest.raises(StoreBusyError) as caught:
+            opened(store_url, lock_timeout_secs=lock_timeout_secs)
+    assert "lock_timeout_secs" in caught.value.hint
+    opened(store_url)
+
+
+def test_a_file_gives_space_back_and_writes_ahead(sqlite_url):
+    engine = opened(sqlite_url, sqlite_synchronous="EXTRA", lock_timeout_secs=1.5)
+    pragmas = {
+        name: scalar(engine, f"PRAGMA {name}")
+        for name in ("auto_vacuum", "journal_mode", "synchronous", "busy_timeout")
+    }
+    assert pragmas == {"auto_vacuum": 2, "journal_mode": "wal", "synchronous": 3, "busy_timeout": 1500}
+
+
+def test_an_sqlite_transaction_holds_the_lock_from_its_beginning(sqlite_url):
+    engine = opened(sqlite_url, lock_timeout_secs=0)
+    with engine.connect() as first, engine.connect() as second:
+        first.execute(domains.select())
+        with pytest.raises(Exception, match="database is locked"):
+            second.execute(domains.select())
+
+
+def test_a_transaction_begun_on_the_drivers_connection_is_joined(sqlite_url):
+    begun = []
+    engine = opened(sqlite_url)
+    event.listen(engine, "before_cursor_execute", lambda *details: begun.append(details[2]))
+    with engine.connect() as connection:
+        connection.connection.dbapi_connection.execute("BEGIN IMMEDIATE")
+        connection.execute(text("INSERT INTO receiver_joined VALUES (1, 2, 3, 4)"))
+        connection.commit()
+    assert begun == ["INSERT INTO receiver_joined VALUES (1, 2, 3, 4)"]
+    assert scalar(engine, "SELECT count(*) FROM receiver_joined") == 1
+
+
+def test_a_session_on_a_server_is_ours_whatever_its_defaults(fresh_postgres_url):
+    with (
+        connected(url_of(fresh_postgres_url), StoreSettings())
+        .execution_options(isolation_level="AUTOCOMMIT")
+        .connect() as c
+    ):
+        for name, value in {"default_transaction_isolation": "serializable", "lock_timeout": "'7h'"}.items():
+            c.execute(text(f"ALTER DATABASE {c.engine.url.database} SET {name} = {value}"))
+    engine = opened(fresh_postgres_url, lock_timeout_secs=2.5)
+    names = ("transaction_isolation", "lock_timeout", "client_encoding", "application_name")
+    assert [scalar(engine, f"SHOW {name}") for name in names] == ["read committed", "2500ms", "UTF8", "receiver"]
+    named = opened(fresh_postgres_url + ("&" if "?" in fresh_postgres_url else "?") + "application_name=bridge")
+    assert scalar(named, "SHOW application_name") == "bridge"
+
+
+def test_reading_changes_nothing(store_url):
+    opened(store_url)
+    for engine in (examined(url_of(store_url)), read_only(url_of(store_url))):
+        with engine.connect() as connection, pytest.raises(Exception, match=r"readonly|read-only"):
+            connection.execute(text("DELETE FROM receiver_joined"))
+
+
+def test_examining_makes_nothing(store_url, tmp_path):
+    with pytest.raises(StoreError, match="there is no store"):
+        examined(url_of(store_url))
+    assert not any(tmp_path.iterdir())
+    assert inspect(connected(url_of(store_url), StoreSettings())).get_table_names() == []
+
+
+def test_examining_leaves_no_file_behind(sqlite_url, tmp_path):
+    opened(sqlite_url)
+    before = (tmp_path / "receiver.db").read_bytes()
+    assert scalar(examined(url_of(sqlite_url)), "SELECT count(*) FROM receiver_receipt") == 0
+    assert list(tmp_path.iterdir()) == [tmp_path / "receiver.db"]
+    assert (tmp_path / "receiver.db").read_bytes() == before
+
+
+def test_what_a_killed_process_left_is_read_and_stays(sqlite_url, tmp_path):
+    """Its last commits are in the write-ahead log alone; whoever only reads doesn't move them."""
+    opened(sqlite_url)
+    program = """if True:
+        import os, signal, sqlite3, sys
+        connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+        connection.execute("INSERT INTO receiver_joined VALUES (1, 2, 3, 4)")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    subprocess.run([sys.executable, "-c", program, tmp_path / "receiver.db"], check=False)
+    left = {file: (tmp_path / file).read_bytes() for file in ("receiver.db", "receiver.db-wal")}
+    assert scalar(examined(url_of(sqlite_url)), "SELECT count(*) FROM receiver_joined") == 1
+    assert {file: (tmp_path / file).read_bytes() for file in left} == left
+    assert scalar(opened(sqlite_url), "SELECT count(*) FROM receiver_joined") == 1
+
+
+def test_an_applications_file_keeps_its_rows(tmp_path):
+    """A file that never wrote ahead, and whose pages can't be given back, takes our tables all the same."""
+    with sqlite3.connect(tmp_path / "app.db") as own:
+        own.execute("CREATE TABLE orders AS SELECT 7 AS id")
+    own.close()
+    engine = opened(f"sqlite:///{tmp_path}/app.db")
+    assert [scalar(engine, "SELECT id FROM orders"), scalar(engine, "PRAGMA auto_vacuum")] == [7, 0]
