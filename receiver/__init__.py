@@ -1,7 +1,37 @@
 """Two-tier duplicate detection for receivers of at-least-once messages."""
 
+from typing import TYPE_CHECKING, Any
+
 from receiver.detector import TwoTierDetector
 from receiver.message import Decision, Receipt, Tier, Verdict
-from receiver.settings import ReceiverSettings
+from receiver.settings import ReceiverSettings, Recording, StoreSettings
 
-__all__ = ["Decision", "Receipt", "ReceiverSettings", "Tier", "TwoTierDetector", "Verdict"]
+if TYPE_CHECKING:
+    from receiver.durable.events import Duplicate
+    from receiver.durable.receiver import Receiver
+
+__all__ = [
+    "Decision",
+    "Duplicate",
+    "Receipt",
+    "Receiver",
+    "ReceiverSettings",
+    "Recording",
+    "StoreSettings",
+    "Tier",
+    "TwoTierDetector",
+    "Verdict",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # The durable receiver needs SQLAlchemy, for which who only wants the detector shouldn't have to wait.
+    if name == "Receiver":
+        from receiver.durable.receiver import Receiver
+
+        return Receiver
+    if name == "Duplicate":
+        from receiver.durable.events import Duplicate
+
+        return Duplicate
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -38,12 +38,12 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any
 
 from receiver.errors import SettingsError
 from receiver.message import Decision, Receipt, Tier, Verdict
 
-__all__ = ["Entry", "TwoTierDetector", "serial_of"]
+__all__ = ["TwoTierDetector", "serial_of"]
 
 _SOURCE_BITS = 32
 _TIME_SHIFT = 72  # leaves 40 bits for the serial number: 10^12 receipts
@@ -55,15 +55,6 @@ _SERIAL_MASK = (1 << _TIME_SHIFT - _SOURCE_BITS) - 1
 
 _NEW = Decision(Verdict.NEW)
 _UNCHECKED = Decision(Verdict.UNCHECKED)
-
-
-class Entry(NamedTuple):
-    """A receipt as it was recorded. Serial numbers count those of a domain, from 1."""
-
-    serial: int
-    unique_message_id: str
-    message_source_id: str | None
-    received_at_us: int
 
 
 def serial_of(stamp: int) -> int:
@@ -190,16 +181,17 @@ class TwoTierDetector:
         stamps += [stamp for others in self._elsewhere.values() for stamp in others.values()]
         return sorted(map(serial_of, stamps))
 
-    def replay(self, entries: Iterable[Entry], time_queue_newest_us: int | None) -> None:
+    def replay(self, entries: Iterable[tuple[Any, ...]], time_queue_newest_us: int | None) -> None:
         """Follow a detector of the same domain and settings: record its entries from after the latest one here.
 
-        Entries that it has forgotten since may be missing or not; `time_queue_newest_us` is its own. What is remembered
-        then is the same, and so are all verdicts to come.
+        An entry begins with its serial number, which counts the recorded receipts of the domain from 1, id, source and
+        time received. Those that it has forgotten since may be missing or not; `time_queue_newest_us` is its own. What
+        is remembered then is the same, and so are all verdicts to come.
         """
         receive = self.receive
-        for serial, id_, source, received_at_us in entries:
-            self._serial = serial - 1 << _SOURCE_BITS
-            receive(id_, source, received_at_us=received_at_us)
+        for entry in entries:
+            self._serial = entry[0] - 1 << _SOURCE_BITS
+            receive(entry[1], entry[2], received_at_us=entry[3])
         if time_queue_newest_us is not None and self._expiry_us:
             # The last stamp of that time: who set the clock may be forgotten, and its serial number changes nothing.
             clock = (time_queue_newest_us + 1 << _TIME_SHIFT) - 1

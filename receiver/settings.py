@@ -13,11 +13,12 @@ from receiver.errors import SettingsError
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
-__all__ = ["ReceiverSettings", "Recording", "SimulateSettings", "StoreSettings", "expiry_us_of"]
+__all__ = ["ReceiverSettings", "Recording", "SimulateSettings", "StoreSettings", "checked_id_reuse", "expiry_us_of"]
 
 _LARGEST_MARGIN = 1000
 _LONGEST_WAIT_SECS = 86_400
 _SHORTEST_ROTATION_SECS = 0.001
+_ID_REUSE = ("duplicate", "deliver")
 _SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 _HERE = Path(__file__).resolve().parent
 _MOST = 10**12
@@ -61,6 +62,14 @@ def _checked(name: str, value: object, *, least: float, whole: bool = False) -> 
         raise SettingsError(f"{name} must be {kind} from {least:g} to {_MOST:,}, not {value!r:.80}")
 
 
+def checked_id_reuse(value: str | None) -> str:
+    """What becomes of a known id that comes with another body: `duplicate` or `deliver`; None takes the default."""
+    value = _default("receiver", "id_reuse") if value is None else value
+    if value not in _ID_REUSE:
+        raise SettingsError(f"id_reuse must be one of {', '.join(_ID_REUSE)}, not {value!r:.80}")
+    return str(value)
+
+
 def expiry_us_of(secs: float) -> int:
     """An expiry in whole microseconds, rounded to the nearest."""
     _checked("dup_detection_expiry_time_secs", secs, least=0)
@@ -88,8 +97,9 @@ class ReceiverSettings:
             )
 
     @property
-    def expiry_us(self) -> int:
-        return expiry_us_of(self.dup_detection_expiry_time_secs)
+    def sizes(self) -> tuple[int, int]:
+        """The window in ids, the expiry in microseconds."""
+        return self.dup_detection_per_source_expiry_window_size, expiry_us_of(self.dup_detection_expiry_time_secs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

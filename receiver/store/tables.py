@@ -96,6 +96,8 @@ joined = Table(
     # committed can be read rather than guessed.
     Column("domain_id", Integer, primary_key=True, autoincrement=False),
     Column("writer", BigInteger, primary_key=True, autoincrement=False),
+    # Numbered by the receiver itself. The domain's last number then tells how long ago it was.
+    Column("batch", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
 )
 

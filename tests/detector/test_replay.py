@@ -1,17 +1,25 @@
 """A detector made again from the entries that survive, or that follows another's, is that other detector."""
 
 from collections import deque
+from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver import TwoTierDetector
-from receiver.detector import Entry, serial_of
+from receiver.detector import serial_of
 from receiver.message import Verdict
 from tests.detector.test_lockstep import STEPS, WINDOWS_AND_EXPIRIES, receipts_of
 from tests.model import Model
 
 LAGS = st.lists(st.sampled_from([0, 0, 1, 3, 1000]), min_size=1, max_size=8)
+
+
+class Entry(NamedTuple):
+    serial: int
+    unique_message_id: str
+    message_source_id: str | None
+    received_at_us: int
 
 
 class Log:

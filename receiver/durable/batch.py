@@ -1,0 +1,175 @@
+"""One batch of receipts: decided in memory as they come, recorded together in one transaction at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from sqlalchemy import Connection
+
+from receiver.durable.cache import History, row_of
+from receiver.durable.events import Duplicate
+from receiver.durable.tally import Tally
+from receiver.errors import ClosedError, SettingsError
+from receiver.message import Decision, Receipt, Verdict
+from receiver.store.log import Row
+
+if TYPE_CHECKING:
+    from receiver.durable.receiver import Receiver
+
+__all__ = ["Batch"]
+
+_LATEST_US = 1 << 62
+_UNKNOWN = History(None, ())
+
+
+class Batch:
+    """A batch under way: `with orders.batch() as batch:`.
+
+    While it lasts the domain is locked, so keep it short. Leaving it commits what was received, or, where it joined the
+    caller's transaction, leaves that to the caller. Leaving it by an exception records nothing.
+    """
+
+    def __init__(self, receiver: Receiver, connection: Connection | None) -> None:
+        self._receiver = receiver
+        self._callers = connection
+        self._is_open = False
+
+    def __enter__(self) -> Self:
+        self._tally = Tally()
+        self._rows: list[Row] = []
+        self._transaction = self._receiver._begin(self._callers)  # noqa: SLF001 - a batch is the receiver's own hand
+        cache = self._transaction.cache
+        self._detector = cache.detector
+        self._receive = cache.detector.receive
+        self._histories = cache.histories
+        self._clamped_before = cache.detector.clock_clamped
+        self._records = self._receiver.records
+        self._observe_only = self._receiver.observe_only
+        self._delivers_reused = self._receiver.id_reuse == "deliver"
+        self._is_open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        if kind is not None or self._tally.receipts == 0:
+            self._transaction.abandon(error)
+            return
+        self._tally.clock_clamped = self._detector.clock_clamped - self._clamped_before
+        self._transaction.record(self._rows, self._tally)
+        self._receiver._tell()  # noqa: SLF001
+
+    @property
+    def connection(self) -> Connection:
+        """The batch's own connection and transaction: what is written through it is committed with the ids, or not at
+        all. Leave committing and rolling back to the batch."""
+        if not self._is_open:
+            raise ClosedError("the batch is over")
+        return self._transaction.log.connection
+
+    def receive(
+        self,
+        unique_message_id: str | None,
+        message_source_id: str | None = None,
+        *,
+        received_at_us: int | None = None,
+        redelivered: bool = False,
+        jms_timestamp_ms: int | None = None,
+        body_digest: str | None = None,
+    ) -> Decision:
+        """Decide on one receipt; it is recorded when the batch ends.
+
+        `received_at_us` is None for the clock's time now, else microseconds since 1970. `redelivered` and
+        `jms_timestamp_ms` are JMSRedelivered and JMSTimestamp (None or 0 where it isn't set), for the figures only.
+        `body_digest` is any text that tells bodies apart. An argument that can't be meant is a `SettingsError`; it
+        changes nothing, and the batch may go on.
+        """
+        return self._decide(
+            unique_message_id, message_source_id, received_at_us, redelivered, jms_timestamp_ms, body_digest
+        )
+
+    def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]) -> list[Decision]:
+        """Decide on receipts in order, as `receive` does one by one.
+
+        Takes `Receipt`s or tuples `(unique_message_id, message_source_id, received_at_us)`.
+        """
+        decide = self._decide
+        return [decide(*receipt) for receipt in receipts]
+
+    def _decide(
+        self,
+        id_: str | None,
+        source: str | None,
+        received_at_us: int | None,
+        redelivered: bool = False,
+        jms_timestamp_ms: int | None = None,
+        body_digest: str | None = None,
+    ) -> Decision:
+        if received_at_us is None:
+            received_at_us = time.time_ns() // 1000
+        told_more = redelivered or jms_timestamp_ms or body_digest or self._records
+        if told_more or not self._is_open or received_at_us.__class__ is not int or received_at_us > _LATEST_US:
+            self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
+        decision = self._receive(id_, source, received_at_us=received_at_us)
+        tally = self._tally
+        tally.receipts += 1
+        if told_more:
+            tally.note(Receipt(id_, source, received_at_us, redelivered, jms_timestamp_ms, body_digest), self._records)
+        if not id_:
+            tally.unchecked += 1
+        elif decision.verdict is Verdict.NEW and not body_digest:
+            if self._histories:
+                self._histories.pop(id_, None)
+            detector = self._detector
+            self._rows.append((detector.serial, id_, source, detector.latest_us, None, None))
+        else:
+            decision = self._with_history(id_, source, decision, redelivered, body_digest)
+        return decision
+
+    def _with_history(
+        self, id_: str, source: str | None, decision: Decision, redelivered: bool, body_digest: str | None
+    ) -> Decision:
+        """Record a receipt that tells of more than itself: of its id's first receipt, or of a body."""
+        now_us = self._detector.latest_us
+        if decision.age_us is None:  # it is new
+            history = History(None, (body_digest,) if body_digest else ())
+        else:
+            known = self._histories.get(id_, _UNKNOWN)
+            last_us = now_us - decision.age_us
+            first_us = last_us if known.first_received_at_us is None else known.first_received_at_us
+            history = known.extended(first_us, body_digest)
+            if body_digest and known.body_digests:
+                decision = replace(decision, body_differs=body_digest not in known.body_digests)
+            if self._observe_only or (decision.body_differs and self._delivers_reused):
+                decision = replace(decision, delivered_anyway=True)
+            self._tally.note_duplicate(
+                Duplicate(self._receiver.domain, id_, source, now_us, first_us, last_us, redelivered, decision)
+            )
+        self._histories[id_] = history
+        self._rows.append(row_of(self._detector.serial, id_, source, now_us, history))
+        return decision
+
+    def _check(
+        self, received_at_us: object, redelivered: object, jms_timestamp_ms: object, body_digest: object
+    ) -> None:
+        if not self._is_open:
+            raise ClosedError("the batch is over", hint="receive inside `with receiver.batch() as batch:`")
+        if not isinstance(received_at_us, int) or received_at_us > _LATEST_US:
+            raise SettingsError(f"received_at_us must be microseconds of at most 2^62, not {received_at_us!r:.80}")
+        if redelivered not in {True, False}:
+            raise SettingsError(f"redelivered must be true or false, not {redelivered!r:.80}")
+        if jms_timestamp_ms is not None and (
+            not isinstance(jms_timestamp_ms, int)
+            or isinstance(jms_timestamp_ms, bool)
+            or not 0 <= jms_timestamp_ms <= _LATEST_US
+        ):
+            raise SettingsError(
+                f"jms_timestamp_ms must be whole milliseconds of at least 0, not {jms_timestamp_ms!r:.80}"
+            )
+        if body_digest is not None and not isinstance(body_digest, str):
+            raise SettingsError(f"body_digest must be text, not {body_digest!r:.80}")

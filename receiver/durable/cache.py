@@ -1,0 +1,154 @@
+"""What memory holds of a domain: a cache of its log, ahead of it inside a batch only.
+
+The detector here has recorded exactly the rows of the log up to its serial number. Whatever may break that (a batch
+that fails, a commit that nobody confirmed, a transaction that its caller may have rolled back) drops the cache, and the
+next batch reads the log again: the log tells the truth.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from receiver.detector import TwoTierDetector, serial_of
+from receiver.settings import ReceiverSettings
+from receiver.store.log import DomainLog, DomainState, Row
+
+__all__ = ["DomainCache", "History", "resize", "row_of"]
+
+_MOST_DIGESTS = 16
+_FEW_HISTORIES = 1_000
+_MOST_DELETABLE = 256
+
+
+class History(NamedTuple):
+    """What came with an id before, where that is more than its newest receipt tells."""
+
+    first_received_at_us: int | None
+    """None: with its newest receipt."""
+    body_digests: tuple[str, ...]
+    """The different ones, oldest first."""
+
+    def extended(self, first_received_at_us: int, body_digest: str | None) -> History:
+        known = self.body_digests
+        if body_digest is not None and body_digest not in known:
+            # An id that comes with ever new bodies must not grow its row for ever.
+            known = (*known, body_digest)[-_MOST_DIGESTS:]
+        return History(first_received_at_us, known)
+
+
+def row_of(seq: int, id_: str, source: str | None, received_at_us: int, history: History) -> Row:
+    digests = json.dumps(history.body_digests) if history.body_digests else None
+    return seq, id_, source, received_at_us, history.first_received_at_us, digests
+
+
+def _detector(state: DomainState) -> TwoTierDetector:
+    detector = TwoTierDetector(window=state.window_size, expiry_secs=state.expiry_us / 1_000_000)
+    detector.forgotten = deque()
+    return detector
+
+
+class DomainCache:
+    """The detector of a domain, the histories of its ids, and which rows are still to be deleted."""
+
+    def __init__(self) -> None:
+        self._state: DomainState | None = None
+        self.sizes = 0, 0
+        """Window and expiry, in microseconds, as of the last batch; and the ids remembered then."""
+        self.remembered_ids = 0
+        self.detector: TwoTierDetector
+        self.histories: dict[str, History] = {}
+        self._deletable: list[int] = []
+
+    def drop(self) -> None:
+        self._state = None
+
+    @property
+    def has_deletable(self) -> bool:
+        return bool(self._deletable)
+
+    def follow(self, log: DomainLog, state: DomainState) -> bool:
+        """Catch up with the log, which is in this state: by what is new in it, or from its beginning.
+
+        Returns whether there was anything to read.
+        """
+        known = self._state
+        self._state = None  # unless all goes well
+        if known is None or (known.incarnation, known.generation) != (state.incarnation, state.generation):
+            self._load(log, state)
+        elif state.last_seq > known.last_seq:
+            self._replay(log, state)
+            # Who appended those rows deletes what they made others forget.
+            self.detector.forgotten.clear()
+        self.advance(state)
+        return known != state
+
+    def _load(self, log: DomainLog, state: DomainState) -> None:
+        self.detector = _detector(state)
+        self.histories = {}
+        self._deletable = []
+        self._replay(log, state)
+        self._note_forgotten()  # what was left undeleted
+
+    def _replay(self, log: DomainLog, state: DomainState) -> None:
+        replay = self.detector.replay
+        for rows in log.rows_after(self.detector.serial, state.last_seq):
+            replay(rows, None)
+            self._note_histories(rows)
+        replay((), state.time_queue_newest_us)
+
+    def _note_histories(self, rows: Iterable[Row]) -> None:
+        for _, id_, _, _, first_us, digests in rows:
+            if first_us is not None or digests is not None:
+                self.histories[id_] = History(first_us, tuple(json.loads(digests)) if digests else ())
+            elif self.histories:
+                self.histories.pop(id_, None)
+
+    def _note_forgotten(self) -> None:
+        forgotten = self.detector.forgotten
+        self._deletable += map(serial_of, forgotten)
+        forgotten.clear()
+        if len(self.histories) > 2 * self.detector.remembered_ids + _FEW_HISTORIES:
+            self.histories = {id_: kept for id_, kept in self.histories.items() if id_ in self.detector}
+
+    def take_deletable(self, rows: Sequence[Row], *, all_of_them: bool = False) -> tuple[Sequence[Row], list[int]]:
+        """Those of a batch's rows that are worth appending, and the numbers of earlier ones that are to be deleted now.
+
+        Deleting waits until it is worth a statement, but not for more than a quarter of what is remembered.
+        """
+        self._note_forgotten()
+        enough = 0 if all_of_them else min(_MOST_DELETABLE, self.detector.remembered_ids // 4)
+        if len(self._deletable) <= enough:
+            return rows, []
+        seqs, self._deletable = sorted(self._deletable), []
+        if rows and seqs[-1] >= rows[0][0]:
+            gone = set(seqs)
+            rows = [row for row in rows if row[0] not in gone]
+        return rows, seqs
+
+    def advance(self, state: DomainState) -> None:
+        """The log is in this state now, and what the detector here has recorded is just that."""
+        self._state = state
+        self.sizes = state.window_size, state.expiry_us
+        self.remembered_ids = self.detector.remembered_ids
+
+
+def resize(log: DomainLog, state: DomainState, settings: ReceiverSettings) -> None:
+    """Change a domain's settings: what it remembers goes through an empty domain with the new ones, oldest receipt first.
+
+    The transaction under way is left to be committed.
+    """
+    rows = [row for some in log.rows_after(0, state.last_seq) for row in some]
+    before = _detector(state)
+    before.replay(rows, state.time_queue_newest_us)
+    remembered = set(before.entries())
+    window, expiry_us = settings.sizes
+    changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)
+    after = _detector(changed)
+    after.replay((row for row in rows if row[0] in remembered), None)
+    kept = set(after.entries())
+    gone = [row[0] for row in rows if row[0] not in kept]
+    changed = changed._replace(time_queue_newest_us=after.time_queue_newest_us)
+    log.record(changed, since=state.last_seq, rows=(), gone=gone)

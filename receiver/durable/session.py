@@ -1,0 +1,299 @@
+"""One domain's transactions: lock it, catch up, record a batch, commit, and know what became of it.
+
+Memory advances with the commit only. What became of a transaction is known at once where it is ours; is looked up when
+the domain is next used where it is the caller's; and is read from the log where the connection broke in the middle.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from receiver.durable.cache import DomainCache
+from receiver.durable.holds import Hold, hold, release
+from receiver.durable.opening import Opened, new_number
+from receiver.durable.tally import Tally
+from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
+from receiver.store.failures import store_error, translated
+from receiver.store.joined_log import JoinedLog, forget_batches, joined_batch
+from receiver.store.log import DomainLog, DomainState, Row
+from receiver.store.sql_log import SqlLog
+
+__all__ = ["DomainSession", "Transaction"]
+
+_LOGGER = logging.getLogger("receiver")
+_FIRST_PAUSE_SECS = 0.05
+_LONGEST_PAUSE_SECS = 1.0
+
+
+class DomainSession:
+    """What the batches of one receiver share. `committed` is to be set, and is told of each batch known to be committed."""
+
+    def __init__(self, opened: Opened, patience_secs: float) -> None:
+        self.log = opened.log
+        self.lock = opened.lock
+        self.address = opened.address
+        self.incarnation = opened.incarnation
+        self.patience_secs = patience_secs
+        self.committed: Callable[[Tally], None]
+        self.cache = DomainCache()
+        self.writer = new_number()
+        self._turn = threading.Lock()
+        self._pid = os.getpid()
+        self._is_closed = False
+        self._joined_batches = 0
+        # Batches in transactions of the caller's whose outcome isn't known yet: number, tally, transaction.
+        self._unsettled: deque[tuple[int, Tally, Any]] = deque()
+
+    def load(self) -> None:
+        """Read the log ahead of the first batch, keeping nobody waiting."""
+        try:
+            with translated(self.address):
+                self.cache.follow(self.log, self.log.begin_reading())
+        finally:
+            self.log.rollback()
+
+    def begin(self, connection: Connection | None) -> Transaction:
+        """Have the domain to ourselves, in a transaction of our own or in the caller's, and catch up with it."""
+        self._check_usable()
+        log = self.log if connection is None else self._joining(connection)
+        held = Hold(self.lock, lambda: log.holder, domain=self.incarnation, thread=threading.get_ident())
+        hold(held)
+        try:
+            self._take_turn()
+        except BaseException:
+            release(held)
+            raise
+        transaction = Transaction(self, log, held)
+        try:
+            transaction.begin()
+        except BaseException:
+            log.rollback()
+            self.leave(held)
+            raise
+        return transaction
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ClosedError(
+                f"the receiver was opened in process {self._pid} and can't be used in one forked off",
+                hint="open another in the new process",
+            )
+        if self._is_closed:
+            raise ClosedError("the receiver is closed")
+
+    def _take_turn(self) -> None:
+        if not self._turn.acquire(timeout=self.patience_secs):
+            raise StoreBusyError(
+                f"other threads kept the receiver busy for {self.patience_secs:g} s",
+                hint="keep batches short, or raise lock_timeout_secs",
+            )
+
+    def leave(self, held: Hold) -> None:
+        self._turn.release()
+        release(held)
+
+    def _joining(self, connection: Connection) -> JoinedLog:
+        if not isinstance(self.log, SqlLog):
+            raise SettingsError(
+                "memory:// has no transactions to join", hint="open a sqlite:/// or postgresql:// store"
+            )
+        self._joined_batches += 1
+        return JoinedLog(self.log, connection, self.writer, self._joined_batches)
+
+    def expect(self, log: JoinedLog, tally: Tally) -> None:
+        """A batch is recorded in its caller's transaction; what becomes of that will be looked up."""
+        self._unsettled.append((log.batch, tally, log.transaction))
+
+    def settle(self, log: DomainLog, state: DomainState) -> None:
+        """See which of the callers' transactions were committed, and drop the cache if one wasn't."""
+        if not self._unsettled:
+            return
+        last = joined_batch(log.connection, state.domain_id, self.writer)
+        numbers = [number for number, _, _ in self._unsettled]
+        # A batch's mark is in one transaction with all that the batch saw, so those before it were committed too.
+        seen = numbers.index(last) + 1 if last in numbers else 0
+        if seen < len(numbers):
+            self.cache.drop()
+        while len(self._unsettled) > seen:
+            self._unsettled.pop()
+        # What was recorded in the very transaction that looks is seen, but may yet be rolled back.
+        under_way = log.transaction if isinstance(log, JoinedLog) else None
+        while self._unsettled and self._unsettled[0][2] is not under_way:
+            self.committed(self._unsettled.popleft()[1])
+
+    def look_up(self) -> None:
+        """Settle what can be settled between batches; a batch under way has done so."""
+        if not self._unsettled or self._is_closed or not self._turn.acquire(blocking=False):
+            return
+        try:
+            if not any(transaction.is_active for _, _, transaction in self._unsettled):
+                with translated(self.address):
+                    self.settle(self.log, self.log.begin_reading())
+        finally:
+            self.log.rollback()
+            self._turn.release()
+
+    def close(self) -> None:
+        """Delete what is left to be deleted, and end the connection; a process forked off leaves both to its parent."""
+        if self._is_closed or os.getpid() != self._pid:
+            return
+        self._take_turn()
+        self._is_closed = True
+        try:
+            with translated(self.address):
+                self._tidy_up()
+        except StoreError:
+            # Nothing is lost by it: who opens the domain next deletes the same.
+            _LOGGER.warning("can't tidy up %s while closing", self.address, exc_info=True)
+        finally:
+            self.log.close()
+            self._turn.release()
+
+    def _tidy_up(self) -> None:
+        if not self.cache.has_deletable and not self._joined_batches:
+            return
+        state = self.log.begin()
+        self.settle(self.log, state)
+        self.cache.follow(self.log, state)
+        _, gone = self.cache.take_deletable((), all_of_them=True)
+        self.log.record(state, since=state.last_seq, rows=(), gone=gone)
+        if self._joined_batches:
+            forget_batches(self.log.connection, state, self.writer)
+        self.log.commit()
+        self.log.give_back_space()
+
+
+class Transaction:
+    """A batch's transaction, from the domain's lock to its outcome."""
+
+    def __init__(self, session: DomainSession, log: DomainLog, held: Hold) -> None:
+        self.log = log
+        self.cache = session.cache
+        self._session = session
+        self._held = held
+        self._state: DomainState
+        self._has_read_on = False
+
+    def begin(self) -> None:
+        session = self._session
+        with translated(session.address):
+            state = self._state = self.log.begin()
+            if state.incarnation != session.incarnation:
+                raise StoreError(
+                    f"this is another database than {session.address} was when the receiver was opened",
+                    hint="give batch() a connection to the receiver's database; if that was replaced, open it again",
+                )
+            session.settle(self.log, state)
+            self._has_read_on = session.cache.follow(self.log, state)
+
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Record nothing, and forget what was decided."""
+        cache = self.cache
+        has_decided = cache.detector.serial != self._state.last_seq
+        may_be_half_done = error is not None and not isinstance(error, Exception)
+        # What was read on in a transaction of the caller's may be rolled back with it.
+        may_vanish = self._has_read_on and isinstance(self.log, JoinedLog)
+        if has_decided or may_be_half_done or may_vanish:
+            cache.drop()
+        self.log.rollback()
+        self._end()
+
+    def record(self, rows: Sequence[Row], tally: Tally) -> None:
+        """Record the batch and commit; `StoreError` if it isn't committed, or not proven to be."""
+        session, log, cache = self._session, self.log, self.cache
+        state = self._new_state(tally)
+        try:
+            self._check_whole(rows, state)
+            with translated(session.address):
+                rows, gone = cache.take_deletable(rows)
+                log.record(state, since=self._state.last_seq, rows=rows, gone=gone)
+        except BaseException as error:
+            self.abandon(error)
+            raise
+        try:
+            if isinstance(log, JoinedLog):
+                session.expect(log, tally)
+            else:
+                self._commit(state)
+                session.committed(tally)
+            cache.advance(state)
+            if gone:
+                self._give_back_space()
+        except BaseException:
+            cache.drop()
+            raise
+        finally:
+            self._end()
+
+    def _check_whole(self, rows: Sequence[Row], state: DomainState) -> None:
+        if self._state.last_seq + len(rows) != state.last_seq:
+            raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
+
+    def _new_state(self, tally: Tally) -> DomainState:
+        detector = self._session.cache.detector
+        return tally.add_to(self._state)._replace(
+            last_seq=detector.serial,
+            last_writer=self._session.writer,
+            latest_us=detector.latest_us,
+            time_queue_newest_us=detector.time_queue_newest_us,
+        )
+
+    def _commit(self, state: DomainState) -> None:
+        try:
+            self.log.commit()
+        except Exception as error:
+            failure = store_error(error, self._session.address)
+            self.log.discard()
+            if not self._was_committed(state, failure):
+                raise failure from error
+            _LOGGER.warning("the connection was lost while committing; the batch is found to be committed: %s", failure)
+
+    def _was_committed(self, state: DomainState, failure: StoreError) -> bool:
+        """Whether the log is in this state, read from it as soon as the database can be reached and lets go of the lock.
+
+        Raises StoreError if that can't be found out.
+        """
+        give_up_at = time.monotonic() + self._session.patience_secs
+        pause_secs = _FIRST_PAUSE_SECS
+        while True:
+            try:
+                found = self.log.begin()
+            except Exception as error:
+                self.log.discard()
+                if time.monotonic() + pause_secs > give_up_at:
+                    raise _unknown(failure) from error
+                time.sleep(pause_secs)
+                pause_secs = min(2 * pause_secs, _LONGEST_PAUSE_SECS)
+                continue
+            self.log.rollback()
+            if found not in {state, self._state}:  # others have been here since
+                raise _unknown(failure) from None
+            return found == state
+
+    def _give_back_space(self) -> None:
+        try:
+            self.log.give_back_space()
+        except Exception:
+            _LOGGER.warning("can't shrink %s", self._session.address, exc_info=True)
+            self.log.discard()
+
+    def _end(self) -> None:
+        log = self.log
+        self._session.leave(self._held)
+        if isinstance(log, JoinedLog):
+            hold(Hold(self._held.lock, lambda: log.holder, is_over=log.is_over, thread=self._held.thread))
+
+
+def _unknown(failure: StoreError) -> StoreError:
+    return StoreError(
+        f"{failure.message}; whether the batch was committed can't be told",
+        hint="send it again: what was recorded after all is judged a duplicate",
+    )

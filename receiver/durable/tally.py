@@ -1,0 +1,65 @@
+"""What a batch adds to the counters of its domain and its receiver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from receiver.durable.events import Duplicate
+from receiver.message import Receipt
+from receiver.store.log import DomainState
+
+__all__ = ["Tally"]
+
+
+@dataclass(slots=True)
+class Tally:
+    receipts: int = 0
+    unchecked: int = 0
+    duplicates: int = 0
+    reused_ids: int = 0
+    """Duplicates that came with another body."""
+    redelivered: int = 0
+    clock_clamped: int = 0
+    max_delivery_us: int = 0
+    """The longest way from JMSTimestamp to receipt, of receipts flagged JMSRedelivered."""
+    events: list[Duplicate] = field(default_factory=list)
+    recorded: list[Receipt] = field(default_factory=list)
+    """The receipts themselves, for a recorder."""
+
+    def note(self, receipt: Receipt, keeps: bool) -> None:  # noqa: FBT001 - per receipt, and keywords cost
+        """Note what a receipt tells beside its id and time, and the receipt itself for a recorder."""
+        if receipt.redelivered:
+            self.redelivered += 1
+            if receipt.jms_timestamp_ms and receipt.received_at_us is not None:
+                self.max_delivery_us = max(
+                    self.max_delivery_us, receipt.received_at_us - receipt.jms_timestamp_ms * 1000
+                )
+        if keeps:
+            self.recorded.append(receipt)
+
+    def note_duplicate(self, event: Duplicate) -> None:
+        self.duplicates += 1
+        if event.body_differs:
+            self.reused_ids += 1
+        self.events.append(event)
+
+    def add_to(self, state: DomainState) -> DomainState:
+        return state._replace(
+            receipts=state.receipts + self.receipts,
+            unchecked=state.unchecked + self.unchecked,
+            duplicates=state.duplicates + self.duplicates,
+            reused_ids=state.reused_ids + self.reused_ids,
+            redelivered=state.redelivered + self.redelivered,
+            clock_clamped=state.clock_clamped + self.clock_clamped,
+            max_delivery_us=max(state.max_delivery_us, self.max_delivery_us),
+        )
+
+    def add(self, other: Tally) -> None:
+        """Add the counters of a committed batch."""
+        self.receipts += other.receipts
+        self.unchecked += other.unchecked
+        self.duplicates += other.duplicates
+        self.reused_ids += other.reused_ids
+        self.redelivered += other.redelivered
+        self.clock_clamped += other.clock_clamped
+        self.max_delivery_us = max(self.max_delivery_us, other.max_delivery_us)

@@ -1,0 +1,98 @@
+"""A domain's log through the caller's own connection and transaction, which alone decides what becomes of a batch.
+
+Nothing tells us whether that transaction, or the savepoint around a batch, was committed or rolled back. So each batch
+leaves its number in it, to be looked up later: there is no event to miss and no constraint violation to catch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from typing import Any
+
+from sqlalchemy import Connection, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from receiver.errors import SettingsError, StoreBusyError
+from receiver.store.log import DomainState, Row
+from receiver.store.sql_log import SqlLog
+from receiver.store.tables import joined
+
+__all__ = ["JoinedLog", "forget_batches", "joined_batch"]
+
+_KEPT_SEQS = 1_000_000
+_INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+class JoinedLog:
+    """As `log`, but each batch is a savepoint in the caller's transaction, and commits or rolls back nothing itself."""
+
+    def __init__(self, log: SqlLog, connection: Connection, writer: int, batch: int) -> None:
+        if connection.closed or connection.invalidated:
+            raise SettingsError("the connection given to batch() is closed")
+        ours, theirs = log.engine.dialect, connection.dialect
+        if (ours.name, ours.driver) != (theirs.name, theirs.driver):
+            raise SettingsError(
+                f"the connection given to batch() is for {theirs.name}+{theirs.driver}, the store is in"
+                f" {ours.name}+{ours.driver}",
+                hint="give a connection to the receiver's own database, through the same driver",
+            )
+        if not connection.in_transaction():
+            connection.begin()
+        self.connection = self.holder = connection
+        self.transaction = connection.get_transaction()
+        self._savepoint = connection.get_nested_transaction()
+        self._writer = writer
+        self.batch = batch
+        self._log = copy(log)
+        self._log.use(connection)
+
+    def is_over(self) -> bool:
+        """Whether the caller's transaction has ended."""
+        return self.transaction is None or not self.transaction.is_active
+
+    def begin(self) -> DomainState:
+        return self._log.lock_in_callers_transaction()
+
+    def begin_reading(self) -> DomainState:
+        return self._log.read(self._log.sql_read)
+
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
+        return self._log.rows_after(seq, last_seq)
+
+    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+        connection = self.connection
+        under_way = connection.get_transaction(), connection.get_nested_transaction()
+        if connection.closed or under_way != (self.transaction, self._savepoint):
+            raise StoreBusyError(
+                "the caller's transaction or savepoint ended inside the batch",
+                hint="commit or roll back after the batch only",
+            )
+        with connection.begin_nested():
+            self._log.record(state, since=since, rows=rows, gone=gone)
+            values = {
+                "domain_id": state.domain_id,
+                "writer": self._writer,
+                "batch": self.batch,
+                "last_seq": state.last_seq,
+            }
+            mark = _INSERTS[connection.dialect.name](joined).values(values)
+            connection.execute(mark.on_conflict_do_update(index_elements=["domain_id", "writer"], set_=values))
+
+    def commit(self) -> None:
+        """The caller's to do."""
+
+    rollback = discard = give_back_space = close = commit
+
+
+def joined_batch(connection: Connection, domain_id: int, writer: int) -> int | None:
+    """The last batch that the receiver recorded in a transaction of its caller's, as seen from this transaction."""
+    mine = (joined.c.domain_id == domain_id) & (joined.c.writer == writer)
+    found: int | None = connection.execute(select(joined.c.batch).where(mine)).scalar()
+    return found
+
+
+def forget_batches(connection: Connection, state: DomainState, writer: int | None = None) -> None:
+    """Drop the marks of one receiver, or of those whose last is so long ago that they are gone."""
+    old = joined.c.writer == writer if writer else joined.c.last_seq < state.last_seq - _KEPT_SEQS
+    connection.execute(delete(joined).where(joined.c.domain_id == state.domain_id, old))

@@ -1,0 +1,86 @@
+"""What a store keeps of one domain, and what can be done with it: lock, read on, record, commit.
+
+The table of receipts is the log: rows are only appended and deleted, and whatever is remembered follows from the rows
+that are left and from the domain's own row. Nothing here knows what counts as a duplicate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from sqlalchemy import Connection
+
+__all__ = ["DomainLog", "DomainState", "Row"]
+
+Row = tuple[int, str, str | None, int, int | None, str | None]
+"""A receipt in the log; it begins as `TwoTierDetector.replay` wants it.
+
+Its number; id; source; time received, not before that of any earlier row; when the id first came, None if with this
+receipt; a JSON list of the different digests that came with the id, None if none did.
+"""
+
+
+class DomainState(NamedTuple):
+    """A domain's own row, field by field as in `tables.domains`."""
+
+    domain_id: int
+    incarnation: int
+    domain_key: str
+    domain_name: str
+    window_size: int
+    expiry_us: int
+    generation: int
+    last_seq: int
+    last_writer: int
+    latest_us: int
+    time_queue_newest_us: int | None
+    receipts: int
+    unchecked: int
+    duplicates: int
+    reused_ids: int
+    redelivered: int
+    clock_clamped: int
+    max_delivery_us: int
+
+
+class DomainLog(Protocol):
+    """The log of one domain, through one connection.
+
+    What is recorded after `begin` becomes lasting, all of it or nothing, with `commit`. Errors of a database are its
+    driver's own.
+    """
+
+    def begin(self) -> DomainState:
+        """Start a transaction that has the domain for itself, waiting for it."""
+
+    def begin_reading(self) -> DomainState:
+        """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
+
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
+        """The rows numbered above `seq`, in order, some at a time; the last one there is has the number `last_seq`."""
+
+    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+        """Delete the rows numbered in `gone`, ascending, append others, and put the domain's new state in place of that
+        whose last number is `since`."""
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None:
+        """Give up the transaction, and the connection where that fails; never raises."""
+
+    def discard(self) -> None:
+        """Give up the connection, which an error may have broken; the next transaction makes another."""
+
+    def give_back_space(self) -> None:
+        """Shrink the file where much of it is empty; between transactions."""
+
+    def close(self) -> None: ...
+
+    @property
+    def holder(self) -> object:
+        """What holds the lock when there is one: the connection."""
+
+    @property
+    def connection(self) -> Connection:
+        """The connection under way, for statements of the application's own in the same transaction."""

@@ -1,0 +1,44 @@
+"""A domain's log that lasts as long as its receiver: `memory://`, for tests and for those who need no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from receiver.errors import SettingsError
+from receiver.store.log import DomainState, Row
+
+__all__ = ["MemoryLog"]
+
+
+class MemoryLog:
+    def __init__(self, state: DomainState) -> None:
+        self._state = state
+        self._rows: dict[int, Row] = {}
+
+    def begin(self) -> DomainState:
+        return self._state
+
+    begin_reading = begin
+
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
+        del last_seq
+        yield [row for row in self._rows.values() if row[0] > seq]
+
+    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+        del since
+        for seq in gone:
+            self._rows.pop(seq, None)
+        self._rows.update((row[0], row) for row in rows)
+        self._state = state
+
+    def commit(self) -> None:
+        """Nothing is left to do once a batch is recorded, which is the last that can go wrong."""
+
+    rollback = discard = give_back_space = close = commit
+
+    holder = None
+
+    @property
+    def connection(self) -> NoReturn:
+        raise SettingsError("memory:// has no database connection", hint="open a sqlite:/// or postgresql:// store")

@@ -1,0 +1,82 @@
+"""A domain's log in PostgreSQL, where who writes locks the domain's row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy import Engine
+
+from receiver.errors import SettingsError
+from receiver.settings import StoreSettings
+from receiver.store.log import DomainState, Row
+from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROW_COLUMNS, SqlLog, rows_of
+from receiver.store.tables import receipts
+
+__all__ = ["PostgresLog"]
+
+_ROWS_AT_ONCE = 10_000
+_WORTH_A_COPY = 20
+_TYPES = ("int4", "int8", "bytea", "bytea", "int8", "int8", "text")
+
+
+class PostgresLog(SqlLog):
+    placeholder = "%s"
+    for_update = " FOR UPDATE"
+
+    def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
+        super().__init__(engine, settings, domain_id)
+        self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(ROW_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
+        self._sql_delete = f"DELETE FROM {receipts.name} WHERE domain_id = %s AND seq = ANY(%s)"
+
+    def begin(self) -> DomainState:
+        try:
+            return super().begin()
+        except Exception:
+            if not self.dbapi.closed:
+                raise
+            # The server was gone while this connection lay idle, so nothing is lost with it.
+            self.discard()
+            return super().begin()
+
+    def start(self) -> None:
+        """The driver starts a transaction with the first statement."""
+
+    def start_reading(self) -> None:
+        self.dbapi.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
+        sources: dict[bytes | None, str | None] = {None: None}
+        parameters = (self.domain_id, seq)
+        if last_seq - seq <= _ROWS_AT_ONCE:
+            yield rows_of(self.dbapi.execute(self.sql_rows_after, parameters, binary=True), sources)
+            return
+        with self.dbapi.cursor(name="receiver_rows") as cursor:
+            cursor.execute(self.sql_rows_after, parameters, binary=True)
+            while found := cursor.fetchmany(_ROWS_AT_ONCE):
+                yield rows_of(found, sources)
+
+    def append(self, rows: Sequence[Row]) -> None:
+        with self.dbapi.cursor() as cursor:
+            if len(rows) < _WORTH_A_COPY:
+                cursor.executemany(self.sql_append, self.stored(rows))
+                return
+            with cursor.copy(self._sql_copy) as copy:
+                copy.set_types(_TYPES)
+                for values in self.stored(rows):
+                    copy.write_row(values)
+
+    def lock_in_callers_transaction(self) -> DomainState:
+        if self.dbapi.autocommit:
+            raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
+        waited = f"{self.settings.lock_timeout_secs * 1000:.0f}"
+        before = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
+        (caller_waits, _) = self.dbapi.execute(before, (waited,)).fetchone()
+        state = self.read(self.sql_lock)
+        self.dbapi.execute("SELECT set_config('lock_timeout', %s, true)", (caller_waits,))
+        return state
+
+    def delete(self, seqs: Sequence[int]) -> None:
+        self.dbapi.execute(self._sql_delete, (self.domain_id, list(seqs)))
+
+    def give_back_space(self) -> None:
+        """Autovacuum's work."""

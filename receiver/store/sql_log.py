@@ -1,0 +1,184 @@
+"""A domain's log in a database: what SQLite and PostgreSQL have in common.
+
+Statements run on the driver's own connection: for a batch of one receipt, SQLAlchemy's execution of them would cost more
+than the database does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from receiver.errors import StoreBusyError, StoreError
+from receiver.settings import StoreSettings
+from receiver.store.log import DomainState, Row
+from receiver.store.tables import domains, receipts, text_of, to_bytes
+
+__all__ = ["IN_AUTOCOMMIT", "JOIN_HINT", "ROW_COLUMNS", "SqlLog", "rows_of", "state_of"]
+
+_IDENTITY = ("domain_id", "incarnation", "domain_key", "domain_name")
+_CHANGING = DomainState._fields[len(_IDENTITY) :]
+IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction that a batch could join"
+JOIN_HINT = "give a connection with a transaction, or none: then the batch has one of its own"
+ROW_COLUMNS = (
+    "seq",
+    "unique_message_id",
+    "message_source_id",
+    "received_at_us",
+    "first_received_at_us",
+    "body_digests",
+)
+
+
+def state_of(found: Sequence[Any]) -> DomainState:
+    return DomainState._make((*found[:3], text_of(found[3]), *found[4:]))
+
+
+def rows_of(found: Iterable[Sequence[Any]], sources: dict[bytes | None, str | None]) -> list[Row]:
+    """Rows as read; `sources` keeps the text of each source, of which there are few."""
+    rows = []
+    for seq, id_, source, received_at_us, first_us, digests in found:
+        if source not in sources:
+            sources[source] = text_of(source)
+        rows.append((seq, text_of(id_), sources[source], received_at_us, first_us, digests))
+    return rows
+
+
+class SqlLog(ABC):
+    """One domain's log through a connection of the receiver's own, made when it is first needed."""
+
+    placeholder: str
+    for_update: str
+    """What makes a SELECT lock the rows it finds."""
+
+    def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.domain_id = domain_id
+        self.dbapi: Any = None
+        self._connection: Connection | None = None
+        p = self.placeholder
+        states = ", ".join(DomainState._fields)
+        changes = ", ".join(f"{name} = {p}" for name in _CHANGING)
+        rows = ", ".join(ROW_COLUMNS)
+        self.sql_read = f"SELECT {states} FROM {domains.name} WHERE domain_id = {p}"
+        self.sql_lock = self.sql_read + self.for_update
+        self.sql_save = f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
+        self.sql_rows_after = f"SELECT {rows} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
+        values = ", ".join([p] * (1 + len(ROW_COLUMNS)))
+        self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {rows}) VALUES ({values})"
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start a transaction that may change the domain."""
+
+    @abstractmethod
+    def start_reading(self) -> None:
+        """Start a transaction that sees one state of the database and changes nothing."""
+
+    @abstractmethod
+    def lock_in_callers_transaction(self) -> DomainState:
+        """Have the domain to ourselves until the caller's transaction ends; `SettingsError` if there is none."""
+
+    @abstractmethod
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]: ...
+
+    @abstractmethod
+    def append(self, rows: Sequence[Row]) -> None: ...
+
+    @abstractmethod
+    def delete(self, seqs: Sequence[int]) -> None: ...
+
+    def connect(self) -> None:
+        if self._connection is None or self._connection.closed:
+            self.use(self.engine.connect())
+
+    def use(self, connection: Connection) -> None:
+        self._connection = connection
+        self.dbapi = connection.connection.dbapi_connection
+
+    def begin(self) -> DomainState:
+        self.connect()
+        self.start()
+        return self.read(self.sql_lock)
+
+    def begin_reading(self) -> DomainState:
+        self.connect()
+        self.start_reading()
+        return self.read(self.sql_read)
+
+    def read(self, statement: str) -> DomainState:
+        found = self.dbapi.execute(statement, (self.domain_id,)).fetchone()
+        if found is None:
+            raise StoreError("the domain is gone from the database", hint="was the database replaced? Open it again")
+        return state_of(found)
+
+    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+        if gone:
+            self.delete(gone)
+        if rows:
+            self.append(rows)
+        changed = self.dbapi.execute(self.sql_save, (*state[len(_IDENTITY) :], self.domain_id, since)).rowcount
+        if changed != 1:
+            raise StoreBusyError(
+                "the transaction ended inside the batch, and with it the lock of the domain",
+                hint="commit or roll back after the batch only",
+            )
+
+    def stored(self, rows: Iterable[Row]) -> list[tuple[Any, ...]]:
+        """The values of `sql_append` for each row."""
+        domain_id = self.domain_id
+        sources: dict[str | None, bytes | None] = {None: None}
+        values = []
+        for seq, id_, source, received_at_us, first_us, digests in rows:
+            if source not in sources:
+                sources[source] = to_bytes(source) if source else None
+            values.append((domain_id, seq, to_bytes(id_), sources[source], received_at_us, first_us, digests))
+        return values
+
+    @property
+    def holder(self) -> object:
+        return self._connection
+
+    @property
+    def connection(self) -> Connection:
+        assert self._connection is not None  # noqa: S101 - a batch is under way
+        if not self._connection.in_transaction():
+            self._connection.begin()  # takes over the driver's transaction, which is under way
+        return self._connection
+
+    def commit(self) -> None:
+        transaction = self._connection.get_transaction() if self._connection else None
+        if transaction is None:
+            self.dbapi.commit()
+        else:
+            transaction.commit()
+
+    def rollback(self) -> None:
+        try:
+            if self._connection is not None and not self._connection.closed:
+                self._connection.rollback()
+                self.dbapi.rollback()
+        except Exception:  # noqa: BLE001 - whatever it is, the transaction ends with its connection
+            self.discard()
+
+    def discard(self) -> None:
+        connection, self._connection, self.dbapi = self._connection, None, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.invalidate()
+            with suppress(Exception):
+                connection.close()
+
+    @abstractmethod
+    def give_back_space(self) -> None: ...
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(Exception):
+                self._connection.close()
+        self.engine.dispose()

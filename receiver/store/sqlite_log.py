@@ -1,0 +1,76 @@
+"""A domain's log in SQLite, where who writes has the whole file for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from sqlalchemy import Engine
+
+from receiver.errors import SettingsError
+from receiver.settings import StoreSettings
+from receiver.store.log import DomainState, Row
+from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, rows_of
+from receiver.store.tables import domains, receipts
+
+__all__ = ["SqliteLog"]
+
+_ROWS_AT_ONCE = 10_000
+_FEW_PAGES = 16
+
+
+def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive numbers."""
+    runs = []
+    for _, numbered in groupby(enumerate(seqs), key=lambda pair: pair[1] - pair[0]):
+        run = [seq for _, seq in numbered]
+        runs.append((run[0], run[-1]))
+    return runs
+
+
+class SqliteLog(SqlLog):
+    placeholder = "?"
+    for_update = ""  # a transaction that writes has all of the file
+
+    def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
+        super().__init__(engine, settings, domain_id)
+        self._sql_delete = f"DELETE FROM {receipts.name} WHERE domain_id = ? AND seq BETWEEN ? AND ?"
+        self._sql_touch = f"UPDATE {domains.name} SET last_seq = last_seq WHERE domain_id = ?"
+
+    def start(self) -> None:
+        self.dbapi.execute("BEGIN IMMEDIATE")
+
+    def start_reading(self) -> None:
+        self.dbapi.execute("BEGIN")
+
+    def lock_in_callers_transaction(self) -> DomainState:
+        (caller_waits_ms,) = self.dbapi.execute("PRAGMA busy_timeout").fetchone()
+        self.dbapi.execute(f"PRAGMA busy_timeout = {self.settings.lock_timeout_secs * 1000:.0f}")
+        try:
+            # A write, for that is what begins a transaction of the driver's and takes the lock.
+            self.dbapi.execute(self._sql_touch, (self.domain_id,))
+        finally:
+            self.dbapi.execute(f"PRAGMA busy_timeout = {caller_waits_ms}")
+        if not self.dbapi.in_transaction:
+            raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
+        return self.read(self.sql_lock)
+
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
+        del last_seq
+        sources: dict[bytes | None, str | None] = {None: None}
+        cursor = self.dbapi.execute(self.sql_rows_after, (self.domain_id, seq))
+        while found := cursor.fetchmany(_ROWS_AT_ONCE):
+            yield rows_of(found, sources)
+
+    def append(self, rows: Sequence[Row]) -> None:
+        self.dbapi.executemany(self.sql_append, self.stored(rows))
+
+    def delete(self, seqs: Sequence[int]) -> None:
+        self.dbapi.executemany(self._sql_delete, [(self.domain_id, *run) for run in runs_of(seqs)])
+
+    def give_back_space(self) -> None:
+        (pages,) = self.dbapi.execute("PRAGMA page_count").fetchone()
+        (free,) = self.dbapi.execute("PRAGMA freelist_count").fetchone()
+        if free > max(_FEW_PAGES, pages // 4):
+            # As a script, for a plain `execute` gives back one page. It keeps some, which the next batch needs.
+            self.dbapi.executescript(f"PRAGMA incremental_vacuum({free - _FEW_PAGES // 2})")
