@@ -32,7 +32,7 @@ class PostgresLog(SqlLog):
         try:
             return super().begin()
         except Exception:
-            if not self.dbapi.closed:
+            if self.dbapi is None or not self.dbapi.closed:
                 raise
             # The server was gone while this connection lay idle, so nothing is lost with it.
             self.discard()
