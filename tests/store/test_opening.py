@@ -3,7 +3,9 @@
 import sqlite3
 import subprocess
 import sys
-from contextlib import ExitStack
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import pytest
 from sqlalchemy import event, inspect, text
@@ -24,8 +26,8 @@ def opened(address, **settings):
     return open_store_engine(url_of(address), StoreSettings(**settings))
 
 
-def scalar(engine, statement):
-    with engine.connect() as connection:
+def scalar(store, statement):
+    with store.connect() as connection:
         return connection.scalar(text(statement))
 
 
@@ -46,9 +48,9 @@ def test_what_is_there_stays(store_url):
     with opened(store_url).begin() as connection:
         connection.execute(text("INSERT INTO receiver_joined VALUES (1, 2, 3, 4)"))
         connection.execute(text("CREATE TABLE receiver_of_letters (id INTEGER)"))
-    engine = opened(store_url)
-    assert scalar(engine, "SELECT writer FROM receiver_joined") == 2
-    assert set(inspect(engine).get_table_names()) == {*ALL_TABLES, "orders", "receiver_of_letters"}
+    store = opened(store_url)
+    assert scalar(store, "SELECT writer FROM receiver_joined") == 2
+    assert set(inspect(store).get_table_names()) == {*ALL_TABLES, "orders", "receiver_of_letters"}
 
 
 def test_a_second_opening_is_light(store_url):
@@ -102,6 +104,22 @@ def test_many_at_once_on_new_databases(postgres_url, tmp_path):
             assert scalar(examined(url_of(address)), "SELECT count(*) FROM receiver_alembic_version") == 1
 
 
+def test_many_at_once_on_a_file_of_the_application(tmp_path):
+    """While one switches it to a write-ahead log, SQLite fails some others at once: one in a thousand, so many rounds."""
+    ready = threading.Barrier(PROCESSES)
+
+    def switch(file):
+        store = connected(url_of(f"sqlite:///{file}"), StoreSettings())
+        ready.wait()
+        return scalar(store, "PRAGMA journal_mode")
+
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        for number in range(200):
+            with closing(sqlite3.connect(tmp_path / f"{number}.db")) as own:
+                own.execute("CREATE TABLE orders (id INTEGER)")
+            assert set(pool.map(switch, [tmp_path / f"{number}.db"] * PROCESSES)) == {"wal"}
+
+
 @pytest.mark.parametrize("lock_timeout_secs", [0, 0.2])
 def test_waiting_for_others_is_bounded(store_url, lock_timeout_secs):
     with connected(url_of(store_url), StoreSettings()).begin() as holder:
@@ -114,17 +132,16 @@ def test_waiting_for_others_is_bounded(store_url, lock_timeout_secs):
 
 
 def test_a_file_gives_space_back_and_writes_ahead(sqlite_url):
-    engine = opened(sqlite_url, sqlite_synchronous="EXTRA", lock_timeout_secs=1.5)
+    store = opened(sqlite_url, sqlite_synchronous="EXTRA", lock_timeout_secs=1.5)
     pragmas = {
-        name: scalar(engine, f"PRAGMA {name}")
-        for name in ("auto_vacuum", "journal_mode", "synchronous", "busy_timeout")
+        name: scalar(store, f"PRAGMA {name}") for name in ("auto_vacuum", "journal_mode", "synchronous", "busy_timeout")
     }
     assert pragmas == {"auto_vacuum": 2, "journal_mode": "wal", "synchronous": 3, "busy_timeout": 1500}
 
 
 def test_an_sqlite_transaction_holds_the_lock_from_its_beginning(sqlite_url):
-    engine = opened(sqlite_url, lock_timeout_secs=0)
-    with engine.connect() as first, engine.connect() as second:
+    store = opened(sqlite_url, lock_timeout_secs=0)
+    with store.connect() as first, store.connect() as second:
         first.execute(domains.select())
         with pytest.raises(Exception, match="database is locked"):
             second.execute(domains.select())
@@ -132,14 +149,14 @@ def test_an_sqlite_transaction_holds_the_lock_from_its_beginning(sqlite_url):
 
 def test_a_transaction_begun_on_the_drivers_connection_is_joined(sqlite_url):
     begun = []
-    engine = opened(sqlite_url)
-    event.listen(engine, "before_cursor_execute", lambda *details: begun.append(details[2]))
-    with engine.connect() as connection:
+    store = opened(sqlite_url)
+    event.listen(store, "before_cursor_execute", lambda *details: begun.append(details[2]))
+    with store.connect() as connection:
         connection.connection.dbapi_connection.execute("BEGIN IMMEDIATE")
         connection.execute(text("INSERT INTO receiver_joined VALUES (1, 2, 3, 4)"))
         connection.commit()
     assert begun == ["INSERT INTO receiver_joined VALUES (1, 2, 3, 4)"]
-    assert scalar(engine, "SELECT count(*) FROM receiver_joined") == 1
+    assert scalar(store, "SELECT count(*) FROM receiver_joined") == 1
 
 
 def test_a_session_on_a_server_is_ours_whatever_its_defaults(fresh_postgres_url):
@@ -150,17 +167,17 @@ def test_a_session_on_a_server_is_ours_whatever_its_defaults(fresh_postgres_url)
     ):
         for name, value in {"default_transaction_isolation": "serializable", "lock_timeout": "'7h'"}.items():
             c.execute(text(f"ALTER DATABASE {c.engine.url.database} SET {name} = {value}"))
-    engine = opened(fresh_postgres_url, lock_timeout_secs=2.5)
+    store = opened(fresh_postgres_url, lock_timeout_secs=2.5)
     names = ("transaction_isolation", "lock_timeout", "client_encoding", "application_name")
-    assert [scalar(engine, f"SHOW {name}") for name in names] == ["read committed", "2500ms", "UTF8", "receiver"]
+    assert [scalar(store, f"SHOW {name}") for name in names] == ["read committed", "2500ms", "UTF8", "receiver"]
     named = opened(fresh_postgres_url + ("&" if "?" in fresh_postgres_url else "?") + "application_name=bridge")
     assert scalar(named, "SHOW application_name") == "bridge"
 
 
 def test_reading_changes_nothing(store_url):
     opened(store_url)
-    for engine in (examined(url_of(store_url)), read_only(url_of(store_url))):
-        with engine.connect() as connection, pytest.raises(Exception, match=r"readonly|read-only"):
+    for store in (examined(url_of(store_url)), read_only(url_of(store_url))):
+        with store.connect() as connection, pytest.raises(Exception, match=r"readonly|read-only"):
             connection.execute(text("DELETE FROM receiver_joined"))
 
 
@@ -200,5 +217,5 @@ def test_an_applications_file_keeps_its_rows(tmp_path):
     with sqlite3.connect(tmp_path / "app.db") as own:
         own.execute("CREATE TABLE orders AS SELECT 7 AS id")
     own.close()
-    engine = opened(f"sqlite:///{tmp_path}/app.db")
-    assert [scalar(engine, "SELECT id FROM orders"), scalar(engine, "PRAGMA auto_vacuum")] == [7, 0]
+    store = opened(f"sqlite:///{tmp_path}/app.db")
+    assert [scalar(store, "SELECT id FROM orders"), scalar(store, "PRAGMA auto_vacuum")] == [7, 0]
