@@ -18,6 +18,11 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--campaign", choices=["small", "long"], default="small", help="how often durable tests kill")
+    parser.addoption("--seed", type=int, help="what durable tests draw from: at a desk another each time, 1 in CI")
+
+
 @pytest.fixture(scope="session")
 def postgres_url():
     """The address of a real PostgreSQL that runs for the whole session."""

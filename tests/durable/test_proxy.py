@@ -1,7 +1,5 @@
 """The proxy cuts where it says, so that what the durable tests conclude from it holds."""
 
-import time
-
 import psycopg
 import pytest
 from sqlalchemy import make_url

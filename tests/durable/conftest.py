@@ -1,0 +1,35 @@
+import os
+import random
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """How much the durable tests do."""
+
+    kills: int
+    receipts_per_process: int
+    restarts: int
+
+
+CAMPAIGNS = {
+    "small": Campaign(kills=20, receipts_per_process=25_000, restarts=3),
+    "long": Campaign(kills=250, receipts_per_process=250_000, restarts=30),
+}
+
+
+@pytest.fixture(scope="session")
+def campaign(request):
+    return CAMPAIGNS[request.config.getoption("--campaign")]
+
+
+@pytest.fixture
+def seed(request):
+    """What a test draws from; pytest shows it with a failure."""
+    given = request.config.getoption("--seed")
+    if given is None:
+        given = 1 if os.environ.get("CI") else random.randrange(1_000_000)
+    print(f"to draw the same again: --seed={given}")
+    return given

@@ -1,0 +1,78 @@
+"""Kill -9 at random moments: what was committed is never delivered again, and nothing else is lost."""
+
+import random
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from receiver import ReceiverSettings
+from tests.durable import journal
+from tests.durable.checks import assert_sound
+from tests.durable.stream import stream_of
+from tests.durable.worker import Job, Worker, open_receiver, working
+
+BATCH_SIZE = 50
+BATCHES_PER_KILL = 10
+LONGEST_BATCH_SECS = 0.02
+NOTHING_FORGOTTEN = ReceiverSettings(
+    dup_detection_per_source_expiry_window_size=10_000_000, dup_detection_expiry_time_secs=0
+)
+MUCH_FORGOTTEN = ReceiverSettings(dup_detection_per_source_expiry_window_size=40, dup_detection_expiry_time_secs=0.2)
+
+
+def live_and_die(job: Job, chosen: random.Random) -> Worker:
+    """Work until killed at some moment: between two reports, or a little after one."""
+    with working(job) as worker:
+        worker.listen(at_most=chosen.randrange(2 * BATCHES_PER_KILL))
+        time.sleep(chosen.uniform(0, LONGEST_BATCH_SECS))
+        worker.kill()
+        return worker
+
+
+def committed_unheard(worker: Worker, turns: list[tuple[int, int, str]]) -> bool:
+    """Whether, of the turns that the worker left, the last is one it could not report; all others are as reported."""
+    heard = [(worker.job.stream, report.first, report.told) for report in worker.heard if report.event == "committed"]
+    unheard = turns[len(heard) :]
+    assert turns[: len(heard)] == heard
+    assert [first for _, first, _ in unheard] in ([], [worker.unconfirmed])
+    return bool(unheard)
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])
+@pytest.mark.parametrize("settings", [NOTHING_FORGOTTEN, MUCH_FORGOTTEN], ids=["nothing-forgotten", "much-forgotten"])
+def test_kills_at_random_moments(store_url, seed, campaign, settings, joins):
+    chosen = random.Random(seed)
+    kills = campaign.kills // 4
+    job = Job(
+        url=store_url,
+        seed=seed,
+        stream=0,
+        count=kills * BATCHES_PER_KILL * BATCH_SIZE,
+        batch_size=BATCH_SIZE,
+        settings=settings,
+        joins=joins,
+    )
+    journal.make(store_url)
+    open_receiver(store_url, settings).close()
+    turns_before = unheard = 0
+    for _ in range(kills):
+        worker = live_and_die(job, chosen)
+        assert_sound(store_url)
+        turns, _ = journal.read(store_url)
+        unheard += committed_unheard(worker, turns[turns_before:])
+        turns_before = len(turns)
+        # As a broker does: again from the last batch that it heard of.
+        job = replace(job, first=worker.unconfirmed)
+    with working(job) as worker:
+        worker.listen()
+        assert worker.is_done, worker.heard[-3:]
+    assert_sound(store_url)
+    print(f"{unheard} of {kills} kills came between a commit and its report")
+
+    receipts = stream_of(seed, 0, job.count)
+    took_effect = journal.verify(store_url, {0: receipts}, settings)
+    assert took_effect.keys() == {id_ for id_, _, _ in receipts}
+    if settings is NOTHING_FORGOTTEN:
+        assert set(Counter(took_effect.values())) == {1}

@@ -1,0 +1,223 @@
+"""The link to PostgreSQL breaks around a commit: its outcome is read, not guessed, and a resend is judged right."""
+
+import random
+import threading
+import time
+from collections import Counter
+
+import pytest
+from sqlalchemy import NullPool, create_engine
+from sqlalchemy.exc import OperationalError
+
+from receiver import Receiver, ReceiverSettings, StoreSettings
+from receiver.errors import StoreError
+from tests.durable import journal
+from tests.durable.checks import assert_sound
+from tests.durable.proxy import Cut, proxied
+from tests.durable.server import mortal_server
+from tests.durable.stream import stream_of
+from tests.durable.worker import PATIENCE_SECS, Job, working
+
+SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=1_000, dup_detection_expiry_time_secs=60)
+BATCH_SIZE = 30
+COUNT = 10 * BATCH_SIZE
+
+
+class Bridge:
+    """Sends a stream's batches through a receiver, each as often as the test says, and writes their journal."""
+
+    def __init__(self, url: str, seed: int, *, joins: bool = False, patience_secs: float = PATIENCE_SECS) -> None:
+        self.receipts = stream_of(seed, 0, COUNT)
+        self._engine = create_engine(url, poolclass=NullPool) if joins else None
+        self.orders = Receiver.open(
+            url,
+            connection_id="broker",
+            destination="queue://orders",
+            settings=SETTINGS,
+            store_settings=StoreSettings(lock_timeout_secs=patience_secs),
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.orders.close()
+
+    def send(self, number: int, during=lambda: None) -> str:
+        """The verdicts of that batch of the stream."""
+        first = number * BATCH_SIZE
+        received = self.receipts[first : first + BATCH_SIZE]
+        if self._engine is None:
+            with self.orders.batch() as batch:
+                decisions = batch.receive_many(received)
+                journal.write(batch.connection, 0, first, received, decisions)
+                during()
+        else:
+            with self._engine.begin() as connection:
+                with self.orders.batch(connection=connection) as batch:
+                    decisions = batch.receive_many(received)
+                journal.write(connection, 0, first, received, decisions)
+                during()
+        return journal.letters(decisions)
+
+    def verify(self, url: str, *, batches: list[int]) -> None:
+        """These batches were committed, in this order, with the right verdicts."""
+        assert_sound(url)
+        turns, _ = journal.read(url)
+        assert [first // BATCH_SIZE for _, first, _ in turns] == batches
+        took_effect = journal.verify(url, {0: self.receipts}, SETTINGS)
+        assert set(Counter(took_effect.values())) == {1}
+
+
+@pytest.fixture
+def direct_url(fresh_postgres_url):
+    """The store itself, past the proxy."""
+    journal.make(fresh_postgres_url)
+    return fresh_postgres_url
+
+
+@pytest.fixture
+def proxy(direct_url):
+    with proxied(direct_url) as proxy:
+        yield proxy
+
+
+ALL_DUPLICATES = "d" * BATCH_SIZE
+
+
+def test_cut_before_the_commit(proxy, direct_url, seed):
+    """Proven not to be committed: the batch fails, and its resend is delivered."""
+    with Bridge(proxy.url, seed) as bridge:
+        bridge.send(0)
+        proxy.arm(Cut.BEFORE_COMMIT)
+        with pytest.raises(StoreError):
+            bridge.send(1)
+        assert not proxy.armed
+        bridge.send(1)
+        bridge.send(2)
+    bridge.verify(direct_url, batches=[0, 1, 2])
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE_REPLY, Cut.LATE_COMMIT])
+def test_cut_after_the_commit(proxy, direct_url, seed, cut):
+    """Proven to be committed, though nobody said so: the batch ends normally, and a resend is all duplicates."""
+    with Bridge(proxy.url, seed) as bridge:
+        bridge.send(0)
+        proxy.arm(cut)
+        bridge.send(1)
+        assert not proxy.armed
+        assert bridge.send(1) == ALL_DUPLICATES
+        bridge.send(2)
+    bridge.verify(direct_url, batches=[0, 1, 1, 2])
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE_COMMIT, Cut.BEFORE_REPLY])
+def test_outcome_that_cant_be_read(proxy, direct_url, seed, cut):
+    """Not proven either way: the batch fails; the resend finds out."""
+    with Bridge(proxy.url, seed, patience_secs=0.5) as bridge:
+        bridge.send(0)
+        proxy.arm(cut, then_unreachable=True)
+        with pytest.raises(StoreError) as failure:
+            bridge.send(1)
+        assert failure.value.hint
+        with pytest.raises(StoreError):
+            bridge.send(1)
+        proxy.reachable = True
+        was_committed = cut is Cut.BEFORE_REPLY
+        assert (bridge.send(1) == ALL_DUPLICATES) == was_committed
+        bridge.send(2)
+    bridge.verify(direct_url, batches=[0, 1, 1, 2] if was_committed else [0, 1, 2])
+
+
+def test_others_commit_before_the_outcome_is_read(proxy, direct_url, seed):
+    """Whether one's own batch is among what was recorded since can't be told then, or it is told right."""
+    failures = []
+
+    def send_and_be_cut_off() -> None:
+        try:
+            bridge.send(1)
+        except StoreError as failure:
+            failures.append(failure)
+
+    with Bridge(proxy.url, seed) as bridge, Bridge(direct_url, seed) as other:
+        bridge.send(0)
+        proxy.arm(Cut.BEFORE_REPLY, then_unreachable=True)
+        sending = threading.Thread(target=send_and_be_cut_off)
+        sending.start()
+        while proxy.armed:
+            time.sleep(0.001)
+        other.send(2)
+        proxy.reachable = True
+        sending.join()
+        assert bridge.send(1) == ALL_DUPLICATES
+        bridge.send(3)
+    bridge.verify(direct_url, batches=[0, 1, 2, 1, 3])
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])
+def test_cut_in_the_middle_of_a_batch(proxy, direct_url, seed, joins):
+    with Bridge(proxy.url, seed, joins=joins) as bridge:
+        bridge.send(0)
+        with pytest.raises(OperationalError if joins else StoreError):
+            bridge.send(1, during=proxy.cut)
+        bridge.send(1)
+        bridge.send(2)
+    bridge.verify(direct_url, batches=[0, 1, 2])
+
+
+def test_cut_while_idle(proxy, direct_url, seed):
+    """Nothing was under way, so nothing fails."""
+    with Bridge(proxy.url, seed) as bridge:
+        bridge.send(0)
+        proxy.cut()
+        bridge.send(1)
+        proxy.cut()
+    bridge.verify(direct_url, batches=[0, 1])
+
+
+@pytest.mark.parametrize("cut", Cut)
+def test_the_callers_own_commit_is_cut(proxy, direct_url, seed, cut):
+    """The caller hears of the lost link; the receiver looks up what became of the batch before it judges the resend."""
+    with Bridge(proxy.url, seed, joins=True) as bridge:
+        bridge.send(0)
+        proxy.arm(cut)
+        with pytest.raises(OperationalError):
+            bridge.send(1)
+        assert not proxy.armed
+        was_committed = cut is not Cut.BEFORE_COMMIT
+        assert (bridge.send(1) == ALL_DUPLICATES) == was_committed
+        bridge.send(2)
+    bridge.verify(direct_url, batches=[0, 1, 1, 2] if was_committed else [0, 1, 2])
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])
+def test_the_server_is_killed_and_restarted(seed, campaign, joins):
+    """At random moments under a worker that sends again what failed."""
+    chosen = random.Random(seed)
+    with mortal_server() as server:
+        journal.make(server.url)
+        job = Job(
+            url=server.url,
+            seed=seed,
+            stream=0,
+            count=20 * campaign.restarts * BATCH_SIZE,
+            batch_size=BATCH_SIZE,
+            settings=SETTINGS,
+            joins=joins,
+        )
+        with working(job) as worker:
+            worker.listen(until="opened")
+            for _ in range(campaign.restarts):
+                worker.listen(at_most=chosen.randrange(20))
+                server.kill()
+                time.sleep(chosen.uniform(0, 0.2))
+                server.start()
+            worker.listen()
+            assert worker.is_done, worker.heard[-3:]
+        failures = [report.told for report in worker.heard if report.event == "failed"]
+        print(f"{len(failures)} failures: {set(failures)}")
+        assert_sound(server.url)
+        receipts = stream_of(seed, 0, job.count)
+        took_effect = journal.verify(server.url, {0: receipts}, SETTINGS)
+        assert took_effect.keys() == {id_ for id_, _, _ in receipts}
+        assert set(Counter(took_effect.values())) == {1}

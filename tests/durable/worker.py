@@ -1,0 +1,153 @@
+"""A bridge as a process of its own: it receives a stream in batches and reports before and after each commit.
+
+Whoever kills it knows from the reports which batches are committed for certain, which never began, and which one may be
+either. Processes come from a fork server, which has imported everything already: a kill costs no second.
+"""
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from sqlalchemy import NullPool, create_engine
+from sqlalchemy.exc import OperationalError
+
+from receiver import Receiver, ReceiverSettings
+from receiver.errors import StoreError
+from tests.durable import journal
+from tests.durable.stream import stream_of
+
+PATIENCE_SECS = 120
+"""How long anything may take before a test gives up on it: far longer than it ever does."""
+PAUSE_SECS = 0.02
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    url: str
+    seed: int
+    stream: int
+    count: int
+    """How many receipts the stream has."""
+    first: int = 0
+    """Where in it to begin: after what is known to be committed."""
+    batch_size: int
+    settings: ReceiverSettings
+    joins: bool = False
+    """Whether each batch joins a transaction of the application's own."""
+    holds: bool = False
+    """Whether it stops in its first batch, holding the domain's lock, until somebody kills it."""
+
+
+class Report(NamedTuple):
+    event: str
+    """`opened`, then for each batch `begun`, perhaps `holding` or `failed`, and `committed`; `done` at the end."""
+    first: int = 0
+    """The batch's place in the stream."""
+    told: str = ""
+    """Of a batch committed its verdicts, of one failed the error."""
+
+
+def open_receiver(url: str, settings: ReceiverSettings) -> Receiver:
+    return Receiver.open(url, connection_id="broker", destination="queue://orders", settings=settings)
+
+
+def work(job: Job, reports: Connection) -> None:
+    receipts = stream_of(job.seed, job.stream, job.count)
+    own = create_engine(job.url, poolclass=NullPool) if job.joins else None
+    with open_receiver(job.url, job.settings) as orders:
+        reports.send(Report("opened"))
+
+        def receive(first: int) -> str:
+            received = receipts[first : first + job.batch_size]
+            if own is None:
+                with orders.batch() as batch:
+                    decisions = batch.receive_many(received)
+                    journal.write(batch.connection, job.stream, first, received, decisions)
+                    if job.holds:
+                        reports.send(Report("holding", first))
+                        time.sleep(PATIENCE_SECS)
+            else:
+                with own.begin() as connection:
+                    with orders.batch(connection=connection) as batch:
+                        decisions = batch.receive_many(received)
+                    journal.write(connection, job.stream, first, received, decisions)
+            return journal.letters(decisions)
+
+        for first in range(job.first, job.count, job.batch_size):
+            reports.send(Report("begun", first))
+            give_up = time.monotonic() + PATIENCE_SECS
+            while True:
+                try:
+                    reports.send(Report("committed", first, receive(first)))
+                    break
+                # Not proven to be committed, so the broker sends it again. The application's own transaction may fail
+                # with an error of its own.
+                except (StoreError, OperationalError) as error:
+                    reports.send(Report("failed", first, repr(error)))
+                    if time.monotonic() > give_up:
+                        raise
+                    time.sleep(PAUSE_SECS)
+    reports.send(Report("done"))
+
+
+@dataclass
+class Worker:
+    """A process at work on a job, as its parent sees it."""
+
+    job: Job
+    process: PROCESSES.Process
+    pipe: Connection
+    heard: list[Report] = field(default_factory=list)
+
+    def listen(self, *, until: str | None = None, at_most: int | None = None) -> list[Report]:
+        """Its next reports, up to the event or the number asked for; fewer where it ends before."""
+        new: list[Report] = []
+        while at_most is None or len(new) < at_most:
+            try:
+                assert self.pipe.poll(PATIENCE_SECS), f"the worker is stuck after {self.heard[-3:]}"
+                new.append(self.pipe.recv())
+            except (EOFError, ConnectionError):
+                break
+            self.heard.append(new[-1])
+            if new[-1].event == until:
+                break
+        return new
+
+    def kill(self) -> None:
+        """Kill -9, then hear what it had still said."""
+        self.process.kill()
+        self.process.join()
+        self.listen()
+
+    @property
+    def unconfirmed(self) -> int:
+        """Where a broker would begin to send again: after the last batch reported as committed."""
+        confirmed = [report.first + len(report.told) for report in self.heard if report.event == "committed"]
+        return confirmed[-1] if confirmed else self.job.first
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self.heard) and self.heard[-1].event == "done"
+
+
+@contextmanager
+def working(job: Job) -> Iterator[Worker]:
+    """A process at work on the job; dead at the end, whatever happens."""
+    ours, theirs = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=work, args=(job, theirs))
+    process.start()
+    theirs.close()
+    try:
+        yield Worker(job, process, ours)
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+        ours.close()
