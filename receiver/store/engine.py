@@ -10,6 +10,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,15 +165,15 @@ def _write_ahead(connection: sqlite3.Connection, patience_secs: float) -> None:
 
 
 def _open_to_read(url: URL, settings: StoreSettings) -> sqlite3.Connection:
-    connection = _opened(url, settings, _way_to_read(Path(url.database or "")))
+    connection = _opened(url, settings, _way_to_read(Path(url.database or "").resolve()))
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def _way_to_read(file: Path) -> str:
-    log = Path(f"{file}-wal")
-    if log.exists() and log.stat().st_size > 0:
-        return "mode=ro"  # the last to close a writable file brings it up to date from its log
+    with suppress(FileNotFoundError):
+        if Path(f"{file}-wal").stat().st_size > 0:
+            return "mode=ro"  # the last to close a writable file brings it up to date from its log
     if not os.access(file.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         return "immutable=1"  # else SQLite needs files beside it
     return "mode=rw"  # which removes those files when it closes; with mode=ro they stay

@@ -196,8 +196,12 @@ def test_examining_leaves_no_file_behind(sqlite_url, tmp_path):
     assert (tmp_path / "receiver.db").read_bytes() == before
 
 
-def test_what_a_killed_process_left_is_read_and_stays(sqlite_url, tmp_path):
-    """Its last commits are in the write-ahead log alone; whoever only reads doesn't move them."""
+@pytest.mark.parametrize("name", ["receiver.db", "links/receiver.db"])
+def test_what_a_killed_process_left_is_read_and_stays(name, tmp_path):
+    """Its last commits are in the write-ahead log alone; whoever only reads doesn't move them, nor through a link."""
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "receiver.db").symlink_to(tmp_path / "receiver.db")
+    sqlite_url = f"sqlite:///{tmp_path / name}"
     opened(sqlite_url)
     program = """if True:
         import os, signal, sqlite3, sys
