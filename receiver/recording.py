@@ -142,7 +142,8 @@ class Recorder:
     def _next_batches(self) -> tuple[list[tuple[Receipt, ...]], bool]:
         """What to write next, and whether it is the last; nothing where only the file is old enough to be finished."""
         with self._changed:
-            self._changed.wait_for(lambda: self._batches or self._hurry, self._rotating.secs_to_rotation())
+            patience_secs = min(self._rotating.secs_to_rotation(), threading.TIMEOUT_MAX)
+            self._changed.wait_for(lambda: self._batches or self._hurry, patience_secs)
             if self._batches:
                 self._changed.wait_for(lambda: self._hurry, FLUSH_SECS)
             batches, self._batches, self._waiting, self._hurry = self._batches, [], 0, False

@@ -21,12 +21,15 @@ __all__ = ["replacing"]
 
 
 @contextmanager
-def replacing(path: StrPath) -> Iterator[IO[bytes]]:
+def replacing(path: StrPath, *, unfinished: Path | None = None) -> Iterator[IO[bytes]]:
     """A file to write bytes to, which takes the place of `path` when the block ends well.
 
     It is made at once beside `path`, so a place that can't be written is an `OutputError` before the work begins, as
     a full disk is later. Any exception, Ctrl-C included, leaves `path` as it was and removes the unfinished file. A
     link keeps pointing where it does; what isn't a regular file (`/dev/null`, a pipe) is written directly.
+
+    `unfinished` names the file until then, in the same folder. Nobody else may write it; one that a killed process left
+    is overwritten.
     """
     with _naming(path):
         mode = Path(path).stat().st_mode if Path(path).exists() else None
@@ -39,9 +42,10 @@ def replacing(path: StrPath) -> Iterator[IO[bytes]]:
             yield file
         return
     # Not named after the target, whose name may be as long as names can be.
-    unfinished = target.with_name(f".receiver-{secrets.token_hex(8)}.part")
+    opening = "xb" if unfinished is None else "wb"
+    unfinished = unfinished or target.with_name(f".receiver-{secrets.token_hex(8)}.part")
     try:
-        with _open(unfinished, "xb", path) as file:
+        with _open(unfinished, opening, path) as file:
             yield file
             with _naming(path):
                 os.fsync(file.fileno())

@@ -11,6 +11,7 @@ that is open, which tells the same.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from contextlib import suppress
@@ -90,10 +91,10 @@ class RotatingLog:
             self._segment = self._begun()
         self._segment.append(frames)
 
-    def secs_to_rotation(self) -> float | None:
-        """How long the segment may still grow; None while it is empty."""
+    def secs_to_rotation(self) -> float:
+        """How long the segment may still grow; without end while it is empty."""
         if self._segment is None or not self._segment.size_bytes:
-            return None
+            return math.inf
         if self._segment.size_bytes >= self._rotate_bytes:
             return 0.0
         return max(0.0, self._segment.began_secs + self._rotate_secs - time.monotonic())
@@ -207,6 +208,7 @@ def _whole_bytes(file: IO[bytes]) -> int:
 
 
 def _write_parquet(segment: Path, finished: Path) -> None:
-    with open_table(finished, SCHEMA) as table:
+    # Under the segment's lock, and by the segment's name, so that a killed process leaves no file that nobody removes.
+    with open_table(finished, SCHEMA, unfinished=segment.with_suffix(".part")) as table:
         for batch in read_logs([str(segment)], ReadOptions()):
             table.write(rows_of_batch(batch))

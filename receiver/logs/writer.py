@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -45,15 +46,16 @@ class TableWriter:
 
 
 @contextmanager
-def open_table(path: StrPath, schema: pa.Schema) -> Iterator[TableWriter]:
-    """A table to write batches to; it takes the place of `path` when the block ends well (see `replacing`).
+def open_table(path: StrPath, schema: pa.Schema, *, unfinished: Path | None = None) -> Iterator[TableWriter]:
+    """A table to write batches to; it takes the place of `path` when the block ends well (see `replacing`, also
+    for `unfinished`).
 
     Columns are text, also as dictionaries, whole numbers, booleans and `timestamp[us, UTC]`, which becomes ISO 8601
     text in CSV and JSON Lines. A missing text is empty in CSV. `SettingsError` for an ending that names no format,
     `OutputError` where the file can't be written.
     """
     table, compressed = _format_of(path)
-    with replacing(path) as file, ExitStack() as stack:
+    with replacing(path, unfinished=unfinished) as file, ExitStack() as stack:
         sink = stack.enter_context(compressed(file)) if compressed else file
         yield TableWriter(stack.enter_context(table(sink, schema)))
 

@@ -1,0 +1,120 @@
+"""Processes that record into one folder, are killed, or fork."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from recorded import FORMATS, ids, read, receipt, segments, simulate, unfinished
+
+from receiver.recording import Recorder
+
+RECORDING = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from recorded import receipt
+from receiver.recording import Recorder
+from receiver.settings import Recording
+
+path, source, batches = sys.argv[2], sys.argv[3], int(sys.argv[4])
+recorder = Recorder(Recording(path, rotate_bytes=1500, keep_files=None))
+for batch in range(batches):
+    recorder.record([receipt(3 * batch + row, message_source_id=source) for row in range(3)])
+    recorder.flush()
+    assert not recorder.dropped, recorder.last_error
+    print(batch, flush=True)  # these are safe
+    time.sleep(0.002)
+"""
+
+
+def start(path, source, batches):
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", RECORDING, str(here), str(path), source, str(batches)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def of_source(found, source):
+    return ids(receipt for receipt in found if receipt.message_source_id == source)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_processes_share_a_folder(tmp_path, ending):
+    """Nobody closes these recorders: the end of a process does."""
+    path = tmp_path / f"receipts.{ending}"
+    processes = {f"s{number}": start(path, f"s{number}", 40) for number in range(3)}
+    for process in processes.values():
+        process.communicate()
+        assert process.returncode == 0
+    found = [found for name in segments(tmp_path) for found in read(tmp_path / name)]
+    for source in processes:
+        assert of_source(found, source) == [f"id-{number}" for number in range(120)]
+    assert unfinished(tmp_path) == []
+    assert len(segments(tmp_path)) > 6
+    assert simulate(path)["log"]["receipts"] == 360
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_kill_9(tmp_path, ending):
+    """At random moments: what was flushed is there, what is there is whole and in order, nothing breaks its readers."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201
+    chance = random.Random(seed)  # noqa: S311
+    path = tmp_path / f"receipts.{ending}"
+    safe = {}
+    survivor = start(path, "survivor", 10_000_000)
+    try:
+        for kill in range(3):
+            source = f"s{kill}"
+            process = start(path, source, 10_000_000)
+            process.stdout.readline()
+            time.sleep(chance.uniform(0, 0.3))
+            process.kill()
+            safe[source] = 3 * len(process.communicate()[0].splitlines()) + 3
+            if segments(tmp_path):
+                read(tmp_path)
+    finally:
+        survivor.kill()
+        safe["survivor"] = 3 * len(survivor.communicate()[0].splitlines())
+    Recorder(path).close()
+    assert unfinished(tmp_path) == []
+    found = [found for name in segments(tmp_path) for found in read(tmp_path / name)]
+    for source, least in safe.items():
+        mine = of_source(found, source)
+        assert mine == [f"id-{number}" for number in range(len(mine))]
+        assert least <= len(mine) <= least + 3
+    assert simulate(path)["log"]["receipts"] == len(found)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_leaves_the_file_to_its_parent(tmp_path):
+    recorder = Recorder(tmp_path)
+    recorder.record([receipt(0)])
+    recorder.flush()
+    with recorder._changed:  # as another thread may hold it at that very moment
+        child = os.fork()
+        if child == 0:
+            recorder.record([receipt(1), receipt(2)])
+            recorder.flush()
+            recorder.close()
+            told = (recorder.dropped, recorder.last_error) == (2, "the recorder belongs to the process that opened it")
+            os._exit(0 if told else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(unfinished(tmp_path)) == 1
+    recorder.record([receipt(3)])
+    recorder.close()
+    assert (recorder.written, recorder.dropped) == (2, 0)
+    assert ids(read(tmp_path)) == ["id-0", "id-3"]
+
+
+def test_a_segment_that_is_being_written_is_left_alone(tmp_path):
+    with Recorder(tmp_path) as first:
+        first.record([receipt(0)])
+        first.flush()
+        Recorder(tmp_path).close()
+        assert segments(tmp_path) == []
+        first.record([receipt(1)])
+    assert ids(read(tmp_path)) == ["id-0", "id-1"]

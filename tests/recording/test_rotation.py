@@ -1,0 +1,121 @@
+"""Files follow each other by size and by time, whoever else records beside them."""
+
+import threading
+import time
+from datetime import datetime
+
+import pytest
+from recorded import FORMATS, ids, read, receipt, segments, unfinished
+
+from receiver.logs import rotating
+from receiver.recording import Recorder
+from receiver.settings import Recording
+
+
+def record_in_turns(recorder, batches, size=20):
+    for batch in range(batches):
+        recorder.record([receipt(batch * size + row) for row in range(size)])
+        recorder.flush()
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_by_size(tmp_path, ending):
+    with Recorder(Recording(tmp_path / f"r.{ending}", rotate_bytes=700)) as recorder:
+        record_in_turns(recorder, 12)
+    names = segments(tmp_path)
+    assert 3 <= len(names) <= 12
+    assert all(name.startswith("r-") and name.endswith(ending) for name in names)
+    in_order_of_names = [id_ for name in names for id_ in ids(read(tmp_path / name))]
+    assert in_order_of_names == ids(read(tmp_path)) == [f"id-{number}" for number in range(240)]
+    assert unfinished(tmp_path) == []
+
+
+def test_by_time(tmp_path):
+    """Also while nothing comes any more; and no file is made of nothing."""
+    with Recorder(Recording(tmp_path, rotate_secs=0.05)) as recorder:
+        for number in range(2):
+            recorder.record([receipt(number)])
+            recorder.flush()
+            while len(segments(tmp_path)) <= number:
+                time.sleep(0.005)
+        time.sleep(0.1)
+    assert len(segments(tmp_path)) == 2
+    assert ids(read(tmp_path)) == ["id-0", "id-1"]
+
+
+def test_never_in_practice(tmp_path):
+    """The longest time that the settings take is longer than a thread can wait."""
+    with Recorder(Recording(tmp_path, rotate_bytes=10**12, rotate_secs=10**12)) as recorder:
+        record_in_turns(recorder, 3)
+    assert (len(segments(tmp_path)), recorder.written) == (1, 60)
+
+
+def test_the_oldest_are_removed(tmp_path):
+    """Only those of the recorder's own name."""
+    others = ["receipts.csv", "receipts-20260101T000000.000000Z-1.parquet", "r-20260101T000000.000000Z-1.jsonl.zst"]
+    for name in others:
+        (tmp_path / name).write_text("not mine")
+    with Recorder(Recording(tmp_path, rotate_bytes=1, keep_files=2)) as recorder:
+        record_in_turns(recorder, 5, size=1)
+        recorder.record([receipt(5)])
+    mine = [name for name in segments(tmp_path) if name not in others]
+    assert len(segments(tmp_path)) == 5
+    assert ids(read(*(tmp_path / name for name in mine))) == ["id-4", "id-5"]
+
+
+def test_names_keep_the_order_when_the_clock_is_set_back(tmp_path, monkeypatch):
+    class Stuck(datetime):
+        @classmethod
+        def now(cls, tz):
+            return cls(2026, 11, 21, 7, 45, tzinfo=tz)
+
+    monkeypatch.setattr(rotating, "datetime", Stuck)
+    with Recorder(Recording(tmp_path, rotate_bytes=1)) as one, Recorder(Recording(tmp_path, rotate_bytes=1)) as two:
+        for number in range(6):
+            one.record([receipt(number)])
+            one.flush()
+            two.record([receipt(100 + number)])
+            two.flush()
+    found = [id_ for name in segments(tmp_path) for id_ in ids(read(tmp_path / name))]
+    assert [id_ for id_ in found if len(id_) == 4] == [f"id-{number}" for number in range(6)]
+    assert [id_ for id_ in found if len(id_) == 6] == [f"id-{100 + number}" for number in range(6)]
+    assert len(found) == 12
+
+
+def test_threads_share_a_recorder(tmp_path):
+    threads, batches = 8, 50
+    with Recorder(Recording(tmp_path, rotate_bytes=2_000)) as recorder:
+
+        def work(thread):
+            for batch in range(batches):
+                recorder.record([receipt(row, message_source_id=f"{thread}") for row in (2 * batch, 2 * batch + 1)])
+                if batch % 10 == thread:
+                    recorder.flush()
+
+        workers = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    assert recorder.written == threads * batches * 2
+    by_name = [found for name in segments(tmp_path) for found in read(tmp_path / name)]
+    for thread in range(threads):
+        mine = [found for found in by_name if found.message_source_id == f"{thread}"]
+        assert ids(mine) == [f"id-{number}" for number in range(batches * 2)]
+
+
+def test_a_frame_ends_with_each_flush(tmp_path):
+    """What a process killed at any moment leaves: everything up to the last flush is whole, wherever it broke off."""
+    with Recorder(tmp_path) as recorder:
+        ends = [0]
+        for number in range(4):
+            recorder.record([receipt(number)])
+            recorder.flush()
+            ends.append(unfinished(tmp_path)[0].stat().st_size)
+        data = unfinished(tmp_path)[0].read_bytes()
+    torn = tmp_path / "torn"
+    for cut in range(len(data) + 1):
+        for tail in (b"", b"\0" * 7, b"\x28\xb5\x2f\xfd garbage"):
+            torn.write_bytes(data[:cut] + tail)
+            with torn.open("rb") as file:
+                assert rotating._whole_bytes(file) == max(end for end in ends if end <= cut)
