@@ -6,14 +6,14 @@ import secrets
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-from sqlalchemy import Engine, select
+from sqlalchemy import URL, Engine, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from receiver.domains import Channel, DomainKey
 from receiver.durable.cache import resize
 from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings, StoreSettings
-from receiver.store.engine import is_sqlite, store_url
+from receiver.store.engine import is_sqlite, read_only, store_url
 from receiver.store.failures import translated
 from receiver.store.log import DomainLog, DomainState
 from receiver.store.memory_log import MemoryLog
@@ -57,7 +57,7 @@ def open_log(
     engine = open_store_engine(url, store_settings)
     try:
         with translated(url):
-            domain_id = _domain_id(engine, kind, name, settings)
+            domain_id = _domain_id(url, engine, kind, name, settings)
             log = (SqliteLog if is_sqlite(url) else PostgresLog)(engine, store_settings, domain_id)
             state = _with_settings(log, settings)
     except BaseException:
@@ -81,19 +81,20 @@ def _new_state(kind: str, name: str, settings: ReceiverSettings) -> dict[str, An
     }
 
 
-def _domain_id(engine: Engine, kind: str, name: str, settings: ReceiverSettings | None) -> int:
+def _domain_id(url: URL, engine: Engine, kind: str, name: str, settings: ReceiverSettings | None) -> int:
     the_domain = select(domains.c.domain_id).where(
         domains.c.domain_key == kind, domains.c.domain_name == to_bytes(name)
     )
-    with engine.connect() as connection:
+    # Who only reads needn't wait for a batch under way: a second process can stand by.
+    with read_only(url).connect() as connection:
         found: int | None = connection.execute(the_domain).scalar()
-        if found is None:
-            new = _new_state(kind, name, settings or ReceiverSettings()) | {"domain_name": to_bytes(name)}
-            dialect = sqlite if engine.dialect.name == "sqlite" else postgresql
+    if found is None:
+        new = _new_state(kind, name, settings or ReceiverSettings()) | {"domain_name": to_bytes(name)}
+        dialect = sqlite if engine.dialect.name == "sqlite" else postgresql
+        with engine.begin() as connection:
             # Another process may be about to make it too.
             connection.execute(dialect.insert(domains).values(new).on_conflict_do_nothing())
             found = connection.execute(the_domain).scalar_one()
-            connection.commit()
     return found
 
 
