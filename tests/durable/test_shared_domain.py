@@ -1,0 +1,75 @@
+"""Processes that share a domain judge as one detector would that is fed in the order of their commits."""
+
+import itertools
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from receiver import ReceiverSettings
+from receiver.settings import expiry_us_of
+from tests.durable import journal
+from tests.durable.checks import assert_sound
+from tests.durable.stream import Received, stream_of
+from tests.durable.worker import Job, open_receiver, working
+from tests.model import Model
+
+PROCESSES = 4
+LARGE = ReceiverSettings(dup_detection_per_source_expiry_window_size=2_000, dup_detection_expiry_time_secs=120)
+SMALL = ReceiverSettings(dup_detection_per_source_expiry_window_size=20, dup_detection_expiry_time_secs=0.1)
+
+
+def received_together(job: Job) -> dict[int, list[Received]]:
+    """Work through a stream in each of the processes, all at the same time; the streams."""
+    journal.make(job.url)
+    with ExitStack() as stack:
+        workers = [stack.enter_context(working(replace(job, stream=number))) for number in range(PROCESSES)]
+        for worker in workers:
+            worker.listen()
+            assert worker.is_done, worker.heard[-3:]
+    assert_sound(job.url)
+    return {number: stream_of(job.seed, number, job.count) for number in range(PROCESSES)}
+
+
+def interleavings(turns: list[tuple[int, int, str]]) -> int:
+    return sum(before[0] != after[0] for before, after in itertools.pairwise(turns))
+
+
+@pytest.mark.parametrize("settings", [LARGE, SMALL], ids=["large-window", "small-window"])
+def test_many_receipts_against_one_detector(store_url, seed, campaign, settings):
+    job = Job(
+        url=store_url, seed=seed, stream=0, count=campaign.receipts_per_process, batch_size=100, settings=settings
+    )
+    streams = received_together(job)
+    journal.verify(store_url, streams, settings)
+    turns, _ = journal.read(store_url)
+    assert len(turns) == PROCESSES * job.count / job.batch_size
+    assert interleavings(turns) > PROCESSES
+
+
+def test_few_receipts_against_the_model(store_url, seed):
+    job = Job(url=store_url, seed=seed, stream=0, count=1_000, batch_size=7, settings=SMALL, joins=True)
+    streams = received_together(job)
+    model = Model(SMALL.dup_detection_per_source_expiry_window_size, expiry_us_of(SMALL.dup_detection_expiry_time_secs))
+    turns, _ = journal.read(store_url)
+    for stream, first, verdicts in turns:
+        receipts = streams[stream][first : first + len(verdicts)]
+        assert verdicts == "".join(model.receive(*receipt)[0] for receipt in receipts), (stream, first)
+    assert interleavings(turns) > PROCESSES
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])
+def test_a_second_process_takes_over_when_the_first_dies_with_the_lock(store_url, seed, joins):
+    job = Job(url=store_url, seed=seed, stream=0, count=1_000, batch_size=100, settings=LARGE)
+    journal.make(store_url)
+    open_receiver(store_url, LARGE).close()
+    with working(replace(job, holds=True)) as first, working(replace(job, joins=joins)) as second:
+        first.listen(until="holding")
+        second.listen(until="begun")
+        first.kill()
+        second.listen()
+        assert second.is_done, second.heard[-3:]
+        assert [report for report in second.heard if report.event == "failed"] == []
+    assert_sound(store_url)
+    streams = {0: stream_of(seed, 0, job.count)}
+    assert set(journal.verify(store_url, streams, LARGE).values()) == {1}
