@@ -20,7 +20,7 @@ __all__ = ["DomainCache", "History", "resize", "row_of"]
 
 _MOST_DIGESTS = 16
 _FEW_HISTORIES = 1_000
-_MOST_DELETABLE = 256
+_MOST_DELETABLE = 10_000
 
 
 class History(NamedTuple):
@@ -116,13 +116,16 @@ class DomainCache:
     def take_deletable(self, rows: Sequence[Row], *, all_of_them: bool = False) -> tuple[Sequence[Row], list[int]]:
         """Those of a batch's rows that are worth appending, and the numbers of earlier ones that are to be deleted now.
 
-        Deleting waits until it is worth a statement, but not for more than a quarter of what is remembered.
+        Deleting waits, though for no more than a quarter of what is remembered: rows are forgotten roughly in order, so
+        all but the newest of many stand side by side, and a stretch of rows is deleted as fast as one.
         """
         self._note_forgotten()
         enough = 0 if all_of_them else min(_MOST_DELETABLE, self.detector.remembered_ids // 4)
         if len(self._deletable) <= enough:
             return rows, []
-        seqs, self._deletable = sorted(self._deletable), []
+        seqs = sorted(self._deletable)
+        worth_it = len(seqs) - enough // 2
+        seqs, self._deletable = seqs[:worth_it], seqs[worth_it:]
         if rows and seqs[-1] >= rows[0][0]:
             gone = set(seqs)
             rows = [row for row in rows if row[0] not in gone]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import pairwise
 
 from sqlalchemy import Engine
 
@@ -21,11 +21,9 @@ _FEW_PAGES = 16
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
     """First and last of each run of consecutive numbers."""
-    runs = []
-    for _, numbered in groupby(enumerate(seqs), key=lambda pair: pair[1] - pair[0]):
-        run = [seq for _, seq in numbered]
-        runs.append((run[0], run[-1]))
-    return runs
+    ends = [seq for seq, following in pairwise([*seqs, None]) if following != seq + 1]
+    starts = [seq for seq, before in zip(seqs, [None, *seqs], strict=False) if before != seq - 1]
+    return list(zip(starts, ends, strict=True))
 
 
 class SqliteLog(SqlLog):
