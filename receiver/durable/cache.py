@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from receiver.detector import TwoTierDetector, serial_of
+from receiver.errors import StoreCorruptError
 from receiver.settings import ReceiverSettings
 from receiver.store.log import DomainLog, DomainState, Row
 
@@ -76,12 +77,18 @@ class DomainCache:
         """
         known = self._state
         self._state = None  # unless all goes well
-        if known is None or (known.incarnation, known.generation) != (state.incarnation, state.generation):
-            self._load(log, state)
-        elif state.last_seq > known.last_seq:
-            self._replay(log, state)
-            # Who appended those rows deletes what they made others forget.
-            self.detector.forgotten.clear()
+        try:
+            if known is None or (known.incarnation, known.generation) != (state.incarnation, state.generation):
+                self._load(log, state)
+            elif state.last_seq > known.last_seq:
+                self._replay(log, state)
+                # Who appended those rows deletes what they made others forget.
+                self.detector.forgotten.clear()
+        except ValueError as error:
+            raise StoreCorruptError(
+                f"the rows of the domain {state.domain_name!r:.80} make no sense: {error}",
+                hint="`receiver check` says what is wrong; restore a copy",
+            ) from error
         self.advance(state)
         return known != state
 

@@ -20,10 +20,9 @@ _FEW_PAGES = 16
 
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run of consecutive numbers."""
-    ends = [seq for seq, following in pairwise([*seqs, None]) if following != seq + 1]
-    starts = [seq for seq, before in zip(seqs, [None, *seqs], strict=False) if before != seq - 1]
-    return list(zip(starts, ends, strict=True))
+    """First and last of each run of consecutive numbers; there is at least one number."""
+    breaks = [place for place in range(1, len(seqs)) if seqs[place] != seqs[place - 1] + 1]
+    return [(seqs[first], seqs[end - 1]) for first, end in pairwise([0, *breaks, len(seqs)])]
 
 
 class SqliteLog(SqlLog):
