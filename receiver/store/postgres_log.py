@@ -15,7 +15,8 @@ from receiver.store.tables import receipts
 __all__ = ["PostgresLog"]
 
 _ROWS_AT_ONCE = 10_000
-_WORTH_A_COPY = 20
+_FEW = 20
+"""Rows that are faster in one statement with the domain's new state than as a COPY before it."""
 _TYPES = ("int4", "int8", "bytea", "bytea", "int8", "int8", "text")
 
 
@@ -55,15 +56,19 @@ class PostgresLog(SqlLog):
             while found := cursor.fetchmany(_ROWS_AT_ONCE):
                 yield rows_of(found, sources)
 
+    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+        if gone or not rows or len(rows) > _FEW:
+            super().record(state, since=since, rows=rows, gone=gone)
+            return
+        values = [value for stored in self.stored(rows) for value in stored]
+        more = f", ({', '.join([self.placeholder] * len(_TYPES))})" * (len(rows) - 1)
+        self.save(f"WITH appended AS ({self.sql_append}{more}) {self.sql_save}", values, state, since)
+
     def append(self, rows: Sequence[Row]) -> None:
-        with self.dbapi.cursor() as cursor:
-            if len(rows) < _WORTH_A_COPY:
-                cursor.executemany(self.sql_append, self.stored(rows))
-                return
-            with cursor.copy(self._sql_copy) as copy:
-                copy.set_types(_TYPES)
-                for values in self.stored(rows):
-                    copy.write_row(values)
+        with self.cursor.copy(self._sql_copy) as copy:
+            copy.set_types(_TYPES)
+            for values in self.stored(rows):
+                copy.write_row(values)
 
     def lock_in_callers_transaction(self) -> DomainState:
         if self.dbapi.autocommit:
@@ -76,7 +81,7 @@ class PostgresLog(SqlLog):
         return state
 
     def delete(self, seqs: Sequence[int]) -> None:
-        self.dbapi.execute(self._sql_delete, (self.domain_id, list(seqs)))
+        self.cursor.execute(self._sql_delete, (self.domain_id, list(seqs)))
 
     def give_back_space(self) -> None:
         """Autovacuum's work."""

@@ -60,6 +60,8 @@ class SqlLog(ABC):
         self.settings = settings
         self.domain_id = domain_id
         self.dbapi: Any = None
+        self.cursor: Any = None
+        """One for all statements that are soon over."""
         self._connection: Connection | None = None
         p = self.placeholder
         states = ", ".join(DomainState._fields)
@@ -100,6 +102,7 @@ class SqlLog(ABC):
     def use(self, connection: Connection) -> None:
         self._connection = connection
         self.dbapi = connection.connection.dbapi_connection
+        self.cursor = self.dbapi.cursor()
 
     def begin(self) -> DomainState:
         self.connect()
@@ -112,7 +115,7 @@ class SqlLog(ABC):
         return self.read(self.sql_read)
 
     def read(self, statement: str) -> DomainState:
-        found = self.dbapi.execute(statement, (self.domain_id,)).fetchone()
+        found = self.cursor.execute(statement, (self.domain_id,)).fetchone()
         if found is None:
             raise StoreError("the domain is gone from the database", hint="was the database replaced? Open it again")
         return state_of(found)
@@ -122,8 +125,12 @@ class SqlLog(ABC):
             self.delete(gone)
         if rows:
             self.append(rows)
-        changed = self.dbapi.execute(self.sql_save, (*state[len(_IDENTITY) :], self.domain_id, since)).rowcount
-        if changed != 1:
+        self.save(self.sql_save, (), state, since)
+
+    def save(self, statement: str, values: Sequence[Any], state: DomainState, since: int) -> None:
+        """Put the domain's new state in place by a statement that takes other values first."""
+        self.cursor.execute(statement, (*values, *state[len(_IDENTITY) :], self.domain_id, since))
+        if self.cursor.rowcount != 1:
             raise StoreBusyError(
                 "the transaction ended inside the batch, and with it the lock of the domain",
                 hint="commit or roll back after the batch only",
@@ -167,7 +174,8 @@ class SqlLog(ABC):
             self.discard()
 
     def discard(self) -> None:
-        connection, self._connection, self.dbapi = self._connection, None, None
+        connection, self._connection = self._connection, None
+        self.dbapi = self.cursor = None
         if connection is not None:
             with suppress(Exception):
                 connection.invalidate()
