@@ -39,7 +39,7 @@ def hold(wanted: Hold) -> None:
         for other in _HOLDS:
             if (other.thread, other.lock) != (wanted.thread, wanted.lock):
                 continue
-            if other.domain == wanted.domain:
+            if other.domain is not None and other.domain == wanted.domain:
                 raise StoreBusyError("this thread has a batch of the domain under way", hint="end that one first")
             if other.transaction() is not wanted.transaction():
                 raise StoreBusyError(
