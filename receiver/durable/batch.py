@@ -36,12 +36,12 @@ class Batch:
     def __init__(self, receiver: Receiver, connection: Connection | None) -> None:
         self._receiver = receiver
         self._callers = connection
-        self._is_open = False
+        self._is_open = self._records = False
 
     def __enter__(self) -> Self:
+        self._transaction = self._receiver._begin(self._callers)  # noqa: SLF001 - a batch is the receiver's own hand
         self._tally = Tally()
         self._rows: list[Row] = []
-        self._transaction = self._receiver._begin(self._callers)  # noqa: SLF001 - a batch is the receiver's own hand
         cache = self._transaction.cache
         self._detector = cache.detector
         self._receive = cache.detector.receive
@@ -161,7 +161,7 @@ class Batch:
             raise ClosedError("the batch is over", hint="receive inside `with receiver.batch() as batch:`")
         if not isinstance(received_at_us, int) or received_at_us > _LATEST_US:
             raise SettingsError(f"received_at_us must be microseconds of at most 2^62, not {received_at_us!r:.80}")
-        if redelivered not in {True, False}:
+        if redelivered != bool(redelivered):  # whatever it is, hashable or not
             raise SettingsError(f"redelivered must be true or false, not {redelivered!r:.80}")
         if jms_timestamp_ms is not None and (
             not isinstance(jms_timestamp_ms, int)
