@@ -22,7 +22,7 @@ from receiver.errors import MissingExtraError, SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.failures import shown
 
-__all__ = ["connected", "is_sqlite", "read_only", "store_url"]
+__all__ = ["connected", "is_sqlite", "milliseconds", "read_only", "store_url"]
 
 _ADDRESSES = "sqlite:///FILE or postgresql://USER@HOST/DATABASE; memory:// is for a receiver that keeps nothing"
 _SQLITE = ("sqlite", "sqlite+pysqlite")
@@ -60,7 +60,7 @@ def connected(url: URL, settings: StoreSettings) -> Engine:
     """
     if is_sqlite(url):
         return _sqlite_engine(url, "BEGIN IMMEDIATE", partial(_open_to_write, url, settings))
-    return _postgres_engine(url, "READ COMMITTED", {"lock_timeout": _milliseconds(settings)})
+    return _postgres_engine(url, "READ COMMITTED", {"lock_timeout": milliseconds(settings)})
 
 
 def read_only(url: URL) -> Engine:
@@ -68,7 +68,7 @@ def read_only(url: URL) -> Engine:
     settings = StoreSettings()
     if is_sqlite(url):
         return _sqlite_engine(url, "BEGIN", partial(_open_to_read, url, settings))
-    session = {"lock_timeout": _milliseconds(settings), "default_transaction_read_only": "on"}
+    session = {"lock_timeout": milliseconds(settings), "default_transaction_read_only": "on"}
     return _postgres_engine(url, "REPEATABLE READ", session)
 
 
@@ -99,7 +99,7 @@ def _server_url(url: URL) -> URL:
     return url.set(drivername="postgresql+psycopg")
 
 
-def _milliseconds(settings: StoreSettings) -> str:
+def milliseconds(settings: StoreSettings) -> str:
     # PostgreSQL takes 0 for no limit.
     return str(max(1, round(settings.lock_timeout_secs * 1000)))
 

@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
+from receiver.store.engine import milliseconds
 from receiver.store.log import DomainState, Row
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROW_COLUMNS, SqlLog, rows_of
 from receiver.store.tables import receipts
@@ -73,7 +74,7 @@ class PostgresLog(SqlLog):
     def lock_in_callers_transaction(self) -> DomainState:
         if self.dbapi.autocommit:
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
-        waited = f"{self.settings.lock_timeout_secs * 1000:.0f}"
+        waited = milliseconds(self.settings)
         before = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
         (caller_waits, _) = self.dbapi.execute(before, (waited,)).fetchone()
         state = self.read(self.sql_lock)
