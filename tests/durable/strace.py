@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ENDS_SECS = 300
-LINE = re.compile(r"(?P<thread>\d+) (?P<name>\w+)\(\d+<(?P<path>[^>]*)>")
+LINE = re.compile(r"(?P<thread>\d+) +(?P<name>\w+)\(\d+<(?P<path>[^>]*)>")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ def traced(
     files: Sequence[Path],
     log: Path,
     fault: Fault | None = None,
+    cwd: Path,
 ) -> tuple[str, list[Call]]:
     """Run it to its end: its standard output, and its calls on those files. Nothing else counts, nor fails."""
     if not shutil.which("strace"):
@@ -53,7 +54,7 @@ def traced(
     if fault:
         options += ["-e", f"inject={fault}"]
     ran = subprocess.run(
-        ["strace", *options, "--", *command], capture_output=True, text=True, timeout=ENDS_SECS, check=False
+        ["strace", *options, "--", *command], cwd=cwd, capture_output=True, text=True, timeout=ENDS_SECS, check=False
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout, calls_in(log.read_text(encoding="utf-8", errors="replace"))
