@@ -41,8 +41,17 @@ class History(NamedTuple):
 
 
 def row_of(seq: int, id_: str, source: str | None, received_at_us: int, history: History) -> Row:
-    digests = json.dumps(history.body_digests) if history.body_digests else None
+    digests = _stored(history.body_digests) if history.body_digests else None
     return seq, id_, source, received_at_us, history.first_received_at_us, digests
+
+
+def _stored(body_digests: Iterable[str]) -> str:
+    # Escaped first: JSON itself spells a character and the two surrogates of its UTF-16 form alike.
+    return json.dumps([digest.encode("unicode_escape").decode() for digest in body_digests])
+
+
+def _digests_of(stored: str) -> tuple[str, ...]:
+    return tuple(digest.encode().decode("unicode_escape") for digest in json.loads(stored))
 
 
 def _detector(state: DomainState) -> TwoTierDetector:
@@ -109,7 +118,7 @@ class DomainCache:
     def _note_histories(self, rows: Iterable[Row]) -> None:
         for _, id_, _, _, first_us, digests in rows:
             if first_us is not None or digests is not None:
-                self.histories[id_] = History(first_us, tuple(json.loads(digests)) if digests else ())
+                self.histories[id_] = History(first_us, _digests_of(digests) if digests else ())
             elif self.histories:
                 self.histories.pop(id_, None)
 
