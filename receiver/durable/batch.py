@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from receiver.durable.cache import History, row_of
 from receiver.durable.events import Duplicate
+from receiver.durable.headroom import headroom_of
 from receiver.durable.tally import Tally
 from receiver.errors import ClosedError, SettingsError
 from receiver.message import Decision, Receipt, Verdict
@@ -39,30 +40,49 @@ class Batch:
         self._is_open = self._records = False
 
     def __enter__(self) -> Self:
-        self._transaction = self._receiver._begin(self._callers)  # noqa: SLF001 - a batch is the receiver's own hand
+        lap = self._receiver.counters.stages.lap()
+        self._transaction = self._receiver._begin(self._callers, lap)  # noqa: SLF001 - a batch is the receiver's own hand
+        self._lap = lap
         self._tally = Tally()
         self._rows: list[Row] = []
         cache = self._transaction.cache
         self._detector = cache.detector
         self._receive = cache.detector.receive
         self._histories = cache.histories
+        self._sizes = cache.sizes
         self._clamped_before = cache.detector.clock_clamped
         self._records = self._receiver.records
         self._observe_only = self._receiver.observe_only
         self._delivers_reused = self._receiver.id_reuse == "deliver"
         self._is_open = True
+        lap.locked()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._is_open = False
-        if kind is not None or self._tally.receipts == 0:
-            self._transaction.abandon(error)
-            return
-        self._tally.clock_clamped = self._detector.clock_clamped - self._clamped_before
-        self._transaction.record(self._rows, self._tally)
+        self._lap.left()
+        try:
+            self._end(error)
+        finally:
+            self._lap.ended()
         self._receiver._tell()  # noqa: SLF001
+
+    def _end(self, error: BaseException | None) -> None:
+        counters = self._receiver.counters
+        if error is not None:
+            counters.roll_back()
+            self._transaction.abandon(error)
+        elif self._tally.receipts == 0:
+            self._transaction.abandon()
+        else:
+            self._tally.clock_clamped = self._detector.clock_clamped - self._clamped_before
+            try:
+                self._transaction.record(self._rows, self._tally)
+            except BaseException:
+                counters.fail()
+                raise
 
     @property
     def connection(self) -> Connection:
@@ -147,8 +167,11 @@ class Batch:
                 decision = replace(decision, body_differs=body_digest not in known.body_digests)
             if self._observe_only or (decision.body_differs and self._delivers_reused):
                 decision = replace(decision, delivered_anyway=True)
+            headroom = headroom_of(decision, *self._sizes)
             self._tally.note_duplicate(
-                Duplicate(self._receiver.domain, id_, source, now_us, first_us, last_us, redelivered, decision)
+                Duplicate(
+                    self._receiver.domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom
+                )
             )
         self._histories[id_] = history
         self._rows.append(row_of(self._detector.serial, id_, source, now_us, history))

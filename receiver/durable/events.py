@@ -31,7 +31,9 @@ class Duplicate:
     redelivered: bool
     """Whether the broker said so itself (JMSRedelivered)."""
     decision: Decision
-    """Has the headroom too, `window_left` and `expiry_left_us`."""
+    """Has what was left of both windows, `window_left` and `expiry_left_us`."""
+    headroom: float | None
+    """How much that was, from 0 to 1, of the window or of the expiry, whichever is more."""
 
     @property
     def age_us(self) -> int:

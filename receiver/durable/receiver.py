@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import Connection
 
 from receiver.domains import Channel, domain_key
 from receiver.durable.batch import Batch
-from receiver.durable.events import OnDuplicate, tell
+from receiver.durable.counters import Counters
+from receiver.durable.events import Duplicate, OnDuplicate, tell
 from receiver.durable.opening import open_log
 from receiver.durable.session import DomainSession, Transaction
+from receiver.durable.stages import Lap, Stage
 from receiver.durable.status import Status
 from receiver.durable.tally import Tally
 from receiver.errors import SettingsError
-from receiver.settings import ReceiverSettings, StoreSettings, checked_id_reuse
+from receiver.recording import Recorder
+from receiver.settings import ReceiverSettings, Recording, StoreSettings, checked_id_reuse
+
+if TYPE_CHECKING:
+    from _typeshed import StrPath
 
 __all__ = ["Receiver"]
 
@@ -35,16 +42,20 @@ class Receiver:
         observe_only: bool,
         id_reuse: str,
         on_duplicate: OnDuplicate | None,
+        recorder: Recorder | None,
     ) -> None:
         self.domain = domain
         self.observe_only = observe_only
         self.id_reuse = id_reuse
-        self.records = False
+        self.records = recorder is not None
+        self.is_closed = False
+        self.counters = Counters()
         self._on_duplicate = on_duplicate
+        self._recorder = recorder
         self._session = session
         session.committed = self._count
-        self._total = Tally()
-        self._untold: deque[Tally] = deque()
+        session.rolled_back = self.counters.roll_back
+        self._untold: deque[Duplicate] = deque()
 
     @classmethod
     def open(
@@ -60,6 +71,7 @@ class Receiver:
         id_reuse: str | None = None,
         on_duplicate: OnDuplicate | None = None,
         store_settings: StoreSettings | None = None,
+        record: Recording | StrPath | None = None,
     ) -> Self:
         """Open the domain of a channel in a store, and make either if it is new.
 
@@ -68,7 +80,8 @@ class Receiver:
         the KEY that makes the domain of it. `settings` are the domain's two windows, None for those it has; others
         resize it, for all processes. With `observe_only` every message is delivered, and duplicates are only marked.
         `id_reuse` says what becomes of a known id that comes with another body: `duplicate` or `deliver`; it is
-        reported either way. `on_duplicate` is called with each duplicate of a committed batch.
+        reported either way. `on_duplicate` is called with each duplicate of a committed batch. `record` is a path where
+        the receipts of committed batches are written to, as a log that `receiver simulate` reads.
         """
         channel = Channel(
             _text("connection_id", connection_id),
@@ -82,11 +95,18 @@ class Receiver:
         session = DomainSession(opened, store_settings.lock_timeout_secs)
         try:
             session.load()
+            recorder = None if record is None else Recorder(record, **channel._asdict())
         except BaseException:
             session.log.close()
             raise
-        name = key.name(channel)
-        return cls(session, name, observe_only=observe_only, id_reuse=id_reuse, on_duplicate=on_duplicate)
+        return cls(
+            session,
+            key.name(channel),
+            observe_only=observe_only,
+            id_reuse=id_reuse,
+            on_duplicate=on_duplicate,
+            recorder=recorder,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -97,9 +117,14 @@ class Receiver:
         self.close()
 
     def close(self) -> None:
-        """End the connection to the store. Closing again does nothing."""
-        self._session.close()
-        self._tell()
+        """End the connection to the store, and the log that is recorded. Closing again does nothing."""
+        try:
+            self._session.close()
+            self._tell()
+        finally:
+            if self._recorder is not None:
+                self._recorder.close()
+            self.is_closed = True
 
     def batch(self, connection: Connection | None = None) -> Batch:
         """A batch of receipts: one database transaction, ended with the `with` block.
@@ -109,38 +134,44 @@ class Receiver:
         """
         return Batch(self, connection)
 
-    def _begin(self, connection: Connection | None) -> Transaction:
-        return self._session.begin(connection)
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Time a block of the bridge's own as one of Apama's stages: `with orders.stage("JMS_ACK"):`."""
+        return self.counters.stages.stage(name)
+
+    def _begin(self, connection: Connection | None, lap: Lap) -> Transaction:
+        try:
+            return self._session.begin(connection)
+        except BaseException:
+            lap.gave_up()
+            self.counters.fail()
+            raise
 
     def _count(self, tally: Tally) -> None:
-        self._total.add(tally)
-        self._untold.append(tally)
+        self.counters.commit(tally)
+        if self._recorder is not None:
+            self._recorder.record(tally.recorded)  # in the order of commits, and it never waits
+        self._untold += tally.events
 
     def _tell(self) -> None:
         """Tell of what was committed; not before the domain is free, for callbacks may take their time."""
-        while self._untold:
-            for event in self._untold.popleft().events:
-                tell(event, self._on_duplicate)
+        if self._untold:
+            with self.stage(Stage.APP_CONTROLLED_BLOCKING):
+                while self._untold:
+                    try:
+                        event = self._untold.popleft()
+                    except IndexError:  # another thread was faster
+                        break
+                    tell(event, self._on_duplicate)
 
     def status(self) -> Status:
         """The figures of the JMS status line, of the batches that are known to be committed."""
         self._session.look_up()
         self._tell()
-        total, cache = self._total, self._session.cache
-        window, expiry_us = cache.sizes
-        return Status(
-            domain=self.domain,
-            window=window,
-            expiry_secs=expiry_us / 1_000_000,
-            rx=total.receipts,
-            unchecked=total.unchecked,
-            rRedel=total.redelivered,
-            rMaxDeliverySecs=total.max_delivery_us / 1_000_000,
-            rDupsDet=total.duplicates,
-            rDupIds=cache.remembered_ids,
-            reused_ids=total.reused_ids,
-            clock_clamped=total.clock_clamped,
-        )
+        return self.figures(self.counters.rate())
+
+    def figures(self, rate: float = 0.0) -> Status:
+        """The same without asking the database, so that it costs little and never waits; without rRate."""
+        return self.counters.status(self.domain, self._session.cache, self._recorder, rate)
 
 
 def _text(name: str, value: object) -> str:

@@ -34,7 +34,8 @@ _LONGEST_PAUSE_SECS = 1.0
 
 
 class DomainSession:
-    """What the batches of one receiver share. `committed` is to be set, and is told of each batch known to be committed."""
+    """What the batches of one receiver share. `committed` and `rolled_back` are to be set, and are told of each batch
+    known to be committed, and of each that joined a transaction which wasn't."""
 
     def __init__(self, opened: Opened, patience_secs: float) -> None:
         self.log = opened.log
@@ -43,6 +44,7 @@ class DomainSession:
         self.incarnation = opened.incarnation
         self.patience_secs = patience_secs
         self.committed: Callable[[Tally], None]
+        self.rolled_back: Callable[[], None]
         self.cache = DomainCache()
         self.writer = new_number()
         self._turn = threading.Lock()
@@ -124,6 +126,7 @@ class DomainSession:
             self.cache.drop()
         while len(self._unsettled) > seen:
             self._unsettled.pop()
+            self.rolled_back()
         # What was recorded in the very transaction that looks is seen, but may yet be rolled back.
         under_way = log.transaction if isinstance(log, JoinedLog) else None
         while self._unsettled and self._unsettled[0][2] is not under_way:

@@ -1,24 +1,33 @@
-"""A receiver's figures, by the names that Apama's JMS status line has for them."""
+"""A receiver's figures: those of Apama's JMS status line by their names there, and those that it lacks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Status"]
+from receiver.durable.headroom import Headroom
+from receiver.durable.stages import Stage, StageTimes
+
+__all__ = ["LOG_FORMAT", "Status"]
+
+LOG_FORMAT = "%(asctime)s %(levelname)-5s [%(process)d:%(threadName)s] - %(message)s"
+"""For `logging.basicConfig`: lines as in a correlator's log, so that whatever reads those finds the status lines."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Counted since the receiver was opened; batches that were rolled back don't count."""
+    """Counted since the receiver was opened, of batches known to be committed where nothing else is said."""
 
     domain: str
     window: int
     expiry_secs: float
     rx: int
     """Receipts."""
+    rRate: float  # noqa: N815 - Apama's names, here and below
+    """Receipts per second since `status()` was last asked for, or since the receiver was opened."""
     unchecked: int
     """Receipts without id."""
-    rRedel: int  # noqa: N815 - Apama's names, here and below
+    rRedel: int  # noqa: N815
     """Receipts flagged JMSRedelivered."""
     rMaxDeliverySecs: float  # noqa: N815
     """The longest time from JMSTimestamp to receipt among those; 0.0 when there is none."""
@@ -26,14 +35,39 @@ class Status:
     """Duplicates detected."""
     rDupIds: int  # noqa: N815
     """Distinct ids remembered, as of this receiver's last batch."""
+    time_tier_dups: int
+    """Duplicates that only the time tier still knew."""
     reused_ids: int
     """Duplicates that came with another body than before."""
     clock_clamped: int
     """Receipts from before the domain's latest one."""
+    headroom: Headroom
+    """How near duplicates came to being missed."""
+    batches_committed: int
+    batches_rolled_back: int
+    """Left by an exception, or rolled back by the caller whose transaction they had joined."""
+    batches_failed: int
+    """Not begun or not committed: the domain was busy, or the store failed."""
+    recorded: int
+    """Receipts in the log that `record` names; those of the last second aren't there yet."""
+    record_dropped: int
+    """Receipts that couldn't be recorded there."""
+    stages: Mapping[Stage, StageTimes]
+    """Where the time of all batches went; see `receiver.durable.stages.stage_table`."""
+
+    @property
+    def min_headroom(self) -> float | None:
+        """The least share of its window or expiry that a duplicate had left, from 0 to 1; None before any."""
+        return self.headroom.least
+
+    @property
+    def recent_min_headroom(self) -> float | None:
+        """The same, of the last 1,000 duplicates."""
+        return self.headroom.recent_least
 
     def line(self) -> str:
-        """The figures as Apama's status line shows them."""
+        """The figures as Apama's status line has them, those of senders and of a connection left out."""
         return (
-            f"JMS Status: rx={self.rx:,} rRedel={self.rRedel:,} rMaxDeliverySecs={self.rMaxDeliverySecs:.1f}"
-            f" rDupsDet={self.rDupsDet:,} rDupIds={self.rDupIds:,}"
+            f"JMS Status: r=1 rx={self.rx:,} rRate={self.rRate:,.0f} rRedel={self.rRedel:,}"
+            f" rMaxDeliverySecs={self.rMaxDeliverySecs:,.1f} rDupsDet={self.rDupsDet:,} rDupIds={self.rDupIds:,}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from receiver.durable.events import Duplicate
-from receiver.message import Receipt
+from receiver.message import Receipt, Tier
 from receiver.store.log import DomainState
 
 __all__ = ["Tally"]
@@ -16,6 +16,8 @@ class Tally:
     receipts: int = 0
     unchecked: int = 0
     duplicates: int = 0
+    time_tier_duplicates: int = 0
+    """Those that only the time tier still knew."""
     reused_ids: int = 0
     """Duplicates that came with another body."""
     redelivered: int = 0
@@ -39,6 +41,8 @@ class Tally:
 
     def note_duplicate(self, event: Duplicate) -> None:
         self.duplicates += 1
+        if event.tier is Tier.TIME:
+            self.time_tier_duplicates += 1
         if event.body_differs:
             self.reused_ids += 1
         self.events.append(event)
@@ -59,6 +63,7 @@ class Tally:
         self.receipts += other.receipts
         self.unchecked += other.unchecked
         self.duplicates += other.duplicates
+        self.time_tier_duplicates += other.time_tier_duplicates
         self.reused_ids += other.reused_ids
         self.redelivered += other.redelivered
         self.clock_clamped += other.clock_clamped
