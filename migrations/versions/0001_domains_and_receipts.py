@@ -31,7 +31,6 @@ def upgrade() -> None:
         sa.Column("clock_clamped", sa.BigInteger, nullable=False),
         sa.Column("max_delivery_us", sa.BigInteger, nullable=False),
         sa.UniqueConstraint("domain_key", "domain_name", name="receiver_domain_name_key"),
-        postgresql_with={"fillfactor": 10},
     )
     op.create_table(
         "receiver_receipt",
@@ -44,7 +43,6 @@ def upgrade() -> None:
         sa.Column("body_digests", sa.Text),
         sa.PrimaryKeyConstraint("domain_id", "seq", name="receiver_receipt_pkey"),
         sqlite_with_rowid=False,
-        postgresql_with={"autovacuum_vacuum_scale_factor": 0.05, "autovacuum_vacuum_insert_scale_factor": 0.05},
     )
     op.create_table(
         "receiver_joined",
@@ -53,6 +51,12 @@ def upgrade() -> None:
         sa.Column("batch", sa.BigInteger, nullable=False),
         sa.Column("last_seq", sa.BigInteger, nullable=False),
     )
+    if op.get_context().dialect.name == "postgresql":
+        op.execute("ALTER TABLE receiver_domain SET (fillfactor = 10)")
+        op.execute(
+            "ALTER TABLE receiver_receipt SET"
+            " (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.05)"
+        )
 
 
 def downgrade() -> None:

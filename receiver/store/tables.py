@@ -7,6 +7,7 @@ neither's has lone surrogates, yet two ids must never become one.
 from __future__ import annotations
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     Column,
     Identity,
@@ -18,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    event,
 )
 
 __all__ = [
@@ -66,8 +68,6 @@ domains = Table(
     Column("clock_clamped", BigInteger, nullable=False),
     Column("max_delivery_us", BigInteger, nullable=False),
     UniqueConstraint("domain_key", "domain_name", name="receiver_domain_name_key"),
-    # Every batch updates a row here: with room on its page, PostgreSQL keeps that update out of the index.
-    postgresql_with={"fillfactor": 10},
 )
 
 receipts = Table(
@@ -85,8 +85,6 @@ receipts = Table(
     Column("body_digests", Text),
     PrimaryKeyConstraint("domain_id", "seq", name="receiver_receipt_pkey"),
     sqlite_with_rowid=False,
-    # Rows come and go all the time, at opposite ends.
-    postgresql_with={"autovacuum_vacuum_scale_factor": 0.05, "autovacuum_vacuum_insert_scale_factor": 0.05},
 )
 
 joined = Table(
@@ -100,6 +98,16 @@ joined = Table(
     Column("batch", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
 )
+
+_STORAGE = {
+    # Every batch updates a row here: with room on its page, PostgreSQL keeps that update out of the index.
+    domains: "fillfactor = 10",
+    # Rows come and go all the time, at opposite ends.
+    receipts: "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.05",
+}
+for _table, _parameters in _STORAGE.items():
+    _alter = DDL(f"ALTER TABLE {_table.name} SET ({_parameters})")  # type: ignore[no-untyped-call]
+    event.listen(_table, "after_create", _alter.execute_if(dialect="postgresql"))
 
 
 def to_bytes(text: str) -> bytes:
