@@ -8,12 +8,16 @@ import sys
 
 import typer
 
+from receiver.cli.check import EPILOG as CHECK_EPILOG
+from receiver.cli.check import check
 from receiver.cli.generate import EPILOG as GENERATE_EPILOG
 from receiver.cli.generate import generate
 from receiver.cli.migrate import EPILOG as MIGRATE_EPILOG
 from receiver.cli.migrate import migrate
 from receiver.cli.simulate import EPILOG as SIMULATE_EPILOG
 from receiver.cli.simulate import simulate
+from receiver.cli.status import EPILOG as STATUS_EPILOG
+from receiver.cli.status import status
 from receiver.errors import MissingExtraError, OutputError, ReceiverError, SettingsError
 from receiver.report.words import tamed
 
@@ -43,6 +47,8 @@ app = typer.Typer(
 app.command(epilog=SIMULATE_EPILOG)(simulate)
 app.command(epilog=GENERATE_EPILOG)(generate)
 app.command(epilog=MIGRATE_EPILOG)(migrate)
+app.command(epilog=STATUS_EPILOG)(status)
+app.command(epilog=CHECK_EPILOG)(check)
 
 
 def run() -> int:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from receiver.cli.store_address import StoreAddress, shown_address
 from receiver.report.words import tamed
 
 __all__ = ["EPILOG", "migrate"]
@@ -23,7 +24,7 @@ receiver migrate sqlite:///receiver.db --revision base
 
 
 def migrate(
-    url: Annotated[str, typer.Argument(help="The store: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.")],
+    url: StoreAddress,
     revision: Annotated[
         str,
         typer.Option(
@@ -36,12 +37,10 @@ def migrate(
     Receivers at work meanwhile wait, and all of it happens or nothing.
     """
     from receiver.store.engine import store_url
-    from receiver.store.failures import shown
     from receiver.store.schema import migrate as migrate_store
 
-    store = store_url(url)
-    place = tamed(shown(store), _LONGEST_ADDRESS)
-    before, after = migrate_store(store, revision)
+    place = tamed(shown_address(url), _LONGEST_ADDRESS)
+    before, after = migrate_store(store_url(url), revision)
     if before == after:
         print(f"{place}: {_named(before)} already")
     else:

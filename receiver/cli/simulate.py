@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from receiver.cli.output import console, print_json
 from receiver.cli.progress import progress
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
@@ -231,13 +232,8 @@ def _print(analysis: Analysis, *, as_json: bool) -> None:
     if as_json:
         from receiver.report.json_object import json_text
 
-        # Bytes, so that the same object is printed whatever the terminal's encoding.
-        sys.stdout.buffer.write(json_text(analysis).encode() + b"\n")
-        return
-    from rich.console import Console
+        print_json(json_text(analysis))
+    else:
+        from receiver.report.table import print_table
 
-    from receiver.report.table import print_table
-
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    print_table(analysis, Console())
+        print_table(analysis, console())

@@ -9,15 +9,21 @@ from typing import Any
 from receiver.report.words import moment
 from receiver.simulate.figures import Analysis, LogFigures, Recommendation, SettingFigures
 
-__all__ = ["json_text"]
+__all__ = ["dumped", "json_text"]
 
-# JSON may hold these as they are, but a terminal obeys some of them and an editor hides the others.
-_INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+# JSON may hold these as they are, but a terminal obeys some of them and an editor hides the others; and UTF-8 has no lone
+# surrogates, which an id may have.
+_INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]")
 
 
 def json_text(analysis: Analysis) -> str:
     """The object on one line, without a line break at its end. Text is exact; times are ISO 8601 in UTC or null."""
-    text = json.dumps(_object(analysis), ensure_ascii=False, allow_nan=False)
+    return dumped(_object(analysis))
+
+
+def dumped(value: dict[str, Any]) -> str:
+    """An object in JSON on one line. Text is exact, what can't be seen in it is escaped."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

@@ -1,0 +1,25 @@
+"""Results on standard output: exact as JSON, tame on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["console", "print_json"]
+
+
+def print_json(text: str) -> None:
+    """Print one object as bytes, so that it is the same whatever the terminal's encoding."""
+    sys.stdout.buffer.write(text.encode() + b"\n")
+
+
+def console() -> Console:
+    """Standard output for text and tables; what its encoding lacks is escaped."""
+    from rich.console import Console
+
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    return Console()

@@ -1,0 +1,21 @@
+"""The address of a store, as the commands that look after one take and show it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+__all__ = ["StoreAddress", "shown_address"]
+
+StoreAddress = Annotated[
+    str, typer.Argument(help="The store: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.")
+]
+
+
+def shown_address(url: str) -> str:
+    """The address as it may be shown, without its password; SettingsError if it is none."""
+    from receiver.store.engine import store_url
+    from receiver.store.failures import shown
+
+    return shown(store_url(url))

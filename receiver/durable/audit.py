@@ -1,0 +1,138 @@
+"""A look at a whole store from outside: its figures, and whether every invariant holds, rebuilding each domain's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from receiver.detector import TwoTierDetector
+from receiver.errors import StoreCorruptError
+from receiver.store.audit import audit_domains, audit_tables, audited_rows, audited_state
+from receiver.store.engine import store_url
+from receiver.store.findings import DomainName, Finding, Findings
+from receiver.store.log import DomainState
+from receiver.store.snapshot import Snapshot, snapshot
+from receiver.store.sql_log import rows_of
+from receiver.store.tables import REVISION
+
+__all__ = ["DomainFigures", "StoreFigures", "audit", "look"]
+
+Advance = Callable[[int], None]
+
+
+def _quietly(_rows: int) -> None:
+    """Tell nobody how far it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DomainFigures:
+    state: DomainState
+    rows: int
+    remembered_ids: int | None
+    """None where it wasn't asked for, or the rows are broken."""
+    waiting_rows: int | None
+    """Rows of what is forgotten, still to be deleted."""
+
+    def line(self) -> str:
+        """As `Status.line` has it for one receiver, but counted since the domain was made, and of no rate."""
+        state = self.state
+        ids = "" if self.remembered_ids is None else f" rDupIds={self.remembered_ids:,}"
+        return (
+            f"JMS Status: r=1 rx={state.receipts:,} rRedel={state.redelivered:,}"
+            f" rMaxDeliverySecs={state.max_delivery_us / 1_000_000:,.1f} rDupsDet={state.duplicates:,}{ids}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFigures:
+    version: str
+    size_bytes: int
+    domains: tuple[DomainFigures, ...]
+    findings: tuple[Finding, ...]
+    """What is broken, as far as it was looked for."""
+
+
+def audit(address: str, *, advance: Advance = _quietly) -> StoreFigures:
+    """Check every invariant of a store, in one state of it, while receivers may go on; nothing is changed.
+
+    StoreError where there is no store or it can't be opened. `advance` is told of rows as they are read, each of which
+    is read twice. Memory goes by the ids that the largest domain remembers.
+    """
+    with snapshot(store_url(address)) as store:
+        findings = Findings()
+        audit_tables(store, findings, advance)
+        domains = _domains(store, findings, advance, with_ids=True)
+        return StoreFigures(REVISION, store.size_bytes, domains, findings.found())
+
+
+def look(address: str, *, with_ids: bool = True, advance: Advance = _quietly) -> StoreFigures:
+    """The figures of a store; with the ids remembered now, for which all rows are read, or without.
+
+    StoreError as with `audit`, and StoreCorruptError where a domain's own row is broken so that it has no figures.
+    """
+    with snapshot(store_url(address)) as store:
+        findings = Findings()
+        domains = _domains(store, findings, advance, with_ids=with_ids)
+        return StoreFigures(REVISION, store.size_bytes, domains, findings.found())
+
+
+def _domains(store: Snapshot, findings: Findings, advance: Advance, *, with_ids: bool) -> tuple[DomainFigures, ...]:
+    try:
+        with store.part():
+            raws, marks = store.domains(), store.marks()
+    except StoreCorruptError as error:
+        findings.add("unreadable", None, error.message)
+        return ()
+    states = [state for raw in raws if (state := audited_state(raw, findings)) is not None]
+    audit_domains(states, marks, findings)
+    return tuple(_figures(store, state, findings, advance, with_ids=with_ids) for state in states)
+
+
+def _figures(
+    store: Snapshot, state: DomainState, findings: Findings, advance: Advance, *, with_ids: bool
+) -> DomainFigures:
+    name = DomainName(state.domain_key, state.domain_name)
+    rows = 0
+    try:
+        with store.part():
+            if not with_ids:
+                return DomainFigures(state, store.row_count(state.domain_id), None, None)
+            rows = audited_rows(store, state, findings, advance)
+            if not findings.of(name):
+                detector = _rebuilt(store, state, advance)
+                _check_rebuilt(state, rows, detector, findings)
+                return DomainFigures(state, rows, detector.remembered_ids, rows - len(detector.entries()))
+    except StoreCorruptError as error:
+        findings.add("unreadable", name, error.message)
+    return DomainFigures(state, rows, None, None)
+
+
+def _rebuilt(store: Snapshot, state: DomainState, advance: Advance) -> TwoTierDetector:
+    """The domain's detector, as a receiver that opens it makes it; of rows that are known to be sound."""
+    detector = TwoTierDetector(window=state.window_size, expiry_secs=state.expiry_us / 1_000_000)
+    sources: dict[bytes | None, str | None] = {None: None}
+    for some in store.rows(state.domain_id):
+        detector.replay(rows_of(some, sources), None)
+        advance(len(some))
+    if state.last_seq:
+        detector.replay((), state.time_queue_newest_us)
+    return detector
+
+
+def _check_rebuilt(state: DomainState, rows: int, detector: TwoTierDetector, findings: Findings) -> None:
+    name = DomainName(state.domain_key, state.domain_name)
+    clock_us, rebuilt_us = state.time_queue_newest_us, detector.time_queue_newest_us
+    if rebuilt_us != clock_us:  # of rows, some of which are gone, it comes out older or the same
+        findings.add(
+            "rebuilt", name, f"time_queue_newest_us = {clock_us}, though the receipts moved it to {rebuilt_us}"
+        )
+    # Unless a resize began the time queue anew, nothing is forgotten before something has entered it.
+    if clock_us is None and state.expiry_us and state.generation == 0 and rows < state.last_seq:
+        gone = state.last_seq - rows
+        findings.add(
+            "rebuilt", name, f"{gone} receipts are gone, though the time queue never had any to make it forget"
+        )
+    first_receipts = state.last_seq - state.duplicates
+    if detector.remembered_ids > first_receipts:
+        said = f"{detector.remembered_ids} ids are remembered, but only {first_receipts} receipts were no duplicates"
+        findings.add("rebuilt", name, said)

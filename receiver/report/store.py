@@ -1,0 +1,163 @@
+"""The figures of a store and what is broken in it, for a person and as one JSON object."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from receiver.durable.audit import DomainFigures, StoreFigures
+from receiver.report.words import count, duration, moment, seconds, size, tamed
+from receiver.store.findings import PROBLEMS, Finding
+
+__all__ = ["check_object", "print_check", "print_status", "status_object"]
+
+_LONGEST = 1_000
+_NONE = "-"
+
+
+def print_status(place: str, figures: StoreFigures, console: Console) -> None:
+    """The store in one line, then each domain: its status line, and a table of what that lacks."""
+    _print_heading(place, figures, console)
+    for domain in figures.domains:
+        console.print()
+        _line(console, _domain_name(domain), "bold")
+        _line(console, f"  {domain.line()}")
+        console.print(_table(domain))
+
+
+def print_check(place: str, figures: StoreFigures, console: Console) -> None:
+    """What was looked at, and the list of what is broken."""
+    _print_heading(place, figures, console)
+    for domain in figures.domains:
+        _line(console, f"  {_domain_name(domain)}: {_rows(domain)}")
+    if not figures.findings:
+        _line(console, f"Sound: {count(len(PROBLEMS), 'kind')} of damage looked for, none found.", "bold green")
+        return
+    _line(console, f"Broken: {count(len(figures.findings), 'finding')}.", "bold red")
+    for finding in figures.findings:
+        _line(console, f"- {_sentence(finding)}")
+
+
+def status_object(place: str, figures: StoreFigures) -> dict[str, Any]:
+    """The result of `receiver status --json`. Figures that weren't asked for or can't be had are null."""
+    return {**_store_object(place, figures), "domains": [_status_of(domain) for domain in figures.domains]}
+
+
+def check_object(place: str, figures: StoreFigures) -> dict[str, Any]:
+    """The result of `receiver check --json`."""
+    return {
+        **_store_object(place, figures),
+        "sound": not figures.findings,
+        "domains": [{**_identity(domain), **_rows_of(domain)} for domain in figures.domains],
+        "findings": [
+            {
+                "kind": finding.kind,
+                "problem": finding.problem,
+                "domain": finding.domain and finding.domain.name,
+                "key": finding.domain and finding.domain.key,
+                "count": finding.count,
+                "example": finding.example,
+            }
+            for finding in figures.findings
+        ],
+    }
+
+
+# Everything is printed as `Text`, on lines that the terminal may wrap: rich would read markup in a plain string.
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(tamed(text, _LONGEST), style=style), soft_wrap=True)
+
+
+def _print_heading(place: str, figures: StoreFigures, console: Console) -> None:
+    domains = count(len(figures.domains), "domain")
+    _line(console, f"{place}: version {figures.version}, {domains}, {size(figures.size_bytes)}")
+
+
+def _domain_name(domain: DomainFigures) -> str:
+    state = domain.state
+    return f"{tamed(state.domain_name) or '(no name)'} (key {tamed(state.domain_key)})"
+
+
+def _rows(domain: DomainFigures) -> str:
+    rows = count(domain.rows, "row")
+    if domain.remembered_ids is None:
+        return rows
+    return f"{rows}, {count(domain.remembered_ids, 'id')} remembered, {count(domain.waiting_rows or 0, 'row')} to be deleted"
+
+
+def _table(domain: DomainFigures) -> Table:
+    state = domain.state
+    figures = [
+        ("window W", count(state.window_size, "id")),
+        ("expiry E", seconds(state.expiry_us)),
+        ("receipts", count(state.receipts)),
+        ("duplicates", count(state.duplicates)),
+        ("without id", count(state.unchecked)),
+        ("with another body", count(state.reused_ids)),
+        ("time ran backwards", count(state.clock_clamped)),
+        ("redelivered", count(state.redelivered)),
+        ("longest delivery", duration(state.max_delivery_us)),
+        ("latest receipt, UTC", (_latest(domain) or _NONE)[:19].replace("T", " ")),
+        ("ids remembered", _NONE if domain.remembered_ids is None else count(domain.remembered_ids)),
+        ("rows", count(domain.rows)),
+        ("rows to be deleted", _NONE if domain.waiting_rows is None else count(domain.waiting_rows)),
+    ]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+    for justify in ("left", "right", "left", "right"):
+        table.add_column(justify=justify, no_wrap=True)
+    half = (len(figures) + 1) // 2
+    for left, right in zip_longest(figures[:half], figures[half:], fillvalue=("", "")):
+        table.add_row(*map(Text, (f"  {left[0]}", f"{left[1]}   ", *right)))
+    return table
+
+
+def _latest(domain: DomainFigures) -> str | None:
+    """None where there was no receipt, or so late a time that no calendar has it."""
+    state = domain.state
+    try:
+        return moment(state.latest_us) if state.last_seq else None
+    except OverflowError:
+        return None
+
+
+def _sentence(finding: Finding) -> str:
+    place = f"{tamed(finding.domain.name) or '(no name)'} (key {tamed(finding.domain.key)}): " if finding.domain else ""
+    times = f" ({count(finding.count)} times, the first: " if finding.count > 1 else " ("
+    return f"{place}{finding.problem}{times}{finding.example})"
+
+
+def _store_object(place: str, figures: StoreFigures) -> dict[str, Any]:
+    return {"store": place, "version": figures.version, "size_bytes": figures.size_bytes}
+
+
+def _identity(domain: DomainFigures) -> dict[str, Any]:
+    return {"domain": domain.state.domain_name, "key": domain.state.domain_key}
+
+
+def _rows_of(domain: DomainFigures) -> dict[str, Any]:
+    return {"rows": domain.rows, "remembered_ids": domain.remembered_ids, "rows_to_be_deleted": domain.waiting_rows}
+
+
+def _status_of(domain: DomainFigures) -> dict[str, Any]:
+    state = domain.state
+    return {
+        **_identity(domain),
+        "window": state.window_size,
+        "expiry_secs": state.expiry_us / 1_000_000,
+        "receipts": state.receipts,
+        "duplicates": state.duplicates,
+        "unchecked": state.unchecked,
+        "reused_ids": state.reused_ids,
+        "clock_clamped": state.clock_clamped,
+        "redelivered": state.redelivered,
+        "max_delivery_secs": state.max_delivery_us / 1_000_000,
+        "latest_received_at": _latest(domain),
+        **_rows_of(domain),
+        "line": domain.line(),
+    }

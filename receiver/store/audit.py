@@ -1,0 +1,248 @@
+"""What holds of every store, whatever counts as a duplicate: checked value by value, for any of them may be broken.
+
+Each check is of something that no receiver ever writes, and a batch is one transaction. What isn't provable isn't here:
+how many rows of forgotten ids wait to be deleted depends on how many receivers there are, so that is a figure only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import NoneType
+from typing import Any, NamedTuple
+
+from receiver.domains import domain_key
+from receiver.errors import SettingsError, StoreCorruptError
+from receiver.settings import ReceiverSettings
+from receiver.store.findings import DomainName, Findings
+from receiver.store.log import DomainState
+from receiver.store.snapshot import RawRow, Snapshot
+from receiver.store.sql_log import state_of
+from receiver.store.tables import text_of
+
+__all__ = ["audit_domains", "audit_tables", "audited_rows", "audited_state"]
+
+Advance = Callable[[int], None]
+
+_OTHER_TYPES: dict[str, Any] = {"domain_key": str, "domain_name": bytes, "time_queue_newest_us": (int, NoneType)}
+_STATE_TYPES: tuple[Any, ...] = tuple(_OTHER_TYPES.get(name, int) for name in DomainState._fields)
+_ROW_TYPES: tuple[Any, ...] = (int, bytes, (bytes, NoneType), int, (int, NoneType), (str, NoneType))
+_NOT_NEGATIVE = (
+    "incarnation",
+    "generation",
+    "last_seq",
+    "last_writer",
+    "latest_us",
+    "receipts",
+    "unchecked",
+    "duplicates",
+    "reused_ids",
+    "redelivered",
+    "clock_clamped",
+    "max_delivery_us",
+)
+
+
+def _is_not_negative(name: str, state: DomainState) -> bool:
+    number: int = getattr(state, name)
+    return number >= 0
+
+
+class _Rule(NamedTuple):
+    kind: str
+    columns: tuple[str, ...]
+    holds: Callable[[DomainState], bool]
+
+
+_RULES = (
+    *(_Rule("negative", (name,), partial(_is_not_negative, name)) for name in _NOT_NEGATIVE),
+    _Rule("name", ("domain_key", "domain_name"), lambda s: _is_known(s.domain_key)),
+    _Rule("settings", ("window_size", "expiry_us"), lambda s: _can_be_set(s.window_size, s.expiry_us)),
+    # Receipts with an id are numbered from 1, and the first of them is neither a duplicate nor before another.
+    _Rule("counters", ("last_seq", "receipts", "unchecked"), lambda s: s.last_seq == s.receipts - s.unchecked),
+    _Rule("counters", ("duplicates", "last_seq"), lambda s: s.duplicates <= max(0, s.last_seq - 1)),
+    _Rule("counters", ("clock_clamped", "last_seq"), lambda s: s.clock_clamped <= max(0, s.last_seq - 1)),
+    _Rule("counters", ("reused_ids", "duplicates"), lambda s: s.reused_ids <= s.duplicates),
+    _Rule("counters", ("redelivered", "receipts"), lambda s: s.redelivered <= s.receipts),
+    _Rule("counters", ("max_delivery_us", "redelivered"), lambda s: s.redelivered > 0 or s.max_delivery_us == 0),
+    _Rule("clocks", ("latest_us", "last_seq"), lambda s: s.last_seq > 0 or s.latest_us == 0),
+    _Rule("clocks", ("time_queue_newest_us", "latest_us"), lambda s: 0 <= (s.time_queue_newest_us or 0) <= s.latest_us),
+    _Rule("clocks", ("time_queue_newest_us", "expiry_us"), lambda s: s.time_queue_newest_us is None or s.expiry_us > 0),
+    _Rule("clocks", ("time_queue_newest_us", "last_seq"), lambda s: s.time_queue_newest_us is None or s.last_seq > 0),
+)
+
+
+def _is_known(key: str) -> bool:
+    try:
+        domain_key("name:any" if key == "name" else key)
+    except SettingsError:
+        return False
+    return ":" not in key
+
+
+def _can_be_set(window: int, expiry_us: int) -> bool:
+    try:
+        ReceiverSettings(
+            dup_detection_per_source_expiry_window_size=window, dup_detection_expiry_time_secs=expiry_us / 1_000_000
+        )
+    except SettingsError:
+        return False
+    return True
+
+
+def _name_of(raw: RawRow) -> DomainName:
+    """Key and name in a domain's own row, whatever is there."""
+    key, name = raw[2:4]
+    try:
+        shown = text_of(name)
+    except (AttributeError, TypeError, UnicodeDecodeError):
+        shown = repr(name)
+    return DomainName(str(key), shown)
+
+
+def audit_tables(store: Snapshot, findings: Findings, advance: Advance) -> None:
+    """Check what concerns no single domain: pages, constraints, and rows that belong to none."""
+
+    def check(kind: str, look: Callable[[], Iterable[str]]) -> None:
+        try:
+            with store.part():
+                for said in look():
+                    findings.add(kind, None, said)
+        except StoreCorruptError as error:
+            findings.add("unreadable", None, error.message)
+
+    check("damaged", lambda: store.damage(advance))
+    check("keys", store.lacking_keys)
+    check("strays", lambda: [f"{table}: domain_id {id_!r}, {count:,} rows" for table, id_, count in store.strangers()])
+
+
+def audit_domains(states: Sequence[DomainState], marks: Iterable[RawRow], findings: Findings) -> None:
+    """Check that domains differ, and the marks of batches in transactions of their callers'."""
+    by_name: dict[tuple[str, str], DomainState] = {}
+    by_incarnation: dict[int, DomainState] = {}
+    for state in states:
+        name = DomainName(state.domain_key, state.domain_name)
+        for other in (by_name.setdefault(name, state), by_incarnation.setdefault(state.incarnation, state)):
+            if other is not state:
+                findings.add("same-domain", name, f"domain_id {other.domain_id} and {state.domain_id}")
+    by_id = {state.domain_id: state for state in states}
+    for domain_id, writer, batch, last_seq in marks:
+        if domain_id not in by_id:  # a stray
+            continue
+        state = by_id[domain_id]
+        numbers = (writer, batch, last_seq)
+        if not all(isinstance(number, int) for number in numbers):
+            kind = "types"
+        elif writer < 0 or batch < 1 or not 0 <= last_seq <= state.last_seq:
+            kind = "marks"
+        else:
+            continue
+        example = f"writer {writer!r}, batch {batch!r}, last_seq {last_seq!r}"
+        findings.add(kind, DomainName(state.domain_key, state.domain_name), example)
+
+
+def audited_state(raw: RawRow, findings: Findings) -> DomainState | None:
+    """A domain's own row, checked; None where it can't even be read."""
+    name = _name_of(raw)
+    wrong = [
+        f"{column} is {value!r:.80}"
+        for column, value, kind in zip(DomainState._fields, raw, _STATE_TYPES, strict=True)
+        if not isinstance(value, kind)
+    ]
+    if wrong:
+        findings.add("types", name, wrong[0], len(wrong))
+        return None
+    try:
+        state = state_of(raw)
+    except UnicodeDecodeError:
+        findings.add("name", name, "domain_name is no UTF-8")
+        return None
+    for rule in _RULES:
+        if not rule.holds(state):
+            findings.add(rule.kind, name, _shown(state, rule.columns))
+    return state
+
+
+def _shown(state: DomainState, columns: Iterable[str]) -> str:
+    return ", ".join(f"{column} = {getattr(state, column)!r:.80}" for column in columns)
+
+
+def audited_rows(store: Snapshot, state: DomainState, findings: Findings, advance: Advance) -> int:
+    """Check a domain's rows, one by one and against its own row; how many there are."""
+    rows = _Rows(state, findings)
+    for some in store.rows(state.domain_id):
+        for raw in some:
+            rows.check(raw)
+        advance(len(some))
+    rows.check_end()
+    return rows.count
+
+
+class _Rows:
+    """The rows of one domain so far."""
+
+    def __init__(self, state: DomainState, findings: Findings) -> None:
+        self.count = 0
+        self._state = state
+        self._findings = findings
+        self._name = DomainName(state.domain_key, state.domain_name)
+        self._last = 0, 0
+        """Number and time of the latest row."""
+        self._repeats = 0
+
+    def check(self, raw: RawRow) -> None:
+        self.count += 1
+        seq, id_, source, received_at_us, first_us, digests = raw
+        if not all(map(isinstance, raw, _ROW_TYPES)):
+            self._tell("types", seq, _values(raw))
+            return
+        last_seq, last_us = self._last
+        self._last = seq, received_at_us
+        if not max(1, last_seq + 1) <= seq <= self._state.last_seq:
+            self._tell("numbers", seq, f"after receipt {last_seq} of {self._state.last_seq}")
+        if received_at_us < last_us:
+            self._tell("order", seq, f"at {received_at_us} us, after one at {last_us} us")
+        if not (_is_text(id_) and (source is None or _is_text(source))):
+            self._tell("ids", seq, f"id {id_!r:.80}, source {source!r:.80}")
+        if first_us is not None:
+            self._repeats += 1
+            if not 0 <= first_us <= received_at_us:
+                self._tell("first-times", seq, f"first at {first_us} us, now at {received_at_us} us")
+        if digests is not None and not _are_digests(digests):
+            self._tell("digests", seq, repr(digests)[:80])
+
+    def check_end(self) -> None:
+        """Check the rows as a whole against the domain's own row."""
+        state = self._state
+        if self._last != (state.last_seq, state.latest_us):
+            seq, us = self._last
+            said = _shown(state, ("last_seq", "latest_us"))
+            self._findings.add("newest", self._name, f"{said}; the newest is receipt {seq} at {us} us")
+        if self._repeats > state.duplicates:
+            said = _shown(state, ("duplicates",))
+            self._findings.add("counters", self._name, f"{said}, but {self._repeats} receipts of known ids are there")
+
+    def _tell(self, kind: str, seq: object, said: str) -> None:
+        self._findings.add(kind, self._name, f"receipt {seq!r:.80}: {said}")
+
+
+def _values(raw: RawRow) -> str:
+    return ", ".join(f"{value!r:.40}" for value in raw)
+
+
+def _is_text(stored: bytes) -> bool:
+    try:
+        return bool(text_of(stored))
+    except UnicodeDecodeError:
+        return False
+
+
+def _are_digests(stored: str) -> bool:
+    try:
+        stored.encode()
+        digests: Any = json.loads(stored)
+    except (ValueError, RecursionError):
+        return False
+    is_list = isinstance(digests, list) and digests != []
+    return is_list and all(isinstance(digest, str) for digest in digests) and len(set(digests)) == len(digests)
