@@ -47,3 +47,10 @@ def sqlite_url(tmp_path):
 def store_url(request):
     """The address of a new empty database of either kind; each test runs on both."""
     return request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "fresh_postgres_url")
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def any_url(request):
+    """As `store_url`, or the address of a receiver that keeps nothing."""
+    databases = {"sqlite": "sqlite_url", "postgresql": "fresh_postgres_url"}
+    return request.getfixturevalue(databases[request.param]) if request.param in databases else "memory://"
