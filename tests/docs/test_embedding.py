@@ -6,7 +6,6 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from receiver import Receiver, StoreSettings
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreVersionError
+from tests.docs.broker import Broker, Message
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "embedding.md"
 ITS_URL = '"sqlite:///receiver.db"'
@@ -32,33 +32,6 @@ def blocks(language: str) -> dict[str, list[str]]:
 
 
 PYTHON = blocks("python")
-
-
-@dataclass(frozen=True)
-class Message:
-    unique_message_id: str
-    message_source_id: str | None = "gateway-1"
-    cents: int = 100
-
-
-class Broker:
-    """Sends what isn't acknowledged again, as often as it must."""
-
-    def __init__(self, *ids: str) -> None:
-        self.waiting = [Message(id_) for id_ in ids]
-        self.sent: list[Message] = []
-
-    def receive(self, most: int) -> list[Message]:
-        new, self.waiting = self.waiting[:most], self.waiting[most:]
-        self.sent += new
-        return new
-
-    def acknowledge(self, messages: list[Message]) -> None:
-        for message in messages:
-            self.sent.remove(message)
-
-    def recover(self) -> None:
-        self.waiting, self.sent = self.sent + self.waiting, []
 
 
 class Base(DeclarativeBase):

@@ -7,14 +7,48 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.docs.broker import Broker
+
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def run(block: str, **given: object) -> None:
+    exec(compile(block, str(README), "exec"), given)  # noqa: S102 - our own text
+
+
 def test_the_library_in_a_few_lines():
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, str(README), "exec"), {})  # noqa: S102 - our own text
+    (detector, _) = blocks("python")
+    run(detector)
+
+
+def test_a_receiver_that_remembers(tmp_path, monkeypatch):
+    """The ten lines, and then each command on the store that they made."""
+    monkeypatch.chdir(tmp_path)
+    (_, receiver) = blocks("python")
+    assert len([line for line in receiver.splitlines() if line]) == 9
+    delivered = []
+    first = Broker("1", "2", "2")
+    run(receiver, broker=first, deliver=lambda message: delivered.append(message.unique_message_id))
+    run(receiver, broker=Broker("2", "3"), deliver=lambda message: delivered.append(message.unique_message_id))
+    assert delivered == ["1", "2", "3"]
+    assert [message.unique_message_id for message in first.acknowledged] == ["1", "2", "2"]
+
+    commands = [shlex.split(line, comments=True) for block in blocks("sh") for line in block.splitlines()]
+    printed = {
+        arguments[1]: subprocess.run(
+            [sys.executable, "-m", *arguments], check=True, capture_output=True, encoding="utf-8"
+        ).stdout
+        for arguments in commands
+        if arguments[0] == "receiver"
+    }
+    assert "rx=5 " in printed["status"]
+    assert "rDupsDet=2 rDupIds=3" in printed["status"]
+    assert "none found" in printed["check"]
+    assert "already" in printed["migrate"]
 
 
 def test_the_output_of_the_main_command():
