@@ -83,7 +83,7 @@ class _Sum:
 
 
 class _Clock:
-    """A thread's clock, which stands still over what was told of as a stage."""
+    """A thread's clock, which stands still over what was told of as a stage: it shows perf_counter_ns() - told_ns."""
 
     __slots__ = ("ended_ns", "told_before_ns", "told_ns")
 
@@ -92,9 +92,6 @@ class _Clock:
         """What it stood still for, now and when the thread's last batch ended."""
         self.ended_ns = perf_counter_ns()
         """When that was, by this clock."""
-
-    def now_ns(self) -> int:
-        return perf_counter_ns() - self.told_ns
 
 
 class _ThreadClock(threading.local):
@@ -110,11 +107,11 @@ class Lap:
     def __init__(self, stages: Stages, clock: _Clock) -> None:
         self._stages = stages
         self._clock = clock
-        self._began_ns = clock.now_ns()
+        self._began_ns = perf_counter_ns() - clock.told_ns
 
     def locked(self) -> None:
         """The domain is ours."""
-        self._locked_ns = self._clock.now_ns()
+        self._locked_ns = perf_counter_ns() - self._clock.told_ns
 
     def gave_up(self) -> None:
         """The domain couldn't be had, and there is no batch."""
@@ -122,19 +119,17 @@ class Lap:
 
     def left(self) -> None:
         """The `with` block is over."""
-        self._left_ns = self._clock.now_ns()
+        self._left_ns = perf_counter_ns() - self._clock.told_ns
 
     def ended(self) -> None:
         """The batch is committed, or isn't."""
         clock, began_ns, locked_ns, left_ns = self._clock, self._began_ns, self._locked_ns, self._left_ns
-        now_ns = clock.now_ns()
-        lap_ns = now_ns - clock.ended_ns + clock.told_ns - clock.told_before_ns
-        self._stages.end_lap(
-            (began_ns - clock.ended_ns, locked_ns - began_ns, left_ns - locked_ns, now_ns - left_ns, lap_ns)
-        )
-        clock.told_ns += now_ns - began_ns
-        clock.told_before_ns = clock.told_ns
+        ended_ns, told_ns = clock.ended_ns, clock.told_ns
+        now_ns = perf_counter_ns() - told_ns
+        lap_ns = now_ns - ended_ns + told_ns - clock.told_before_ns
+        self._stages.end_lap((began_ns - ended_ns, locked_ns - began_ns, left_ns - locked_ns, now_ns - left_ns, lap_ns))
         clock.ended_ns = began_ns
+        clock.told_ns = clock.told_before_ns = told_ns + now_ns - began_ns
 
 
 class Stages:
@@ -156,7 +151,7 @@ class Stages:
         if name not in _TELLABLE:
             raise SettingsError(f"a stage is one of {', '.join(_TELLABLE)}, not {name!r:.80}")
         clock = self._here.clock
-        began_ns = clock.now_ns()
+        began_ns = perf_counter_ns() - clock.told_ns
         try:
             yield
         finally:
@@ -164,7 +159,7 @@ class Stages:
 
     def tell(self, stage: Stage, clock: _Clock, began_ns: int) -> None:
         """A stage lasted until now."""
-        span_ns = clock.now_ns() - began_ns
+        span_ns = perf_counter_ns() - clock.told_ns - began_ns
         clock.told_ns += span_ns
         with self._lock:
             self._sums[stage].add((span_ns,))

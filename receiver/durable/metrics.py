@@ -1,0 +1,171 @@
+"""The figures of a process's receivers for Prometheus; needs the extra 'metrics'.
+
+They are read when they are scraped, and cost nothing until then. Receivers of one domain are added up. What a receiver
+has counted stays when it is closed, so that counters never fall; its gauges go.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from receiver.durable.headroom import BOUNDS
+from receiver.durable.stages import Stage
+from receiver.durable.status import Status
+from receiver.errors import MissingExtraError
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise MissingExtraError("metrics", "exporting metrics") from error
+
+if TYPE_CHECKING:
+    from receiver.durable.receiver import Receiver
+
+__all__ = ["export"]
+
+
+class _Sample(NamedTuple):
+    family: str
+    suffix: str
+    label: str = ""
+    """Beside `domain`."""
+    value: str = ""
+
+
+_Counts = Counter[_Sample]
+_Gauge = tuple[str, Callable[[Status], float | None], Callable[[list[float]], float]]
+
+_COUNTED = {
+    "receiver_receipts": ("counter", "Receipts."),
+    "receiver_unchecked": ("counter", "Receipts without uniqueMessageId."),
+    "receiver_duplicates": ("counter", "Duplicates detected, by the tier that still knew the id."),
+    "receiver_reused_ids": ("counter", "Duplicates that came with another body than before."),
+    "receiver_redelivered": ("counter", "Receipts flagged JMSRedelivered."),
+    "receiver_clock_clamped": ("counter", "Receipts from before the latest one of the domain."),
+    "receiver_batches": ("counter", "Batches, by what became of them."),
+    "receiver_recorded": ("counter", "Receipts written to the log that is recorded."),
+    "receiver_record_dropped": ("counter", "Receipts that could not be written there."),
+    "receiver_headroom_ratio": ("histogram", "Share of window or expiry that a duplicate had left when it came."),
+    "receiver_stage_seconds": ("summary", "Time by stage, measured per batch as a rule."),
+}
+"""What adds up: type and meaning."""
+_GAUGES: dict[str, _Gauge] = {
+    "receiver_remembered_ids": ("Distinct ids remembered, as of the last batch.", lambda status: status.rDupIds, max),
+    "receiver_window_ids": ("dupDetectionPerSourceExpiryWindowSize.", lambda status: status.window, max),
+    "receiver_expiry_seconds": ("dupDetectionExpiryTimeSecs.", lambda status: status.expiry_secs, max),
+    "receiver_max_delivery_seconds": (
+        "Longest time from JMSTimestamp to a receipt flagged JMSRedelivered.",
+        lambda status: status.rMaxDeliverySecs,
+        max,
+    ),
+    "receiver_min_headroom_ratio": (
+        "Least share of window or expiry that one of the last 1,000 duplicates had left.",
+        lambda status: status.recent_min_headroom,
+        min,
+    ),
+}
+"""What doesn't: meaning, value, and what is made of several receivers' values."""
+
+_collectors: WeakKeyDictionary[CollectorRegistry, _ReceiverCollector] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def export(receiver: Receiver, registry: CollectorRegistry = REGISTRY) -> None:
+    """Show a receiver's figures in a registry, once or again; a closed one needs no call.
+
+    Each metric has the label `domain`.
+    """
+    with _lock:
+        collector = _collectors.get(registry)
+        if collector is None:
+            collector = _collectors[registry] = _ReceiverCollector()
+            registry.register(collector)
+    collector.add(receiver)
+
+
+class _ReceiverCollector(Collector):
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._receivers: list[Receiver] = []
+        self._closed: dict[str, _Counts] = {}
+
+    def add(self, receiver: Receiver) -> None:
+        with self._lock:
+            if receiver not in self._receivers:
+                self._receivers.append(receiver)
+
+    def collect(self) -> Iterator[Metric]:
+        counts, statuses = self._read()
+        for name, (kind, meaning) in _COUNTED.items():
+            metric = Metric(name, meaning, kind)
+            for domain, of in counts.items():
+                for sample, value in of.items():
+                    if sample.family == name:
+                        labels = {"domain": domain} | ({sample.label: sample.value} if sample.label else {})
+                        metric.add_sample(name + sample.suffix, labels, value)
+            yield metric
+        for name, (meaning, read, join) in _GAUGES.items():
+            metric = Metric(name, meaning, "gauge")
+            for domain, of_open in statuses.items():
+                values = [value for value in map(read, of_open) if value is not None]
+                if values:
+                    metric.add_sample(name, {"domain": domain}, join(values))
+            yield metric
+
+    def _read(self) -> tuple[dict[str, _Counts], dict[str, list[Status]]]:
+        """By domain: all that was ever counted, and the status of each receiver that is open."""
+        with self._lock:
+            receivers, self._receivers = self._receivers, []
+            statuses: dict[str, list[Status]] = {}
+            for receiver in receivers:
+                is_closed = receiver.is_closed  # asked first, for then its figures are the last
+                status = receiver.figures()
+                domain = status.domain.encode(errors="backslashreplace").decode()  # no lone surrogates
+                if is_closed:
+                    self._closed.setdefault(domain, Counter()).update(_counts(status))
+                else:
+                    self._receivers.append(receiver)
+                    statuses.setdefault(domain, []).append(status)
+            counts = {domain: _Counts(of) for domain, of in self._closed.items()}
+        for domain, of_open in statuses.items():
+            for status in of_open:
+                counts.setdefault(domain, Counter()).update(_counts(status))
+        return counts, statuses
+
+
+def _counts(status: Status) -> _Counts:
+    totals = {
+        "receiver_receipts": status.rx,
+        "receiver_unchecked": status.unchecked,
+        "receiver_reused_ids": status.reused_ids,
+        "receiver_redelivered": status.rRedel,
+        "receiver_clock_clamped": status.clock_clamped,
+        "receiver_recorded": status.recorded,
+        "receiver_record_dropped": status.record_dropped,
+    }
+    labelled = {
+        ("receiver_duplicates", "tier", "source"): status.rDupsDet - status.time_tier_dups,
+        ("receiver_duplicates", "tier", "time"): status.time_tier_dups,
+        ("receiver_batches", "outcome", "committed"): status.batches_committed,
+        ("receiver_batches", "outcome", "rolled_back"): status.batches_rolled_back,
+        ("receiver_batches", "outcome", "failed"): status.batches_failed,
+    }
+    counts: dict[_Sample, float] = {_Sample(family, "_total"): count for family, count in totals.items()}
+    counts |= {_Sample(family, "_total", label, value): count for (family, label, value), count in labelled.items()}
+    name = "receiver_headroom_ratio"
+    for bound, count in zip((*BOUNDS, "+Inf"), accumulate((*status.headroom.counts, 0)), strict=True):
+        counts[_Sample(name, "_bucket", "le", str(bound))] = count
+    counts[_Sample(name, "_count")] = sum(status.headroom.counts)
+    counts[_Sample(name, "_sum")] = status.headroom.total
+    for stage, times in status.stages.items():
+        if stage is not Stage.TOTAL:
+            counts[_Sample("receiver_stage_seconds", "_count", "stage", stage)] = times.count
+            counts[_Sample("receiver_stage_seconds", "_sum", "stage", stage)] = times.total_secs
+    return Counter(counts)
