@@ -80,8 +80,8 @@ class Receiver:
         the KEY that makes the domain of it. `settings` are the domain's two windows, None for those it has; others
         resize it, for all processes. With `observe_only` every message is delivered, and duplicates are only marked.
         `id_reuse` says what becomes of a known id that comes with another body: `duplicate` or `deliver`; it is
-        reported either way. `on_duplicate` is called with each duplicate of a committed batch. `record` is a path where
-        the receipts of committed batches are written to, as a log that `receiver simulate` reads.
+        reported either way. `on_duplicate` is called with each duplicate of a committed batch. `record` is a folder,
+        or a `Recording`, in which the receipts of committed batches become a log that `receiver simulate` reads.
         """
         channel = Channel(
             _text("connection_id", connection_id),
@@ -118,13 +118,11 @@ class Receiver:
 
     def close(self) -> None:
         """End the connection to the store, and the log that is recorded. Closing again does nothing."""
-        try:
-            self._session.close()
-            self._tell()
-        finally:
-            if self._recorder is not None:
-                self._recorder.close()
-            self.is_closed = True
+        self._session.close()
+        self._tell()
+        if self._recorder is not None:
+            self._recorder.close()
+        self.is_closed = True
 
     def batch(self, connection: Connection | None = None) -> Batch:
         """A batch of receipts: one database transaction, ended with the `with` block.
