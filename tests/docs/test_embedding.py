@@ -3,16 +3,23 @@
 import logging
 import multiprocessing
 import re
+import shlex
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import NullPool, create_engine, make_url, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from receiver import Receiver, StoreSettings
+from receiver.durable.metrics import export
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreVersionError
 from tests.docs.broker import Broker, Message
 
@@ -85,7 +92,7 @@ def names(store_url):
 
 def test_every_snippet_is_run():
     tested = {heading for test in globals().values() for heading in getattr(test, "headings", ())}
-    assert set(PYTHON) | set(blocks("sql")) == tested
+    assert set(PYTHON) | set(blocks("sql")) | set(blocks("sh")) == tested
 
 
 def shows(*headings: str):
@@ -302,6 +309,63 @@ def test_observing_and_ids_used_twice(store_url, names, capsys):
     run(reuse, store_url, names)
     assert [capsys.readouterr().out] == blocks("text")["Trying it out, and ids used twice"]
     assert verdicts(store_url, "payment 8") == ["duplicate"]
+
+
+@shows("Watching")
+def test_watching(store_url, names, capsys, caplog):
+    watching, prometheus = PYTHON["Watching"]
+    names["seen_again"] = []
+    with caplog.at_level(logging.INFO, "receiver.duplicates"):
+        run(watching, store_url, names)
+    assert names["seen_again"] == [("payment 11", 1, "source")]
+    assert [record.duplicate.redelivered for record in caplog.records] == [True]
+    printed = capsys.readouterr().out
+    assert printed.startswith("JMS Status: ")
+    assert "rx=2 " in printed
+    assert "rRedel=2 " in printed
+    orders = names["orders"]
+    assert {stage for stage, times in orders.status().stages.items() if times.count} == {
+        "RECEIVING", "DB_WAIT", "APP_CONTROLLED_BLOCKING", "DB_COMMIT", "JMS_ACK", "TOTAL"
+    }  # fmt: skip
+    assert orders.status().recent_min_headroom == 1
+    # Any free port.
+    run(prometheus.replace("start_http_server(9000)", "server, thread = start_http_server(0)"), store_url, names)
+    try:
+        with urlopen(f"http://localhost:{names['server'].server_port}/metrics") as response:
+            shown = response.read().decode()
+    finally:
+        names["server"].shutdown()
+        names["server"].server_close()
+        names["thread"].join()
+        orders.close()
+    duplicates = 'receiver_duplicates_total{domain="broker-a:queue://orders",tier="source"} '
+    assert float(shown.partition(duplicates)[2].partition("\n")[0]) >= 1
+    assert 'receiver_headroom_ratio_bucket{domain="broker-a:queue://orders",le="0.1"} 0.0' in shown
+
+
+def test_the_alert_rules_speak_of_metrics_that_there_are(store_url):
+    registry = CollectorRegistry()
+    with orders_of(store_url) as orders:
+        export(orders, registry)
+        exported = generate_latest(registry).decode()
+    (group,) = yaml.safe_load((PAGE.parent / "headroom-alert.yaml").read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]:
+        ((name, bucket),) = re.findall(r'(receiver_\w+)\{(le="[^"]*")\}', rule["expr"])
+        assert re.search(rf"^{name}\{{.*{re.escape(bucket)}\}} 0\.0$", exported, re.MULTILINE)
+
+
+@shows("Sizing from what was received")
+def test_sizing_from_what_was_received(store_url, names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "receipts").mkdir()
+    (recording,) = PYTHON["Sizing from what was received"]
+    run(recording, store_url, names)
+    assert (names["orders"].status().recorded, names["orders"].status().record_dropped) == (40, 0)
+    (command,) = blocks("sh")["Sizing from what was received"]
+    ran = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)], check=True, capture_output=True, encoding="utf-8"
+    )
+    assert ran.stdout.startswith("40 receipts, 10 duplicates")
 
 
 @shows("The database")
