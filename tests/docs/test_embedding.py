@@ -303,9 +303,12 @@ def test_resizing(store_url, names):
 
 @shows("Trying it out, and ids used twice")
 def test_observing_and_ids_used_twice(store_url, names, capsys):
-    observing, reuse = PYTHON["Trying it out, and ids used twice"]
-    run(observing, store_url, names)
-    capsys.readouterr()
+    (reuse,) = PYTHON["Trying it out, and ids used twice"]
+    for _ in range(2):
+        with orders_of(store_url, observe_only=True) as orders, orders.batch() as batch:
+            decision = batch.receive("payment 8")
+        assert decision.deliver
+    assert (decision.verdict, decision.delivered_anyway) == ("duplicate", True)
     run(reuse, store_url, names)
     assert [capsys.readouterr().out] == blocks("text")["Trying it out, and ids used twice"]
     assert verdicts(store_url, "payment 8") == ["duplicate"]
@@ -411,7 +414,19 @@ def test_files_of_sqlite(tmp_path):
             assert connection.exec_driver_sql("PRAGMA auto_vacuum").scalar() == auto_vacuum
 
 
-@shows("An outage forgets nothing")
-def test_an_outage_forgets_nothing(store_url, names):
-    (block,) = PYTHON["An outage forgets nothing"]
-    run(block, store_url, names)
+def test_an_outage_forgets_nothing(store_url):
+    weekend_us = 60 * 3_600_000_000
+    for received_at_us, verdict in ((0, "new"), (weekend_us, "duplicate")):
+        with orders_of(store_url) as orders, orders.batch() as batch:
+            decision = batch.receive("1", "gateway-1", received_at_us=received_at_us)
+        assert decision.verdict == verdict
+    assert decision.age_us == weekend_us
+
+
+def test_a_clock_that_is_ahead_sets_the_time_for_all(store_url):
+    with orders_of(store_url) as ahead, orders_of(store_url) as orders:
+        with ahead.batch() as batch:
+            batch.receive("1", received_at_us=10)
+        with orders.batch() as batch:
+            batch.receive_many([("2", None, 7), ("1", None, 8)])
+        assert orders.status().clock_clamped == 2
