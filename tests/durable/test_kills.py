@@ -16,6 +16,7 @@ from tests.durable.worker import Job, Worker, open_receiver, working
 BATCH_SIZE = 50
 BATCHES_PER_KILL = 10
 LONGEST_BATCH_SECS = 0.02
+LONGEST_OPENING_SECS = 0.3
 NOTHING_FORGOTTEN = ReceiverSettings(
     dup_detection_per_source_expiry_window_size=10_000_000, dup_detection_expiry_time_secs=0
 )
@@ -76,3 +77,21 @@ def test_kills_at_random_moments(store_url, seed, campaign, settings, joins):
     assert took_effect.keys() == {id_ for id_, _, _ in receipts}
     if settings is NOTHING_FORGOTTEN:
         assert set(Counter(took_effect.values())) == {1}
+
+
+def test_kills_while_the_store_is_made(store_url, seed, campaign):
+    """Whatever was there of it, the next one makes it."""
+    chosen = random.Random(seed)
+    job = Job(url=store_url, seed=seed, stream=0, count=200, batch_size=BATCH_SIZE, settings=NOTHING_FORGOTTEN)
+    journal.make(store_url)
+    for _ in range(campaign.kills // 4):
+        with working(replace(job, count=0)) as worker:
+            time.sleep(chosen.uniform(0, LONGEST_OPENING_SECS))
+            worker.kill()
+        print(worker.heard)
+    with working(job) as worker:
+        worker.listen()
+        assert worker.is_done, worker.heard[-3:]
+    assert_sound(store_url)
+    took_effect = journal.verify(store_url, {0: stream_of(seed, 0, job.count)}, NOTHING_FORGOTTEN)
+    assert set(took_effect.values()) == {1}

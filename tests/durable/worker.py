@@ -5,6 +5,7 @@ either. Processes come from a fork server, which has imported everything already
 """
 
 import multiprocessing
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from tests.durable.stream import stream_of
 PATIENCE_SECS = 120
 """How long anything may take before a test gives up on it: far longer than it ever does."""
 PAUSE_SECS = 0.02
+YIELDS = 0.1
+LONGEST_YIELD_SECS = 0.1
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])
@@ -41,6 +44,8 @@ class Job:
     settings: ReceiverSettings
     joins: bool = False
     """Whether each batch joins a transaction of the application's own."""
+    yields: bool = False
+    """Whether it pauses now and then, so that others get between its batches: SQLite's lock is not fair."""
     holds: bool = False
     """Whether it stops in its first batch, holding the domain's lock, until somebody kills it."""
 
@@ -60,6 +65,7 @@ def open_receiver(url: str, settings: ReceiverSettings) -> Receiver:
 
 def work(job: Job, reports: Connection) -> None:
     receipts = stream_of(job.seed, job.stream, job.count)
+    chosen = random.Random(f"{job.seed} {job.stream}")
     own = create_engine(job.url, poolclass=NullPool) if job.joins else None
     with open_receiver(job.url, job.settings) as orders:
         reports.send(Report("opened"))
@@ -81,6 +87,8 @@ def work(job: Job, reports: Connection) -> None:
             return journal.letters(decisions)
 
         for first in range(job.first, job.count, job.batch_size):
+            if job.yields and chosen.random() < YIELDS:
+                time.sleep(chosen.uniform(0, LONGEST_YIELD_SECS))
             reports.send(Report("begun", first))
             give_up = time.monotonic() + PATIENCE_SECS
             while True:
