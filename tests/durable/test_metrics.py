@@ -1,0 +1,176 @@
+"""What Prometheus scrapes, as text: the receivers' own figures, and an alarm before the first miss."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import exposition, parser
+from prometheus_client.parser import text_string_to_metric_families
+
+from receiver import Receipt
+from receiver.durable.headroom import BOUNDS
+from receiver.durable.metrics import export
+from receiver.durable.stages import Stage
+from tests.durable.opened import DUPLICATE, MEMORY, opened, send, sizes, undone
+
+DOMAIN = "broker:queue://orders"
+RULES = Path(__file__).parents[2] / "docs" / "headroom-alert.yaml"
+
+
+@pytest.fixture
+def registry():
+    return CollectorRegistry(auto_describe=True)
+
+
+def scraped(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
+    """Samples by name and the values of their labels, the domain first."""
+    found = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            key = sample.name, labels.pop("domain"), *labels.values()
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def of_domain(registry: CollectorRegistry, domain: str = DOMAIN) -> dict[str, float]:
+    return {
+        " ".join((name, *labels)): value for (name, of, *labels), value in scraped(registry).items() if of == domain
+    }
+
+
+def test_a_scrape_shows_what_the_status_says(registry, tmp_path):
+    with opened(MEMORY, settings=sizes(2, 10_000_000), record=tmp_path) as orders:
+        export(orders, registry)
+        with orders.batch() as batch:
+            batch.receive_many(
+                [
+                    Receipt("a", "s", 1_000_000, redelivered=True, jms_timestamp_ms=250, body_digest="x"),
+                    Receipt("a", "s", 500_000, body_digest="y"),
+                    Receipt("b", "s", 1_000_000),
+                    Receipt("c", "s", 3_000_000),
+                    Receipt("d", "s", 4_000_000),
+                    Receipt("a", "s", 5_000_000),
+                    Receipt(None),
+                    Receipt("\ud800", "s", 5_000_000),
+                ]
+            )
+        undone(orders, "e")
+        with orders.stage("JMS_ACK"):
+            pass
+        orders._recorder.flush()
+        status, found = orders.status(), of_domain(registry)
+    assert {name: found[f"receiver_{name}_total"] for name in ("receipts", "unchecked", "redelivered")} == {
+        "receipts": 8,
+        "unchecked": 1,
+        "redelivered": 1,
+    }
+    assert found["receiver_duplicates_total source"] == 1
+    assert found["receiver_duplicates_total time"] == status.time_tier_dups == 1
+    assert found["receiver_reused_ids_total"] == status.reused_ids == 1
+    assert found["receiver_clock_clamped_total"] == status.clock_clamped == 1
+    assert (found["receiver_recorded_total"], found["receiver_record_dropped_total"]) == (7, 1)
+    outcomes = {key.split()[1]: value for key, value in found.items() if key.startswith("receiver_batches_total")}
+    assert outcomes == {"committed": 1, "rolled_back": 1, "failed": 0}
+    assert found["receiver_remembered_ids"] == status.rDupIds == 5
+    assert (found["receiver_window_ids"], found["receiver_expiry_seconds"]) == (2, 10)
+    assert found["receiver_max_delivery_seconds"] == 0.75
+    assert found["receiver_min_headroom_ratio"] == status.min_headroom
+    assert found["receiver_headroom_ratio_count"] == found["receiver_headroom_ratio_bucket +Inf"] == 2
+    assert found["receiver_headroom_ratio_sum"] == pytest.approx(status.headroom.total)
+    assert found["receiver_stage_seconds_count JMS_ACK"] == 1
+    for stage, times in status.stages.items():
+        if stage is not Stage.TOTAL:
+            assert found[f"receiver_stage_seconds_count {stage}"] == times.count
+            assert found[f"receiver_stage_seconds_sum {stage}"] == pytest.approx(times.total_secs)
+
+
+def test_the_text_is_well_formed_with_and_without_receivers(registry):
+    for _ in range(2):
+        families = list(parser.text_string_to_metric_families(exposition.generate_latest(registry).decode()))
+        assert all(family.name.startswith("receiver_") and family.documentation for family in families)
+        with opened(MEMORY, connection_id='"\\\n\ud800') as orders:
+            export(orders, registry)
+            send(orders, "a", "a")
+    assert {domain for _, domain, *_ in scraped(registry)} == {'"\\\\\n\\ud800:queue://orders'}
+
+
+def test_headroom_shows_before_the_first_miss(registry):
+    """The sender repeats itself ever later, by one message more each time; nobody looks but at scrapes."""
+    window = 100
+    first_seen: dict[str, int] = {}
+    first_missed = None
+    with opened(MEMORY, settings=sizes(window, 0)) as orders:
+        export(orders, registry)
+        for distance in range(1, window + 10):
+            verdicts = send(orders, *(f"{distance}-{number}" for number in range(distance)), f"{distance}-0")
+            if verdicts[-1] is not DUPLICATE and first_missed is None:
+                first_missed = distance
+            for key, value in of_domain(registry).items():
+                if key.startswith("receiver_headroom_ratio_bucket") and value:
+                    first_seen.setdefault(key.split()[1], distance)
+    assert first_missed == window + 1
+    assert first_seen == {str(bound): max(1, round(window * (1 - bound))) for bound in BOUNDS} | {"+Inf": 1}
+
+
+def test_the_rules_for_alarms_name_what_is_there(registry):
+    rules = [rule for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]]
+    with opened(MEMORY) as orders:
+        export(orders, registry)
+        text = generate_latest(registry).decode()
+    for rule in rules:
+        name, bound = rule["expr"].removeprefix("increase(").split("}")[0].split("{")
+        assert f'{name}{{domain="{DOMAIN}",{bound}}}' in text
+        assert float(bound.split('"')[1]) in BOUNDS
+
+
+def test_receivers_of_a_domain_are_added_up_and_counters_never_fall(registry):
+    one, other = opened(MEMORY, settings=sizes(4, 0)), opened(MEMORY, settings=sizes(5, 0))
+    with opened(MEMORY, connection_id="another") as third:
+        for orders in (one, other, third, other):
+            export(orders, registry)
+        send(one, *"aba")
+        send(other, *"abcdea")
+        send(third, "a")
+        before = of_domain(registry)
+        one.close()
+        after = of_domain(registry)
+        assert of_domain(registry, "another:queue://orders")["receiver_receipts_total"] == 1
+    assert before["receiver_receipts_total"] == 9
+    assert before["receiver_headroom_ratio_bucket 0.3"] == 1
+    assert (before["receiver_window_ids"], before["receiver_min_headroom_ratio"]) == (5, 0)
+    assert after == before
+    other.close()
+    with opened(MEMORY) as orders:
+        export(orders, registry)
+        send(orders, "x")
+        again = of_domain(registry)
+    for _ in range(2):
+        closed = of_domain(registry)
+        assert set(again) - set(closed) == {key for key in again if "_ids" in key and "total" not in key} | {
+            "receiver_expiry_seconds",
+            "receiver_max_delivery_seconds",
+        }
+    assert again["receiver_receipts_total"] == closed["receiver_receipts_total"] == 10
+    assert all(again[key] >= value for key, value in before.items() if "_total" in key or "_bucket" in key)
+
+
+def test_the_default_registry_is_that_of_the_process():
+    with opened(MEMORY, domain="name:in the default registry") as orders:
+        export(orders)
+        assert REGISTRY.get_sample_value("receiver_receipts_total", {"domain": "in the default registry"}) == 0
+
+
+def test_without_the_package_the_extra_is_named():
+    program = (
+        "import sys; sys.modules['prometheus_client'] = None\n"
+        "from receiver.errors import MissingExtraError\n"
+        "try:\n    import receiver.durable.metrics\n"
+        "except MissingExtraError as error:\n    print(error)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "pip install 'reliable-receiver[metrics]'" in ran.stdout

@@ -1,0 +1,101 @@
+"""A receiver's own log says what the receiver said: sized from it, a window fits."""
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from sqlalchemy import NullPool, create_engine
+
+from receiver import Recording
+from receiver.errors import OutputError, SettingsError
+from receiver.logs import ReadOptions, read_logs
+from tests.durable.opened import MEMORY, opened, send, sizes, undone
+from tests.durable.stream import stream_of
+
+WINDOW, EXPIRY_US = 20, 50_000
+
+
+def ids(path) -> list[str]:
+    return [id_ for batch in read_logs([str(path)], ReadOptions()) for id_ in batch.unique_message_id.tolist()]
+
+
+def simulated(path) -> dict:
+    command = [sys.executable, "-m", "receiver", "simulate", str(path), "--json"]
+    command += ["--window", str(WINDOW), "--expiry", str(EXPIRY_US / 1_000_000)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_simulate_finds_what_the_receiver_found(store_url, tmp_path, seed):
+    rng = random.Random(seed)
+    receipts = stream_of(seed, 0, 3_000)
+    receipts[100:100] = [(None, "source-1", receipts[99][2]), ("back in time", "source-1", 0)]
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+    with opened(store_url, settings=sizes(WINDOW, EXPIRY_US), record=folder) as orders:
+        while receipts:
+            count = rng.randint(1, 300)
+            undone(orders, *(id_ for id_, _, _ in receipts[:count]))
+            with orders.batch() as batch:
+                batch.receive_many(receipts[:count])
+            del receipts[:count]
+        status = orders.status()
+    found = simulated(folder)
+    assert [domain["domain"] for domain in found["domains"]] == [orders.domain]
+    assert found["log"]["receipts"] == status.rx
+    assert (found["log"]["unchecked"], found["log"]["clock_clamped"]) == (status.unchecked, status.clock_clamped)
+    assert found["settings"][0]["caught"] == status.rDupsDet > 100
+    assert (orders.figures().recorded, orders.figures().record_dropped) == (status.rx, 0)
+
+
+def test_only_what_was_committed_is_recorded(store_url, tmp_path):
+    engine = create_engine(store_url, poolclass=NullPool)
+    with opened(store_url, record=Recording(tmp_path / "receipts.parquet")) as orders:
+        send(orders, "a")
+        undone(orders, "b")
+        for id_, end in [("c", "commit"), ("d", "rollback"), ("e", "commit")]:
+            with engine.connect() as connection, connection.begin() as transaction:
+                send(orders, id_, connection=connection)
+                undone(orders, f"undone in {id_}", connection=connection)
+                getattr(transaction, end)()
+        send(orders, None, "f", "a")
+    assert ids(tmp_path / "receipts.parquet") == ["a", "c", "e", "", "f", "a"]
+    assert orders.figures().recorded == 6
+
+
+def test_the_last_joined_batch_is_recorded_when_the_receiver_is_closed(store_url, tmp_path):
+    engine = create_engine(store_url, poolclass=NullPool)
+    with opened(store_url, record=tmp_path / "receipts.jsonl.zst") as orders, engine.begin() as connection:
+        send(orders, "a", connection=connection)
+    assert ids(tmp_path / "receipts.jsonl.zst") == ["a"]
+
+
+def test_receipts_are_recorded_as_they_came(tmp_path):
+    with opened(MEMORY, record=tmp_path) as orders, orders.batch() as batch:
+        batch.receive("a", "s", received_at_us=7)
+        batch.receive("a", None, received_at_us=5, redelivered=True, jms_timestamp_ms=3, body_digest="x")
+    (found,) = read_logs([str(tmp_path)], ReadOptions())
+    assert found.received_at_us.tolist() == [7, 5]
+    assert found.message_source_id.tolist() == ["s", ""]
+    assert found.jms_redelivered.tolist() == [False, True]
+    assert found.jms_timestamp_ms.tolist() == [0, 3]
+    assert found.body_digest.tolist() == ["", "x"]
+
+
+def test_what_cannot_be_recorded_is_counted_and_harms_nothing(tmp_path):
+    with opened(MEMORY, record=tmp_path) as orders:
+        send(orders, "a", "\ud800", "b")
+    assert (orders.figures().recorded, orders.figures().record_dropped, orders.figures().rx) == (2, 1, 3)
+
+
+@pytest.mark.parametrize(("name", "error"), [("missing/", OutputError), ("receipts.csv", SettingsError)])
+def test_a_path_that_cannot_be_recorded_to_opens_nothing(sqlite_url, tmp_path, name, error):
+    with pytest.raises(error, match="can't record to"):
+        opened(sqlite_url, record=tmp_path / name if not name.endswith("/") else f"{tmp_path / name}/")
+    with opened(sqlite_url) as orders:
+        send(orders, "a")
+    assert Counter(path.suffix for path in tmp_path.iterdir())[".zst"] == 0

@@ -1,0 +1,153 @@
+"""The status line as Apama's people know it, and how near the windows came to missing a duplicate."""
+
+import io
+import logging
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import NullPool, create_engine
+
+from receiver import Receipt, Tier
+from receiver.durable.headroom import BOUNDS
+from receiver.durable.status import LOG_FORMAT
+from receiver.errors import StoreBusyError
+from receiver.logs import ReadOptions, read_logs
+from tests.durable.opened import DUPLICATE, MEMORY, opened, send, sizes, undone
+
+SECOND_US = 1_000_000
+MESSAGE = """2017-03-05 18:17:36.091 INFO  [27192:JMSReceiver:orders] - 'orders' has received JMS message: Property.uniqueMessageId=1
+   JMSDestination=Queue<orders>
+   Body=""
+"""
+
+
+def logged(*lines: str) -> str:
+    """What a log has of these lines, written as a correlator does."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    for line in lines:
+        handler.emit(logging.LogRecord("app", logging.INFO, __file__, 1, line, None, None))
+    return stream.getvalue()
+
+
+def test_a_reader_of_correlator_logs_reads_the_line(tmp_path):
+    with opened(MEMORY) as orders:
+        send(orders, *(str(number) for number in range(1_234)), *("0",) * 1_000)
+        with orders.batch() as batch:
+            batch.receive_many([Receipt("1", None, 7_250_000, redelivered=True, jms_timestamp_ms=2_000)])
+        status = orders.status()
+        line = status.line()
+    assert line.startswith("JMS Status: r=1 rx=2,235 rRate=")
+    assert line.endswith(" rRedel=1 rMaxDeliverySecs=5.2 rDupsDet=1,001 rDupIds=1,234")
+    log = tmp_path / "correlator.log"
+    log.write_text(logged("before", line) + MESSAGE, encoding="utf-8")
+    before_us = time.time_ns() // 1_000
+    (found,) = [status for batch in read_logs([str(log)], ReadOptions()) for status in batch.status_lines]
+    names = ("rx", "rRedel", "rDupsDet", "rDupIds")
+    assert {name: found.values[name] for name in names} == {name: getattr(status, name) for name in names}
+    assert set(found.values) == {"r", "rRate", "rMaxDeliverySecs", *names}
+    assert found.values["rMaxDeliverySecs"] == 5.2
+    assert found.values["rRate"] == round(status.rRate)
+    assert abs(found.logged_at_us - before_us) < 86_400 * SECOND_US  # a local time without zone
+
+
+def test_the_rate_is_of_the_time_since_the_last_status():
+    began = time.monotonic()
+    with opened(MEMORY) as orders:
+        send(orders, *map(str, range(1_000)))
+        assert orders.status().rRate >= 1_000 / (time.monotonic() - began)
+        send(orders)
+        orders.figures()
+        assert orders.status().rRate == 0
+        send(orders, *map(str, range(10)))
+        assert orders.status().rRate > 0
+
+
+def test_batches_are_counted_by_what_became_of_them(store_url):
+    engine = create_engine(store_url, poolclass=NullPool)
+    with opened(store_url) as orders, opened(store_url, patience_secs=0.05) as busy:
+        send(orders, "a")
+        send(orders)
+        undone(orders, "b")
+        for end in ("commit", "rollback", "rollback"):
+            with engine.connect() as connection, connection.begin() as transaction:
+                send(orders, end, connection=connection)
+                getattr(transaction, end)()
+        with orders.batch(), pytest.raises(StoreBusyError), orders.batch():
+            pass
+        with orders.batch():
+            blocked = threading.Thread(target=pytest.raises, args=(StoreBusyError, busy.batch().__enter__))
+            blocked.start()
+            blocked.join()
+        status = orders.status()
+        counts = (status.batches_committed, status.batches_rolled_back, status.batches_failed)
+        assert (*counts, busy.status().batches_failed) == (2, 3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("window", "expiry_us", "ids", "tier", "expected"),
+    [
+        (4, 0, "aa", Tier.SOURCE, 3 / 4),  # the next three ids would have pushed it near the end, a fourth out
+        (4, 0, "abca", Tier.SOURCE, 1 / 4),
+        (4, 0, "abcda", Tier.SOURCE, 0),
+        (1, 0, "aa", Tier.SOURCE, 0),
+        (0, 4 * SECOND_US, "aa", Tier.TIME, 1),
+        (0, 4 * SECOND_US, "aba", Tier.TIME, 3 / 4),
+        (0, 4 * SECOND_US, "abcdea", Tier.TIME, 0),
+        (2, 4 * SECOND_US, "abca", Tier.TIME, 1),  # just pushed out: all of the expiry is left
+        (2, 4 * SECOND_US, "abcda", Tier.TIME, 3 / 4),
+        (4, 4 * SECOND_US, "abca", Tier.SOURCE, 1),  # little of the window is left, but then comes the expiry
+    ],
+)
+def test_headroom_by_hand(window, expiry_us, ids, tier, expected):
+    """One receipt a second; the last is the duplicate."""
+    told = []
+    with opened(MEMORY, settings=sizes(window, expiry_us), on_duplicate=told.append) as orders:
+        assert (orders.status().min_headroom, orders.status().recent_min_headroom) == (None, None)
+        with orders.batch() as batch:
+            batch.receive_many((id_, "s", second * SECOND_US) for second, id_ in enumerate(ids))
+        status = orders.status()
+    assert [(event.tier, event.headroom) for event in told] == [(tier, expected)]
+    assert (status.min_headroom, status.recent_min_headroom) == (expected, expected)
+    assert (status.rDupsDet, status.time_tier_dups) == (1, int(tier is Tier.TIME))
+
+
+@given(
+    window=st.integers(0, 5),
+    expiry_us=st.integers(1, 5),
+    receipts=st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("st"), st.integers(0, 50)), max_size=60),
+)
+def test_headroom_is_a_share(window, expiry_us, receipts):
+    """It is what was left of the better tier, and no receipt but a duplicate counts."""
+    told = []
+    with opened(MEMORY, settings=sizes(window, expiry_us), on_duplicate=told.append) as orders:
+        with orders.batch() as batch:
+            decisions = batch.receive_many(receipts)
+        headroom = orders.status().headroom
+    shares = [event.headroom for event in told]
+    assert len(shares) == sum(decision.verdict is DUPLICATE for decision in decisions) == sum(headroom.counts)
+    assert all(0 <= share <= 1 for share in shares)
+    assert all(share * expiry_us >= event.decision.expiry_left_us for share, event in zip(shares, told, strict=True))
+    assert all(share * window >= event.decision.window_left for share, event in zip(shares, told, strict=True))
+    assert headroom.least == headroom.recent_least == min(shares, default=None)
+    assert headroom.total == pytest.approx(sum(shares))
+    for place, bound in enumerate(BOUNDS):
+        assert sum(headroom.counts[: place + 1]) == sum(share <= bound for share in shares)
+
+
+def test_an_old_alarm_ends_and_is_remembered():
+    with opened(MEMORY, settings=sizes(4, 0)) as orders:
+        send(orders, *"abcda", *["a"] * 999)
+        assert (orders.status().min_headroom, orders.status().recent_min_headroom) == (0, 0)
+        send(orders, "a")
+        assert (orders.status().min_headroom, orders.status().recent_min_headroom) == (0, 0.75)
+
+
+def test_a_batch_rolled_back_tells_nothing_of_headroom():
+    with opened(MEMORY, settings=sizes(4, 0)) as orders:
+        undone(orders, *"abcda")
+        assert orders.status().min_headroom is None
