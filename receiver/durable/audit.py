@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from receiver.detector import TwoTierDetector
-from receiver.errors import StoreCorruptError
-from receiver.store.audit import audit_domains, audit_tables, audited_rows, audited_state
+from receiver.store.audit import audit_domains, audit_tables, audited_rows, audited_state, readable
 from receiver.store.engine import store_url
 from receiver.store.findings import DomainName, Finding, Findings
 from receiver.store.log import DomainState
-from receiver.store.snapshot import Snapshot, snapshot
+from receiver.store.snapshot import RawRow, Snapshot, snapshot
 from receiver.store.sql_log import rows_of
 from receiver.store.tables import REVISION
 
@@ -77,12 +76,10 @@ def look(address: str, *, with_ids: bool = True, advance: Advance = _quietly) ->
 
 
 def _domains(store: Snapshot, findings: Findings, advance: Advance, *, with_ids: bool) -> tuple[DomainFigures, ...]:
-    try:
-        with store.part():
-            raws, marks = store.domains(), store.marks()
-    except StoreCorruptError as error:
-        findings.add("unreadable", None, error.message)
-        return ()
+    raws: Sequence[RawRow] = ()
+    marks: Sequence[RawRow] = ()
+    with readable(store, findings, None):
+        raws, marks = store.domains(), store.marks()
     states = [state for raw in raws if (state := audited_state(raw, findings)) is not None]
     audit_domains(states, marks, findings)
     return tuple(_figures(store, state, findings, advance, with_ids=with_ids) for state in states)
@@ -92,19 +89,18 @@ def _figures(
     store: Snapshot, state: DomainState, findings: Findings, advance: Advance, *, with_ids: bool
 ) -> DomainFigures:
     name = DomainName(state.domain_key, state.domain_name)
-    rows = 0
-    try:
-        with store.part():
-            if not with_ids:
-                return DomainFigures(state, store.row_count(state.domain_id), None, None)
-            rows = audited_rows(store, state, findings, advance)
-            if not findings.of(name):
-                detector = _rebuilt(store, state, advance)
-                _check_rebuilt(state, rows, detector, findings)
-                return DomainFigures(state, rows, detector.remembered_ids, rows - len(detector.entries()))
-    except StoreCorruptError as error:
-        findings.add("unreadable", name, error.message)
-    return DomainFigures(state, rows, None, None)
+    figures = DomainFigures(state, 0, None, None)
+    with readable(store, findings, name):
+        if not with_ids:
+            return replace(figures, rows=store.row_count(state.domain_id))
+        rows = audited_rows(store, state, findings, advance)
+        figures = replace(figures, rows=rows)
+        if not findings.of(name):
+            detector = _rebuilt(store, state, advance)
+            _check_rebuilt(state, rows, detector, findings)
+            waiting = rows - len(detector.entries())
+            figures = replace(figures, remembered_ids=detector.remembered_ids, waiting_rows=waiting)
+    return figures
 
 
 def _rebuilt(store: Snapshot, state: DomainState, advance: Advance) -> TwoTierDetector:

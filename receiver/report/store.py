@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
 from typing import Any
 
 from rich.console import Console
@@ -96,6 +95,7 @@ def _table(domain: DomainFigures) -> Table:
     figures = [
         ("window W", count(state.window_size, "id")),
         ("expiry E", seconds(state.expiry_us)),
+        ("times resized", count(state.generation)),
         ("receipts", count(state.receipts)),
         ("duplicates", count(state.duplicates)),
         ("without id", count(state.unchecked)),
@@ -111,8 +111,8 @@ def _table(domain: DomainFigures) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     for justify in ("left", "right", "left", "right"):
         table.add_column(justify=justify, no_wrap=True)
-    half = (len(figures) + 1) // 2
-    for left, right in zip_longest(figures[:half], figures[half:], fillvalue=("", "")):
+    half = len(figures) // 2
+    for left, right in zip(figures[:half], figures[half:], strict=True):
         table.add_row(*map(Text, (f"  {left[0]}", f"{left[1]}   ", *right)))
     return table
 
@@ -150,6 +150,7 @@ def _status_of(domain: DomainFigures) -> dict[str, Any]:
         **_identity(domain),
         "window": state.window_size,
         "expiry_secs": state.expiry_us / 1_000_000,
+        "resizes": state.generation,
         "receipts": state.receipts,
         "duplicates": state.duplicates,
         "unchecked": state.unchecked,

@@ -7,7 +7,8 @@ how many rows of forgotten ids wait to be deleted depends on how many receivers 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import NoneType
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from receiver.store.snapshot import RawRow, Snapshot
 from receiver.store.sql_log import state_of
 from receiver.store.tables import text_of
 
-__all__ = ["audit_domains", "audit_tables", "audited_rows", "audited_state"]
+__all__ = ["audit_domains", "audit_tables", "audited_rows", "audited_state", "readable"]
 
 Advance = Callable[[int], None]
 
@@ -57,7 +58,7 @@ class _Rule(NamedTuple):
 
 _RULES = (
     *(_Rule("negative", (name,), partial(_is_not_negative, name)) for name in _NOT_NEGATIVE),
-    _Rule("name", ("domain_key", "domain_name"), lambda s: _is_known(s.domain_key)),
+    _Rule("name", ("domain_key", "domain_name"), lambda s: _is_made(s.domain_key, s.domain_name)),
     _Rule("settings", ("window_size", "expiry_us"), lambda s: _can_be_set(s.window_size, s.expiry_us)),
     # Receipts with an id are numbered from 1, and the first of them is neither a duplicate nor before another.
     _Rule("counters", ("last_seq", "receipts", "unchecked"), lambda s: s.last_seq == s.receipts - s.unchecked),
@@ -73,12 +74,14 @@ _RULES = (
 )
 
 
-def _is_known(key: str) -> bool:
+def _is_made(key: str, name: str) -> bool:
+    if ":" in key:  # stands before it, where there is a name to the key
+        return False
     try:
-        domain_key("name:any" if key == "name" else key)
+        domain_key(f"name:{name}" if key == "name" else key)
     except SettingsError:
         return False
-    return ":" not in key
+    return True
 
 
 def _can_be_set(window: int, expiry_us: int) -> bool:
@@ -101,20 +104,27 @@ def _name_of(raw: RawRow) -> DomainName:
     return DomainName(str(key), shown)
 
 
+@contextmanager
+def readable(store: Snapshot, findings: Findings, domain: DomainName | None) -> Iterator[None]:
+    """What can't be read in this block for damage is a finding, and ends it."""
+    try:
+        with store.part():
+            yield
+    except StoreCorruptError as error:
+        findings.add("unreadable", domain, error.message)
+
+
 def audit_tables(store: Snapshot, findings: Findings, advance: Advance) -> None:
     """Check what concerns no single domain: pages, constraints, and rows that belong to none."""
-
-    def check(kind: str, look: Callable[[], Iterable[str]]) -> None:
-        try:
-            with store.part():
-                for said in look():
-                    findings.add(kind, None, said)
-        except StoreCorruptError as error:
-            findings.add("unreadable", None, error.message)
-
-    check("damaged", lambda: store.damage(advance))
-    check("keys", store.lacking_keys)
-    check("strays", lambda: [f"{table}: domain_id {id_!r}, {count:,} rows" for table, id_, count in store.strangers()])
+    with readable(store, findings, None):
+        for said in store.damage(advance):
+            findings.add("damaged", None, said)
+    with readable(store, findings, None):
+        for said in store.lacking_keys():
+            findings.add("keys", None, said)
+    with readable(store, findings, None):
+        for table, domain_id, count in store.strays():
+            findings.add("strays", None, f"in {table}, of domain_id {domain_id!r:.80}", count)
 
 
 def audit_domains(states: Sequence[DomainState], marks: Iterable[RawRow], findings: Findings) -> None:

@@ -66,7 +66,7 @@ class Snapshot:
         counted = text(f"SELECT count(*) FROM {receipts.name} WHERE domain_id = :domain_id")
         return int(self._connection.execute(counted, {"domain_id": domain_id}).scalar_one())
 
-    def strangers(self) -> list[tuple[str, Any, int]]:
+    def strays(self) -> list[tuple[str, Any, int]]:
         """Table, domain and count of the rows whose domain isn't there."""
         of_a_domain = f"SELECT 1 FROM {domains.name} AS d WHERE d.domain_id = t.domain_id"
         return [
@@ -77,17 +77,19 @@ class Snapshot:
             )
         ]
 
-    def damage(self, advance: Callable[[int], None]) -> list[str]:
+    def damage(self, advance: Callable[[int], None]) -> Iterator[str]:
         """What an SQLite file finds wrong with its own pages. PostgreSQL finds out as it reads them."""
         if not is_sqlite(self.url):
-            return []
+            return
         driver: Any = self._connection.connection.dbapi_connection
         driver.set_progress_handler(lambda: advance(0), _STEPS_AT_ONCE)
         try:
-            found = self._all("PRAGMA integrity_check")
+            # One by one, for it fails where damage is too bad to go on.
+            for (said,) in self._connection.execute(text("PRAGMA integrity_check")):
+                if said != "ok":
+                    yield said
         finally:
             driver.set_progress_handler(None, 0)
-        return [line for (line,) in found if line != "ok"]
 
     def lacking_keys(self) -> list[str]:
         """The constraints of our tables that aren't there any more."""

@@ -1,0 +1,300 @@
+"""`receiver status` and `receiver check`: what they print, how they exit, and that they change nothing."""
+
+import json
+import re
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from running import Ran, complaint
+from sqlalchemy import text
+
+from receiver import cli
+from receiver.durable.receiver import Receiver
+from receiver.settings import ReceiverSettings, StoreSettings
+from receiver.store.engine import connected
+from receiver.store.engine import store_url as url_of
+
+HOSTILE = "queue://\x1b[31m\r\n\u202eevil\0 [bold]\ud800é"
+SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=2, dup_detection_expiry_time_secs=0.5)
+TEN_O_CLOCK_US = 1_777_629_600_000_000
+
+
+@pytest.fixture
+def receiver(monkeypatch, capsysbinary):
+    """The command within this process, where most cases cost nothing."""
+
+    def run(*arguments) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["receiver", *map(str, arguments)])
+        status = cli.run()
+        out, err = capsysbinary.readouterr()
+        return Ran(status, out.decode(), err.decode())
+
+    return run
+
+
+def make(address: str, destination: str = "orders") -> None:
+    channel = {"connection_id": "a", "destination": destination}
+    with Receiver.open(address, **channel, settings=SETTINGS) as orders, orders.batch() as batch:
+        batch.receive(None, received_at_us=TEN_O_CLOCK_US)
+        for id_, digest in ("1", "x"), ("2", None), ("1", "y"), ("3", None), ("4", None):
+            batch.receive(
+                id_,
+                received_at_us=TEN_O_CLOCK_US,
+                body_digest=digest,
+                redelivered=digest == "y",
+                jms_timestamp_ms=1,
+            )
+        batch.receive("5", received_at_us=TEN_O_CLOCK_US - 1)
+
+
+def execute(address: str, *statements: str) -> None:
+    with connected(url_of(address), StoreSettings()).begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+FIGURES = {
+    "domain": "a:queue://orders",
+    "key": "default",
+    "window": 2,
+    "expiry_secs": 0.5,
+    "resizes": 0,
+    "receipts": 7,
+    "duplicates": 1,
+    "unchecked": 1,
+    "reused_ids": 1,
+    "clock_clamped": 1,
+    "redelivered": 1,
+    "max_delivery_secs": TEN_O_CLOCK_US / 1e6 - 0.001,
+    "latest_received_at": "2026-05-01T10:00:00.000000Z",
+    "rows": 5,
+    "remembered_ids": 5,
+    "rows_to_be_deleted": 0,
+    "line": "JMS Status: r=1 rx=7 rRedel=1 rMaxDeliverySecs=1,777,629,600.0 rDupsDet=1 rDupIds=5",
+}
+
+
+def test_status_as_json(receiver, store_url):
+    make(store_url)
+    ran = receiver("status", store_url, "--json")
+    assert (ran.status, ran.err) == (0, "")
+    found = json.loads(ran.out)
+    assert set(found) == {"store", "version", "size_bytes", "domains"}
+    assert found["version"] == "0001"
+    assert found["size_bytes"] > 8_192
+    assert found["domains"] == [FIGURES]
+
+
+def test_status_in_a_hurry(receiver, store_url):
+    """Without what all rows would have to be read for."""
+    make(store_url)
+    ran = receiver("status", store_url, "--quick", "--json")
+    line = FIGURES["line"].removesuffix(" rDupIds=5")
+    unknown = {"remembered_ids": None, "rows_to_be_deleted": None, "line": line}
+    assert json.loads(ran.out)["domains"] == [FIGURES | unknown]
+    assert re.search("ids remembered +-\n", receiver("status", store_url, "--quick").out)
+
+
+def test_status_on_a_terminal(receiver, sqlite_url, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    make(sqlite_url)
+    said = receiver("status", sqlite_url).out.splitlines()
+    assert said[0].startswith(f"{sqlite_url}: version 0001, 1 domain, ")
+    assert said[1:] == [
+        "",
+        "a:queue://orders (key default)",
+        "  JMS Status: r=1 rx=7 rRedel=1 rMaxDeliverySecs=1,777,629,600.0 rDupsDet=1 rDupIds=5",
+        "  window W              2 ids  time ran backwards                     1",
+        "  expiry E              0.5 s  redelivered                            1",
+        "  times resized             0  longest delivery           20,574 d 10 h",
+        "  receipts                  7  latest receipt, UTC  2026-05-01 10:00:00",
+        "  duplicates                1  ids remembered                         5",
+        "  without id                1  rows                                   5",
+        "  with another body         1  rows to be deleted                     0",
+    ]
+
+
+def test_check_of_a_sound_store(receiver, store_url):
+    make(store_url)
+    ran = receiver("check", store_url)
+    assert (ran.status, ran.err) == (0, "")
+    assert "  a:queue://orders (key default): 5 rows, 5 ids remembered, 0 rows to be deleted\nSound: " in ran.out
+    ran = receiver("check", store_url, "--json")
+    assert (ran.status, ran.err) == (0, "")
+    found = json.loads(ran.out)
+    assert set(found) == {"store", "version", "size_bytes", "sound", "domains", "findings"}
+    assert (found["sound"], found["findings"]) == (True, [])
+    assert found["domains"] == [
+        {"domain": "a:queue://orders", "key": "default", "rows": 5, "remembered_ids": 5, "rows_to_be_deleted": 0}
+    ]
+
+
+def test_check_of_a_broken_store(receiver, store_url):
+    make(store_url)
+    execute(
+        store_url,
+        "UPDATE receiver_receipt SET body_digests = '[]'",
+        "INSERT INTO receiver_joined VALUES (99, 2, 3, 4)",
+    )
+    ran = receiver("check", store_url)
+    assert (ran.status, ran.err) == (1, "")
+    assert ran.out.splitlines()[2:] == [
+        "Broken: 2 findings.",
+        "- rows belong to no domain (in receiver_joined, of domain_id 99)",
+        "- a:queue://orders (key default): body digests are no list of different texts (5 times, the first: receipt 2: '[]')",
+    ]
+    ran = receiver("check", store_url, "--json")
+    assert ran.status == 1
+    found = json.loads(ran.out)
+    assert found["sound"] is False
+    assert found["findings"][1] == {
+        "kind": "digests",
+        "problem": "body digests are no list of different texts",
+        "domain": "a:queue://orders",
+        "key": "default",
+        "count": 5,
+        "example": "receipt 2: '[]'",
+    }
+    assert (found["findings"][0]["domain"], found["findings"][0]["key"]) == (None, None)
+
+
+def test_status_of_a_broken_store(receiver, store_url):
+    """What can be told is told."""
+    make(store_url)
+    execute(store_url, "UPDATE receiver_receipt SET body_digests = '[]'")
+    ran = receiver("status", store_url, "--json")
+    assert ran.status == 0
+    assert "receiver check" in ran.err
+    assert json.loads(ran.out)["domains"][0]["receipts"] == 7
+    assert json.loads(ran.out)["domains"][0]["remembered_ids"] is None
+
+
+def test_a_time_beyond_the_calendar(receiver, store_url):
+    make(store_url)
+    with Receiver.open(store_url, connection_id="a", destination="orders") as orders, orders.batch() as batch:
+        batch.receive("6", received_at_us=1 << 62)
+    found = json.loads(receiver("status", store_url, "--json").out)
+    assert found["domains"][0]["latest_received_at"] is None
+    assert receiver("status", store_url).status == receiver("check", store_url).status == 0
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+def test_hostile_names(command, receiver, store_url):
+    make(store_url, HOSTILE)
+    execute(store_url, "UPDATE receiver_domain SET latest_us = latest_us + 1")  # so that there is a finding to name
+    said = receiver(command, store_url)
+    assert "evil" in said.out
+    assert all(char.isprintable() or char == "\n" for char in said.out)
+    ran = receiver(command, store_url, "--json")
+    assert all(char.isprintable() or char == "\n" for char in ran.out)
+    found = json.loads(ran.out)
+    assert found["domains"][0]["domain"] == f"a:{HOSTILE}"
+    if command == "check":
+        assert found["findings"][0]["domain"] == f"a:{HOSTILE}"
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+def test_nothing_is_changed(command, receiver, sqlite_url, tmp_path):
+    make(sqlite_url)
+    before = contents(tmp_path)
+    assert set(before) == {"receiver.db"}
+    assert receiver(command, sqlite_url).status == 0
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+def test_nothing_is_changed_after_a_crash(command, receiver, sqlite_url, tmp_path):
+    """What a receiver left in its write-ahead log is read there, and stays there."""
+    make(sqlite_url)
+    with closing(sqlite3.connect(tmp_path / "receiver.db")) as other:
+        other.execute(
+            "SELECT count(*) FROM receiver_domain"
+        ).fetchone()  # who closes isn't the last, and leaves the log
+        make(sqlite_url)
+        left = contents(tmp_path)
+    crashed = tmp_path / "crashed"
+    crashed.mkdir()
+    for ending in ("", "-wal"):
+        (crashed / f"receiver.db{ending}").write_bytes(left[f"receiver.db{ending}"])
+    before = contents(crashed)
+    ran = receiver(command, f"sqlite:///{crashed}/receiver.db", "--json")
+    assert ran.status == 0
+    assert {name: stored for name, stored in contents(crashed).items() if name in before} == before
+    assert json.loads(ran.out)["domains"][0].get("receipts", 14) == 14
+
+
+def a_damaged_file(file):
+    content = bytearray(file.read_bytes())
+    content[100:3000] = b"\xa5" * 2900
+    file.write_bytes(content)
+
+
+def another_text(file):
+    file.write_text("receiver.db is a fine name for a letter, too.\n" * 100)
+
+
+def changed(*statements):
+    def change(file):
+        execute(f"sqlite:///{file}", *statements)
+
+    return change
+
+
+REFUSED = {
+    "no store": (lambda file: file.unlink(), "there is no store"),
+    "an empty file": (lambda file: file.write_bytes(b""), "there is no store"),
+    "a letter": (another_text, "it is no database"),
+    "damage": (a_damaged_file, "it is damaged"),
+    "a newer version": (changed("UPDATE receiver_alembic_version SET version_num = '0999'"), "version 0999"),
+    "a foreign table": (changed("ALTER TABLE receiver_joined ADD letter TEXT"), "is another's"),
+    "a table gone": (changed("DROP TABLE receiver_joined"), "is gone"),
+}
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_store_of_ours(case, command, receiver, sqlite_url, tmp_path):
+    spoil, problem = REFUSED[case]
+    make(sqlite_url)
+    spoil(tmp_path / "receiver.db")
+    before = contents(tmp_path)
+    said = complaint(receiver(command, sqlite_url))
+    assert problem in said
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+def test_addresses_that_lead_nowhere(command, receiver, monkeypatch):
+    for address, problem in {
+        "memory://": "is no address of a store",
+        "sqlite:///no/such/folder/receiver.db": "there is no folder",
+        "postgresql://u:secret@127.0.0.1:1/d": "the server can't be reached",
+    }.items():
+        said = complaint(receiver(command, address))
+        assert problem in said
+        assert "secret" not in said
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    assert "extra 'postgres'" in complaint(receiver(command, "postgresql://127.0.0.1/d"))
+
+
+def test_a_password_is_not_printed(receiver, fresh_postgres_url):
+    make(fresh_postgres_url)
+    address = fresh_postgres_url.replace("postgres:@", "postgres:secret@")
+    for arguments in (["status"], ["status", "--json"], ["check"], ["check", "--json"]):
+        ran = receiver(*arguments, address)
+        assert ran.status == 0
+        assert "secret" not in ran.out
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+def test_help_shows_examples(command, receiver):
+    ran = receiver(command, "--help")
+    assert ran.status == 0
+    assert f"receiver {command} sqlite:///receiver.db" in ran.out

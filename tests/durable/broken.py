@@ -1,0 +1,137 @@
+"""Stores that are broken on purpose: what is done to a sound one, and what an audit must say of it."""
+
+from typing import Any, NamedTuple
+
+FF, EMPTY = b"\xff", b""
+ORDERS = "domain_id = 1"
+"""The domain that is broken; it has receipts 1 to 46, of which 13 are left, some of them of known ids."""
+OLDEST = "(SELECT min(seq) FROM receiver_receipt WHERE domain_id = 1)"
+NEWEST = "(SELECT max(seq) FROM receiver_receipt WHERE domain_id = 1)"
+REPEATED = f"{ORDERS} AND first_received_at_us IS NOT NULL"
+
+
+class Case(NamedTuple):
+    kind: str
+    statement: str
+    values: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+
+
+def domain(kind: str, change: str, **values: Any) -> Case:
+    return Case(kind, f"UPDATE receiver_domain SET {change} WHERE {ORDERS}", values)
+
+
+def receipt(kind: str, change: str, which: str = f"{ORDERS} AND seq = {NEWEST}", **values: Any) -> Case:
+    return Case(kind, f"UPDATE receiver_receipt SET {change} WHERE {which}", values)
+
+
+NUMBERS = [
+    "incarnation",
+    "generation",
+    "last_seq",
+    "last_writer",
+    "latest_us",
+    "receipts",
+    "unchecked",
+    "duplicates",
+    "reused_ids",
+    "redelivered",
+    "clock_clamped",
+    "max_delivery_us",
+]
+
+EITHER = [
+    *(domain("negative", f"{name} = -1") for name in NUMBERS),
+    Case("strays", "INSERT INTO receiver_receipt VALUES (1, 2, NULL, 99, NULL, :id, NULL)", {"id": b"a"}),
+    Case("strays", "INSERT INTO receiver_joined VALUES (99, 2, 3, 4)"),
+    Case("strays", f"DELETE FROM receiver_domain WHERE {ORDERS}"),
+    Case("same-domain", "UPDATE receiver_domain SET incarnation = 7"),
+    domain("name", "domain_key = 'letter'"),
+    domain("name", "domain_key = 'name:letter'"),
+    domain("name", "domain_key = 'name', domain_name = :empty", empty=EMPTY),
+    domain("name", "domain_name = :ff", ff=FF),
+    domain("settings", "window_size = 0, expiry_us = 0"),
+    domain("settings", "window_size = -1"),
+    domain("settings", "expiry_us = -1"),
+    domain("settings", "window_size = 1000000000001"),
+    domain("counters", "receipts = receipts + 1"),
+    domain("counters", "unchecked = unchecked + 1"),
+    domain("counters", "unchecked = receipts + 1"),
+    domain("counters", "duplicates = last_seq"),
+    domain("counters", "duplicates = 0, reused_ids = 0"),
+    domain("counters", "clock_clamped = last_seq"),
+    domain("counters", "reused_ids = duplicates + 1"),
+    domain("counters", "redelivered = receipts + 1"),
+    domain("counters", "redelivered = 0"),
+    domain("clocks", "time_queue_newest_us = latest_us + 1"),
+    domain("clocks", "time_queue_newest_us = -1"),
+    domain("clocks", "expiry_us = 0"),
+    Case("clocks", "UPDATE receiver_domain SET latest_us = 1 WHERE last_seq = 0"),
+    Case("clocks", "UPDATE receiver_domain SET time_queue_newest_us = 0 WHERE last_seq = 0"),
+    Case("marks", "INSERT INTO receiver_joined VALUES (1, 2, 3, 47)"),
+    Case("marks", "INSERT INTO receiver_joined VALUES (1, 2, 3, -1)"),
+    Case("marks", "INSERT INTO receiver_joined VALUES (1, 2, 0, 1)"),
+    Case("marks", "INSERT INTO receiver_joined VALUES (1, -2, 3, 1)"),
+    receipt("numbers", "seq = seq + 1"),
+    receipt("numbers", "seq = 0", f"{ORDERS} AND seq = {OLDEST}"),
+    receipt("numbers", "seq = -1", f"{ORDERS} AND seq = {OLDEST}"),
+    receipt("order", "received_at_us = received_at_us + 100000000", f"{ORDERS} AND seq = {OLDEST}"),
+    receipt("order", "received_at_us = 0"),
+    receipt("ids", "unique_message_id = :empty", empty=EMPTY),
+    receipt("ids", "unique_message_id = :ff", ff=FF),
+    receipt("ids", "message_source_id = :empty", empty=EMPTY),
+    receipt("ids", "message_source_id = :ff", ff=FF),
+    receipt("first-times", "first_received_at_us = received_at_us + 1", REPEATED),
+    receipt("first-times", "first_received_at_us = -1", REPEATED),
+    *(
+        receipt("digests", "body_digests = :digests", digests=digests)
+        for digests in ("x", "", "{}", "null", "[]", "[1]", '["a", "a"]', '["a", null]', "[" * 100_000)
+    ),
+    domain("newest", "latest_us = latest_us + 1"),
+    domain("newest", "last_seq = last_seq + 1, receipts = receipts + 1"),
+    Case("newest", f"DELETE FROM receiver_receipt WHERE {ORDERS} AND seq = {NEWEST}"),
+    Case("newest", f"DELETE FROM receiver_receipt WHERE {ORDERS}"),
+    domain("rebuilt", "time_queue_newest_us = NULL"),
+    domain("rebuilt", "time_queue_newest_us = 0"),
+    domain("rebuilt", "window_size = 1000, time_queue_newest_us = NULL"),
+    domain("rebuilt", "duplicates = last_seq - 1"),
+]
+"""On either database."""
+
+SQLITE = [
+    domain("types", "receipts = 'many'"),
+    domain("types", "domain_name = 'orders'"),
+    domain("types", "domain_key = :ff", ff=FF),
+    domain("types", "window_size = 0.5"),
+    receipt("types", "unique_message_id = 'text'"),
+    receipt("types", "received_at_us = 'noon'"),
+    receipt("types", "first_received_at_us = 0.5"),
+    receipt("types", "message_source_id = 7"),
+    receipt("types", "body_digests = :ff", ff=FF),
+    receipt("types", "seq = 'first'"),
+    receipt("digests", "body_digests = CAST(:digests AS TEXT)", digests=b'["\xff"]'),
+    Case("types", "INSERT INTO receiver_joined VALUES (1, 2, 3, 'last')"),
+    Case("strays", "INSERT INTO receiver_receipt VALUES (1, 2, NULL, 'orders', NULL, :id, NULL)", {"id": b"a"}),
+]
+"""What only SQLite lets anyone write: values of other types than their columns'."""
+
+POSTGRESQL_KEYS = {
+    "ALTER TABLE receiver_domain DROP CONSTRAINT receiver_domain_name_key": {"keys"},
+    "ALTER TABLE receiver_domain DROP CONSTRAINT receiver_domain_pkey": {"keys"},
+    "ALTER TABLE receiver_receipt DROP CONSTRAINT receiver_receipt_pkey": {"keys"},
+    "ALTER TABLE receiver_joined DROP CONSTRAINT receiver_joined_pkey": {"keys"},
+    "ALTER TABLE receiver_domain ALTER COLUMN incarnation DROP NOT NULL": {"keys"},
+    "ALTER TABLE receiver_domain DROP CONSTRAINT receiver_domain_name_key;"
+    "UPDATE receiver_domain SET domain_key = 'name', domain_name = 'a'": {"keys", "same-domain"},
+    "ALTER TABLE receiver_receipt DROP CONSTRAINT receiver_receipt_pkey;"
+    "INSERT INTO receiver_receipt SELECT * FROM receiver_receipt": {"keys", "numbers"},
+    "ALTER TABLE receiver_domain ALTER COLUMN latest_us DROP NOT NULL;UPDATE receiver_domain SET latest_us = NULL": {
+        "keys",
+        "types",
+    },
+}
+SQLITE_KEYS = {
+    "ALTER TABLE receiver_joined RENAME TO old; CREATE TABLE receiver_joined"
+    " (domain_id INTEGER NOT NULL, writer BIGINT NOT NULL, batch BIGINT NOT NULL, last_seq BIGINT NOT NULL)": {"keys"},
+    "ALTER TABLE receiver_joined RENAME TO old; CREATE TABLE receiver_joined (domain_id INTEGER NOT NULL,"
+    " writer BIGINT NOT NULL, batch BIGINT, last_seq BIGINT NOT NULL, PRIMARY KEY (domain_id, writer))": {"keys"},
+}

@@ -1,0 +1,246 @@
+"""An audit finds whatever is broken in a store, and nothing else."""
+
+import random
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from broken import EITHER, POSTGRESQL_KEYS, SQLITE, SQLITE_KEYS, Case
+from sqlalchemy import delete, insert, select, text
+
+from receiver.durable.audit import audit, look
+from receiver.durable.receiver import Receiver
+from receiver.errors import StoreError
+from receiver.settings import ReceiverSettings, StoreSettings
+from receiver.store.engine import connected
+from receiver.store.engine import store_url as url_of
+from receiver.store.findings import PROBLEMS
+from receiver.store.tables import METADATA
+from tests.durable.server import mortal_server
+from tests.postgres import fresh_database
+
+ORDERS = {"connection_id": "a", "destination": "orders"}
+
+
+def settings(window: int, expiry_secs: float) -> ReceiverSettings:
+    return ReceiverSettings(
+        dup_detection_per_source_expiry_window_size=window, dup_detection_expiry_time_secs=expiry_secs
+    )
+
+
+def make(address: str) -> None:
+    """Two domains: orders, whose counters are all above 0, and one without a receipt."""
+    with Receiver.open(address, **ORDERS, settings=settings(3, 10)) as orders:
+        for numbers in range(16), range(16, 40):
+            with orders.batch() as batch:
+                batch.receive(None)
+                for number in numbers:
+                    now_us = number * 1_000_000
+                    batch.receive(f"id {number}", f"source {number % 2}", received_at_us=now_us)
+                for digest in "xy":
+                    batch.receive(
+                        "again", received_at_us=now_us, body_digest=digest, redelivered=True, jms_timestamp_ms=1
+                    )
+                batch.receive("clamped", "source 0", received_at_us=0)
+    Receiver.open(address, connection_id="b", destination="orders").close()
+
+
+def kinds(address: str) -> set[str]:
+    return {finding.kind for finding in audit(address).findings}
+
+
+def execute(address: str, statement: str, **values: object) -> None:
+    with connected(url_of(address), StoreSettings()).begin() as connection:
+        for part in statement.split(";"):
+            connection.execute(text(part), values)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def sound_store(request, tmp_path_factory):
+    """A sound store of either kind, and what it holds."""
+    if request.param == "sqlite":
+        address = f"sqlite:///{tmp_path_factory.mktemp('audit') / 'receiver.db'}"
+        make(address)
+        yield address
+        return
+    with fresh_database(request.getfixturevalue("postgres_url")) as address:
+        make(address)
+        yield address
+
+
+@pytest.fixture
+def store(sound_store):
+    """The same, to be broken, and mended at the end."""
+    with connected(url_of(sound_store), StoreSettings()).connect() as connection:
+        rows = {table: connection.execute(select(table)).all() for table in METADATA.tables.values()}
+    yield sound_store
+    with connected(url_of(sound_store), StoreSettings()).begin() as connection:
+        for table, held in rows.items():
+            connection.execute(delete(table))
+            if held:
+                connection.execute(insert(table), [row._asdict() for row in held])
+
+
+def test_a_sound_store(store):
+    found = audit(store)
+    assert found.findings == ()
+    orders, empty = found.domains
+    assert (orders.state.last_seq, orders.rows, orders.remembered_ids) == (46, 13, 13)
+    counted = [value for value in orders.state if isinstance(value, int)]
+    assert min(counted) >= 0
+    assert counted.count(0) == 1, "all but `generation` are above 0, so that breaking one is no accident"
+    assert (empty.rows, empty.remembered_ids, empty.waiting_rows) == (0, 0, 0)
+    assert look(store) == found
+
+
+@pytest.mark.parametrize("case", EITHER, ids=lambda case: f"{case.kind}: {case.statement}"[:120])
+def test_whatever_is_broken_is_found(case: Case, store):
+    execute(store, case.statement, **case.values)
+    found = {finding.kind: finding for finding in audit(store).findings}
+    assert case.kind in found
+    assert found[case.kind].count >= 1
+    assert found[case.kind].example
+    assert set(found) <= set(PROBLEMS)
+
+
+@pytest.mark.parametrize("case", SQLITE, ids=lambda case: f"{case.kind}: {case.statement}"[:120])
+def test_values_of_other_types_are_found(case: Case, sqlite_url):
+    make(sqlite_url)
+    execute(sqlite_url, case.statement, **case.values)
+    assert case.kind in kinds(sqlite_url)
+
+
+@pytest.mark.parametrize("statement", SQLITE_KEYS)
+def test_lost_constraints_in_sqlite(statement, sqlite_url):
+    make(sqlite_url)
+    execute(sqlite_url, statement)
+    assert kinds(sqlite_url) == SQLITE_KEYS[statement]
+
+
+def test_lost_constraints_in_postgresql(postgres_url):
+    for statement, expected in POSTGRESQL_KEYS.items():
+        with fresh_database(postgres_url) as address:
+            make(address)
+            execute(address, statement)
+            assert kinds(address) == expected, statement
+
+
+def test_each_kind_has_a_case():
+    cases = {case.kind for case in [*EITHER, *SQLITE]} | set().union(*POSTGRESQL_KEYS.values())
+    assert set(PROBLEMS) - cases == {"damaged", "unreadable"}, "which have tests of their own, below"
+
+
+def test_findings_of_one_kind_are_counted(store):
+    execute(store, "UPDATE receiver_receipt SET body_digests = 'x' WHERE domain_id = 1")
+    (finding,) = audit(store).findings
+    assert (finding.kind, finding.count, finding.domain) == ("digests", 13, ("default", "a:queue://orders"))
+    assert "receipt" in finding.example
+
+
+def test_every_damaged_page_of_a_file_is_found(sqlite_url, tmp_path):
+    make(sqlite_url)
+    with Receiver.open(sqlite_url, **ORDERS, settings=settings(2_000, 10)) as orders, orders.batch() as batch:
+        batch.receive_many((f"an id to fill pages {number}", None, 50_000_000) for number in range(500))
+    file = tmp_path / "receiver.db"
+    sound = file.read_bytes()
+    pages = len(sound) // 4096
+    assert pages > 10
+    found = set()
+    for page in range(1, pages):
+        file.write_bytes(sound[: page * 4096] + b"\xa5" * 4096 + sound[(page + 1) * 4096 :])
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        try:
+            found |= (here := kinds(sqlite_url))
+        except StoreError:
+            pass  # the page says whose tables there are: it can't even be opened
+        else:
+            assert here, page
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert found == {"damaged", "unreadable"}
+
+
+def test_a_damaged_page_of_a_server_is_found():
+    with mortal_server() as server:
+        make(server.url)
+        path = "SELECT pg_relation_filepath('receiver_receipt'), current_setting('data_directory')"
+        with connected(url_of(server.url), StoreSettings()).connect() as connection:
+            file, folder = connection.execute(text(path)).one()
+        execute(server.url, "CHECKPOINT")
+        server.kill()
+        Path(folder, file).write_bytes(b"\xa5" * 8192)
+        server.start()
+        found = audit(server.url).findings
+    assert {finding.kind for finding in found} == {"unreadable"}
+    assert ("default", "a:queue://orders") in {finding.domain for finding in found}
+
+
+def test_whatever_receivers_do_is_sound(store_url, seed):
+    """Batches of two receivers, left by errors, joined, rolled back; receivers gone without a word; resizes."""
+    rng = random.Random(seed)
+    now_us = 0
+    receivers = [opened_at_random(store_url, rng), opened_at_random(store_url, rng)]
+    engine = connected(url_of(store_url), StoreSettings())
+    for _ in range(40):
+        orders = rng.choice(receivers)
+        with engine.connect() as connection, suppress(TimeoutError):
+            with orders.batch(rng.choice([None, None, connection])) as batch:
+                for _ in range(rng.randrange(12)):
+                    now_us = max(0, now_us + rng.randrange(-1_000_000, 2_000_000))
+                    receive_at_random(batch, rng, now_us)
+            if rng.random() < 0.7:
+                connection.commit()
+        assert audit(store_url).findings == ()
+        if rng.random() < 0.2:
+            receivers.remove(orders)
+            (orders.close if rng.random() < 0.5 else orders._session.log.close)()
+            receivers.append(opened_at_random(store_url, rng))
+    newcomer = Receiver.open(store_url, **ORDERS)
+    assert audit(store_url).domains[0].remembered_ids == newcomer.status().rDupIds
+    for orders in [*receivers, newcomer]:
+        orders.close()
+
+
+def opened_at_random(address, rng):
+    sizes = rng.choice([(2, 10), (0, 3), (5, 0), (50, 1)]) if rng.random() < 0.3 else None
+    return Receiver.open(address, **ORDERS, settings=sizes and settings(*sizes), id_reuse="deliver")
+
+
+def receive_at_random(batch, rng, now_us):
+    batch.receive(
+        rng.choice(["", *"abcdefgh"]),
+        rng.choice("st"),
+        received_at_us=now_us,
+        redelivered=rng.random() < 0.5,
+        jms_timestamp_ms=rng.choice([None, 0, 1]),
+        body_digest=rng.choice([None, "", "x", "y"]),
+    )
+    if rng.random() < 0.01:
+        raise TimeoutError
+
+
+def test_beside_a_receiver_at_work(store_url):
+    """Every look sees one state, in the middle of nothing."""
+    make(store_url)
+    is_over = threading.Event()
+
+    def work():
+        with Receiver.open(store_url, **ORDERS) as orders:
+            number = 0
+            while not is_over.is_set():
+                with orders.batch() as batch:
+                    for _ in range(50):
+                        number += 1
+                        batch.receive(f"at work {number % 700}", received_at_us=50_000_000 + number * 10_000)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        looks = [audit(store_url) for _ in range(12)]
+    finally:
+        is_over.set()
+        worker.join()
+    assert [found.findings for found in looks] == [()] * len(looks)
+    seen = [found.domains[0].state.last_seq for found in looks]
+    assert seen == sorted(seen)
+    assert seen[-1] > seen[0]
