@@ -7,22 +7,24 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
 from benchmarks.detector import receive, receive_many
+from benchmarks.durable import durable
 from benchmarks.imports import imports
 from benchmarks.kernel import kernel
 from benchmarks.memory import memory
 from benchmarks.pairing import Comparison
 from benchmarks.simulate import simulate
 
-BENCHMARKS: dict[str, Callable[[float], list[Comparison]]] = {
+BENCHMARKS: dict[str, Callable[[float], Iterable[Comparison]]] = {
     "receive": receive,
     "receive_many": receive_many,
     "memory": memory,
     "kernel": kernel,
     "simulate": simulate,
+    "durable": durable,
     "imports": imports,
 }
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["RECEIPTS_PER_SEC", "SOURCES", "Trace", "id_text", "receipts", "source_text", "trace"]
+__all__ = ["RECEIPTS_PER_SEC", "SOURCES", "Trace", "id_text", "receipts", "source_text", "stream", "trace"]
 
 SOURCES = 50
 RECEIPTS_PER_SEC = 1_000
 _SHARE_REDELIVERED = 0.02
 _MEAN_DISTANCE = 2_000  # receipts between a message and its redelivery
 _SEED = 20_240_229
+_ROWS_AT_ONCE = 10_000
 
 
 class Trace(NamedTuple):
@@ -50,12 +52,16 @@ def id_text(message: int, source: int) -> str:
 
 def receipts(count: int) -> list[tuple[str, str, int]]:
     """The trace as `receive_many` takes it; each id is a text of its own, hashed already, as no anchor can help it."""
+    return list(stream(count))
+
+
+def stream(count: int) -> Iterator[tuple[str, str, int]]:
+    """The same, made as they are taken."""
     arrays = trace(count)
     sources = [source_text(source) for source in range(SOURCES)]
-    rows = [
-        (id_text(message, source), sources[source], received_at_us)
-        for received_at_us, source, message in zip(*(column.tolist() for column in arrays), strict=True)
-    ]
-    for row in rows:
-        hash(row[0])
-    return rows
+    for start in range(0, count, _ROWS_AT_ONCE):
+        some = (column[start : start + _ROWS_AT_ONCE].tolist() for column in arrays)
+        for received_at_us, source, message in zip(*some, strict=True):
+            id_ = id_text(message, source)
+            hash(id_)
+            yield id_, sources[source], received_at_us

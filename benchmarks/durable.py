@@ -1,0 +1,175 @@
+"""The durable receiver on SQLite and PostgreSQL, against their drivers writing and reading the same rows and no more.
+
+Times are of the wall, for much of them is spent waiting for a disk or a server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+from benchmarks.orders import Orders, Rows, in_batches, open_receiver, receive, scaled, steady_orders
+from benchmarks.pairing import Comparison, Goal, by_turns, seconds
+from benchmarks.sharing import sharing
+from benchmarks.stores import SQLITE, Database, Raw, RawRow, postgres, raw_rows
+from receiver import Receiver
+
+__all__ = ["durable"]
+
+# Windows of each source: for 10 k, 100 k and 1 M live ids in all.
+_SMALL, _USUAL, _LARGE = 200, 2_000, 20_000
+_TURNS = 7
+
+
+def durable(scale: float) -> Iterator[Comparison]:
+    with postgres() as server:
+        yield from _speed(SQLITE, scale, by_thousands=Goal(0.35, aim=0.5), by_ones=Goal(0.6, aim=0.8))
+        yield from _speed(server, scale, by_thousands=Goal(0.4, aim=0.6), by_ones=Goal(0.4, aim=0.6))
+        yield sharing(server, scaled(_USUAL, scale), scale)
+        for database in (SQLITE, server):
+            yield from _many_ids(database, scale)
+        for database in (SQLITE, server):
+            yield from _space(database, scale)
+
+
+def _wall_seconds(run: Callable[[], object]) -> float:
+    return seconds(run, time.perf_counter)
+
+
+def _append(raw: Raw, rows: list[RawRow], batch_size: int) -> None:
+    if batch_size == 1:
+        for row in rows:
+            raw.append_one(row)
+    else:
+        for some in in_batches(rows, batch_size):
+            raw.append(some)
+
+
+def _speed(database: Database, scale: float, *, by_thousands: Goal, by_ones: Goal) -> Iterator[Comparison]:
+    window, turns = scaled(_USUAL, scale), scaled(_TURNS, scale, least=1)
+    many, few = scaled(50_000, scale), scaled(3_000, scale)
+
+    def written(orders: Orders, count: int, batch_size: int, goal: Goal | None, name: str = "") -> Comparison:
+        """Receipts recorded, against the same rows written raw to a new table."""
+        rows = [orders.take(count) for _ in range(turns)]
+        our_turns, anchor_turns = iter(rows), iter(rows)
+        return by_turns(
+            lambda: _our_rate(orders, next(our_turns), batch_size),
+            lambda: _raw_rate(database, next(anchor_turns), batch_size),
+            turns=turns,
+            name=f"durable-{database.key}-{batch_size}{name}",
+            work=f"{database.name}, batches of {batch_size:,}: {count:,} receipts, {orders}",
+            unit="receipts/s",
+            anchor_name=f"{'insert' if batch_size == 1 else database.bulk} and commit",
+            goal=goal,
+        )
+
+    with database.new_url() as url, steady_orders(url, window, turns * (many + few)) as orders:
+        yield written(orders, many, 1_000, by_thousands)
+        yield written(orders, few, 1, by_ones)
+    # The window counts, the expiry hardly: sources differ, so what they forget lies scattered over the oldest rows.
+    with database.new_url() as url, steady_orders(url, window, turns * many, expiry_share=0.1) as orders:
+        yield written(orders, many, 1_000, None, "-scattered")
+
+
+def _our_rate(orders: Orders, rows: Rows, batch_size: int) -> float:
+    return len(rows) / _wall_seconds(lambda: receive(orders.receiver, rows, batch_size))
+
+
+def _raw_rate(database: Database, rows: Rows, batch_size: int) -> float:
+    ready = raw_rows(rows)
+    with database.new_table() as raw:
+        return len(rows) / _wall_seconds(lambda: _append(raw, ready, batch_size))
+
+
+def _many_ids(database: Database, scale: float) -> Iterator[Comparison]:
+    turns, count = scaled(_TURNS, scale, least=1), scaled(20_000, scale)
+    with database.new_url() as large_url, database.new_url() as small_url:
+        with (
+            steady_orders(large_url, scaled(_LARGE, scale), turns * count) as large,
+            steady_orders(small_url, scaled(_SMALL, scale), turns * count) as small,
+        ):
+            yield _costs(database, large, small, count, turns)
+            live = str(large)
+        yield _reopened(database, large_url, live, scale)
+
+
+def _costs(database: Database, large: Orders, small: Orders, count: int, turns: int) -> Comparison:
+    """A receipt's cost with many live ids against its cost with few."""
+
+    def cost(orders: Orders) -> float:
+        rows = orders.take(count)
+        return _wall_seconds(lambda: receive(orders.receiver, rows, 1_000)) / count * 1_000_000
+
+    return by_turns(
+        lambda: cost(large),
+        lambda: cost(small),
+        turns=turns,
+        name=f"durable-{database.key}-growth",
+        work=f"{database.name}, batches of 1,000: {count:,} receipts, {large}",
+        unit="us/receipt",
+        anchor_name=str(small),
+        goal=Goal(1.5, aim=1.2, at_most=True),
+    )
+
+
+def _reopened(database: Database, url: str, live: str, scale: float) -> Comparison:
+    """From nothing to a receiver that can decide, against fetching the rows that it must read."""
+
+    def ours() -> float:
+        opened: list[Receiver] = []
+        took = _wall_seconds(lambda: opened.append(open_receiver(url, scaled(_LARGE, scale))))
+        opened.pop().close()
+        return took
+
+    def anchor() -> float:
+        fetched: list[list[RawRow]] = []
+        with closing(database.raw(url)) as raw:
+            return _wall_seconds(lambda: fetched.append(raw.fetch()))
+
+    return by_turns(
+        ours,
+        anchor,
+        turns=scaled(3, scale, least=1),
+        name=f"durable-{database.key}-reopen",
+        work=f"{database.name}, reopened: {live}",
+        unit="s",
+        anchor_name="select and fetch of the rows",
+        goal=Goal(3, aim=2, at_most=True),
+    )
+
+
+def _space(database: Database, scale: float) -> Iterator[Comparison]:
+    """What a store takes after many receipts, against a new one with its live rows alone."""
+    count, window = scaled(10_000_000, scale), scaled(_SMALL, scale)
+    with database.new_url() as used_url, database.new_url() as new_url:
+        with steady_orders(used_url, window, count) as orders:
+            while rows := orders.take(10_000):
+                receive(orders.receiver, rows, 1_000)
+            live = str(orders)
+            while_open = _megabytes(database, used_url)
+        with closing(database.raw(used_url)) as raw:
+            raw.settle()
+        closed = _megabytes(database, used_url)
+        open_receiver(new_url, window).close()  # makes the tables
+        with closing(database.raw(used_url)) as used, closing(database.raw(new_url)) as new:
+            new.append([(1, *row) for row in used.fetch()])
+        needed = _megabytes(database, new_url)
+
+    for state, size, goal in (("closed", closed, Goal(2, aim=1.5, at_most=True)), ("open", while_open, None)):
+        yield Comparison(
+            name=f"durable-{database.key}-space-{state}",
+            work=f"{database.name}, size while {state}, after {count:,} receipts in batches of 1,000: {live}",
+            unit="MB",
+            anchor_name="a new store with the live rows alone",
+            ours=size,
+            anchor=needed,
+            ratios=(size / needed,),
+            goal=goal,
+        )
+
+
+def _megabytes(database: Database, url: str) -> float:
+    with closing(database.raw(url)) as raw:
+        return raw.size_bytes() / 1_000_000

@@ -1,0 +1,171 @@
+"""The databases as the benchmarks use them: new ones, and the raw driver at its best on the same table."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+from sqlalchemy import create_engine, make_url
+
+from receiver.store.sql_log import ROW_COLUMNS
+from receiver.store.tables import METADATA, receipts, to_bytes
+from tests.postgres import GIVEN_SERVER, fresh_database, running_server
+
+__all__ = ["SQLITE", "Database", "Raw", "RawRow", "postgres", "raw_rows"]
+
+RawRow = tuple[object, ...]
+
+_COLUMNS = ", ".join(("domain_id", *ROW_COLUMNS))
+_SELECT = f"SELECT {', '.join(ROW_COLUMNS)} FROM {receipts.name} WHERE domain_id = 1 ORDER BY seq"  # noqa: S608 - the table's own names
+_INSERT = f"INSERT INTO {receipts.name} ({_COLUMNS}) VALUES "  # noqa: S608
+# In text: the server takes that a third faster than binary, although bytes are twice as long in it.
+_COPY = f"COPY {receipts.name} ({_COLUMNS}) FROM STDIN"
+_VACUUM_IS_DUE = "SELECT n_dead_tup > 50 + 0.05 * n_live_tup FROM pg_stat_user_tables WHERE relname = %s"
+_NAP_SECS = 1
+_MOST_NAPS = 15
+
+
+def raw_rows(rows: Iterable[tuple[str, str, int]]) -> list[RawRow]:
+    """Receipts as the table has them, ready for its driver."""
+    return [
+        (1, seq, to_bytes(id_), to_bytes(source), received_at_us, None, None)
+        for seq, (id_, source, received_at_us) in enumerate(rows, start=1)
+    ]
+
+
+class Raw(ABC):
+    """A store through its driver alone. Appending commits."""
+
+    connection: Any
+
+    @abstractmethod
+    def append(self, rows: Sequence[RawRow]) -> None: ...
+
+    @abstractmethod
+    def append_one(self, row: RawRow) -> None: ...
+
+    @abstractmethod
+    def fetch(self) -> list[RawRow]:
+        """All receipts, in order, in the columns that a receiver reads."""
+
+    @abstractmethod
+    def size_bytes(self) -> int: ...
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Wait while the database tidies up by itself."""
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class _RawSqlite(Raw):
+    def __init__(self, url: str) -> None:
+        self._file = Path(make_url(url).database or "")
+        self.connection = sqlite3.connect(self._file)
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute("PRAGMA synchronous = FULL")
+
+    def append(self, rows: Sequence[RawRow]) -> None:
+        self.connection.executemany(f"{_INSERT} (?, ?, ?, ?, ?, ?, ?)", rows)
+        self.connection.commit()
+
+    def append_one(self, row: RawRow) -> None:
+        self.connection.execute(f"{_INSERT} (?, ?, ?, ?, ?, ?, ?)", row)
+        self.connection.commit()
+
+    def fetch(self) -> list[RawRow]:
+        found: list[RawRow] = self.connection.execute(_SELECT).fetchall()
+        return found
+
+    def size_bytes(self) -> int:
+        """Of the file, and of its write-ahead log as long as somebody has it open."""
+        return sum(file.stat().st_size for file in (self._file, Path(f"{self._file}-wal")) if file.exists())
+
+    def settle(self) -> None:
+        """It leaves nothing for later."""
+
+
+class _RawPostgres(Raw):
+    def __init__(self, url: str) -> None:
+        address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        self.connection = psycopg.connect(address)
+
+    def append(self, rows: Sequence[RawRow]) -> None:
+        with self.connection.cursor() as cursor, cursor.copy(_COPY) as copy:
+            for row in rows:
+                copy.write_row(row)
+        self.connection.commit()
+
+    def append_one(self, row: RawRow) -> None:
+        self.connection.execute(f"{_INSERT} (%s, %s, %s, %s, %s, %s, %s)", row)
+        self.connection.commit()
+
+    def fetch(self) -> list[RawRow]:
+        found: list[RawRow] = self.connection.execute(_SELECT, binary=True).fetchall()
+        return found
+
+    def size_bytes(self) -> int:
+        """Of the table and its index."""
+        (size,) = self.connection.execute("SELECT pg_total_relation_size(%s::regclass)", (receipts.name,)).fetchone()
+        return int(size)
+
+    def settle(self) -> None:
+        is_due, naps = True, 0
+        while is_due and naps < _MOST_NAPS:
+            time.sleep(_NAP_SECS)
+            naps += 1
+            (is_due,) = self.connection.execute(_VACUUM_IS_DUE, (receipts.name,)).fetchone()
+            self.connection.rollback()
+
+
+class Database(NamedTuple):
+    """A kind of database."""
+
+    key: str
+    name: str
+    bulk: str
+    """The fastest way to append many rows."""
+    new_url: Callable[[], AbstractContextManager[str]]
+    """The address of a new, empty one, which is gone afterwards."""
+    raw: Callable[[str], Raw]
+
+    @contextmanager
+    def new_table(self) -> Iterator[Raw]:
+        """A new one with our tables."""
+        with self.new_url() as url:
+            engine = create_engine(url)
+            METADATA.create_all(engine)
+            engine.dispose()
+            with closing(self.raw(url)) as raw:
+                yield raw
+
+
+@contextmanager
+def _new_file() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="receiver-benchmark-") as folder:
+        yield f"sqlite:///{folder}/store.db"
+
+
+SQLITE = Database("sqlite", "SQLite, FULL", "sqlite3.executemany", _new_file, _RawSqlite)
+
+
+@contextmanager
+def postgres() -> Iterator[Database]:
+    """A server: that of the tests, or one of our own, whose autovacuum looks around each second."""
+    with running_server() as server_url:
+        if GIVEN_SERVER not in os.environ:
+            with closing(_RawPostgres(server_url).connection) as connection:
+                connection.autocommit = True
+                connection.execute(f"ALTER SYSTEM SET autovacuum_naptime = {_NAP_SECS}")
+                connection.execute("SELECT pg_reload_conf()")
+        yield Database("postgresql", "PostgreSQL", "COPY", partial(fresh_database, server_url), _RawPostgres)
