@@ -54,6 +54,7 @@ class Batch:
         self._records = self._receiver.records
         self._observe_only = self._receiver.observe_only
         self._delivers_reused = self._receiver.id_reuse == "deliver"
+        self._lends = False
         self._is_open = True
         lap.locked()
         return self
@@ -74,7 +75,7 @@ class Batch:
         if error is not None:
             counters.roll_back()
             self._transaction.abandon(error)
-        elif self._tally.receipts == 0:
+        elif self._tally.receipts == 0 and not self._lends:
             self._transaction.abandon()
         else:
             self._tally.clock_clamped = self._detector.clock_clamped - self._clamped_before
@@ -90,6 +91,7 @@ class Batch:
         all. Leave committing and rolling back to the batch."""
         if not self._is_open:
             raise ClosedError("the batch is over")
+        self._lends = True  # so there may be something to commit, even without receipts
         return self._transaction.log.connection
 
     def receive(
