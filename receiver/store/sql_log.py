@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, RootTransaction
 
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
@@ -48,6 +48,13 @@ def rows_of(found: Iterable[Sequence[Any]], sources: dict[bytes | None, str | No
     return rows
 
 
+def _ended_inside() -> StoreBusyError:
+    return StoreBusyError(
+        "the transaction ended inside the batch, and with it the lock of the domain",
+        hint="commit or roll back after the batch only",
+    )
+
+
 class SqlLog(ABC):
     """One domain's log through a connection of the receiver's own, made when it is first needed."""
 
@@ -63,6 +70,7 @@ class SqlLog(ABC):
         self.cursor: Any = None
         """One for all statements that are soon over."""
         self._connection: Connection | None = None
+        self._lent: RootTransaction | None = None
         p = self.placeholder
         states = ", ".join(DomainState._fields)
         changes = ", ".join(f"{name} = {p}" for name in _CHANGING)
@@ -98,9 +106,11 @@ class SqlLog(ABC):
     def connect(self) -> None:
         if self._connection is None or self._connection.closed:
             self.use(self.engine.connect())
+        self._lent = None
 
     def use(self, connection: Connection) -> None:
         self._connection = connection
+        self._lent = None
         self.dbapi = connection.connection.dbapi_connection
         self.cursor = self.dbapi.cursor()
 
@@ -121,20 +131,19 @@ class SqlLog(ABC):
         return state_of(found)
 
     def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+        self.save(self.sql_save, (), state, since)
         if gone:
             self.delete(gone)
         if rows:
             self.append(rows)
-        self.save(self.sql_save, (), state, since)
 
     def save(self, statement: str, values: Sequence[Any], state: DomainState, since: int) -> None:
         """Put the domain's new state in place by a statement that takes other values first."""
+        if self._lent is not None and self.connection.get_transaction() is not self._lent:
+            raise _ended_inside()
         self.cursor.execute(statement, (*values, *state[len(_IDENTITY) :], self.domain_id, since))
         if self.cursor.rowcount != 1:
-            raise StoreBusyError(
-                "the transaction ended inside the batch, and with it the lock of the domain",
-                hint="commit or roll back after the batch only",
-            )
+            raise _ended_inside()
 
     def stored(self, rows: Iterable[Row]) -> list[tuple[Any, ...]]:
         """The values of `sql_append` for each row."""
@@ -154,8 +163,9 @@ class SqlLog(ABC):
     @property
     def connection(self) -> Connection:
         assert self._connection is not None  # noqa: S101 - a batch is under way
-        if not self._connection.in_transaction():
-            self._connection.begin()  # takes over the driver's transaction, which is under way
+        if self._lent is None:
+            # Takes over the driver's transaction, which is under way.
+            self._lent = self._connection.get_transaction() or self._connection.begin()
         return self._connection
 
     def commit(self) -> None:
