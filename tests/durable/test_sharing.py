@@ -1,0 +1,167 @@
+"""Several receivers and threads: whose turn it is, what is refused at once, and how long anything waits."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from receiver.errors import StoreBusyError
+from tests.durable.opened import DUPLICATE, MEMORY, NEW, opened, send, sizes
+
+SHORT_SECS = 0.2
+LONG_SECS = 60.0
+"""More than any test may take: what is to be refused at once must not wait for it."""
+
+
+@contextmanager
+def held_elsewhere(receiver):
+    """Another thread has a batch of the receiver under way."""
+    began, may_end = threading.Event(), threading.Event()
+
+    def hold():
+        with receiver.batch() as batch:
+            batch.receive("held", received_at_us=0)
+            began.set()
+            may_end.wait(LONG_SECS)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert began.wait(LONG_SECS)
+    try:
+        yield may_end
+    finally:
+        may_end.set()
+        thread.join()
+
+
+def assert_refused_at_once(receiver, match):
+    began = time.monotonic()
+    with pytest.raises(StoreBusyError, match=match):
+        receiver.batch().__enter__()
+    assert time.monotonic() - began < LONG_SECS / 2
+
+
+def test_a_second_batch_of_the_thread_is_refused_at_once(any_url):
+    with opened(any_url, patience_secs=LONG_SECS) as receiver:
+        with receiver.batch() as batch:
+            batch.receive("x", received_at_us=0)
+            assert_refused_at_once(receiver, "this thread")
+            assert batch.receive("y", received_at_us=0).verdict is NEW
+        assert send(receiver, "x", "y", "z") == [DUPLICATE, DUPLICATE, NEW]
+
+
+def test_so_is_one_of_another_receiver_of_the_domain(store_url):
+    with opened(store_url, patience_secs=LONG_SECS) as one, opened(store_url, patience_secs=LONG_SECS) as other:
+        with one.batch() as batch:
+            batch.receive("x", received_at_us=0)
+            assert_refused_at_once(other, "this thread")
+        assert send(other, "x") == [DUPLICATE]
+        assert send(one, "x") == [DUPLICATE]
+
+
+def test_another_domain_is_free_unless_it_is_in_the_same_file(store_url):
+    with (
+        opened(store_url, patience_secs=LONG_SECS) as orders,
+        opened(store_url, domain="name:prices", patience_secs=LONG_SECS) as prices,
+    ):
+        with orders.batch() as batch:
+            batch.receive("x", received_at_us=0)
+            if store_url.startswith("sqlite"):
+                assert_refused_at_once(prices, "this thread")
+            else:
+                assert send(prices, "x") == [NEW]
+        assert send(prices, "x") == [DUPLICATE if store_url.startswith("postgres") else NEW]
+
+
+def test_other_files_are_free(tmp_path):
+    with opened(f"sqlite:///{tmp_path}/one.db") as one, opened(f"sqlite:///{tmp_path}/two.db") as two, one.batch():
+        assert send(two, "x") == [NEW]
+        assert send(two, "x") == [DUPLICATE]
+
+
+@pytest.mark.parametrize("patience_secs", [0, 0.0001, SHORT_SECS])
+def test_the_wait_for_others_is_bounded(store_url, patience_secs):
+    with opened(store_url) as other, opened(store_url, patience_secs=patience_secs) as receiver:
+        send(receiver, "before")
+        with held_elsewhere(other):
+            began = time.monotonic()
+            with pytest.raises(StoreBusyError, match="lock_timeout_secs"):
+                receiver.batch().__enter__()
+            assert patience_secs <= time.monotonic() - began < LONG_SECS / 2
+            assert receiver.status().rx == 1
+        assert send(receiver, "before", "held", "x") == [DUPLICATE, DUPLICATE, NEW]
+
+
+@pytest.mark.parametrize("patience_secs", [0, SHORT_SECS])
+def test_the_wait_for_other_threads_is_bounded(any_url, patience_secs):
+    with opened(any_url, patience_secs=patience_secs) as receiver, held_elsewhere(receiver):
+        with pytest.raises(StoreBusyError):
+            send(receiver, "x")
+        with pytest.raises(StoreBusyError):
+            receiver.close()
+
+
+def test_who_waits_gets_the_domain_when_it_is_free(store_url):
+    with opened(store_url) as other, opened(store_url) as receiver:
+        with held_elsewhere(other) as may_end:
+            threading.Timer(SHORT_SECS, may_end.set).start()
+            assert send(receiver, "held") == [DUPLICATE]
+        assert send(other, "held") == [DUPLICATE]
+
+
+def test_opening_a_domain_that_is_there_waits_for_nobody(store_url):
+    with opened(store_url) as other, held_elsewhere(other), opened(store_url, patience_secs=0) as receiver:
+        assert receiver.status().rDupIds == 0
+        with pytest.raises(StoreBusyError):
+            opened(store_url, settings=sizes(1, 0), patience_secs=0)
+
+
+@pytest.mark.parametrize("each_has_its_own", [False, True])
+def test_threads_take_turns(any_url, each_has_its_own):
+    """Whoever comes first: each id is new once, and what a thread saw, it saw whole."""
+    if any_url == MEMORY and each_has_its_own:
+        pytest.skip("receivers in memory share nothing")
+    threads, rounds, size = 4, 15, 5
+    shared = opened(any_url)
+    verdicts = [[] for _ in range(threads)]
+    failures = []
+
+    def work(number):
+        receiver = opened(any_url) if each_has_its_own else shared
+        try:
+            for first in range(rounds):
+                verdicts[number] += send(receiver, *(f"{first}-{n}" for n in range(size)))
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            failures.append(error)
+        finally:
+            if each_has_its_own:
+                receiver.close()
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert failures == []
+    if not each_has_its_own:
+        assert shared.status().rx == threads * rounds * size
+    assert [column.count(NEW) for column in zip(*verdicts, strict=True)] == [1] * rounds * size
+    batches = [tuple(found[first : first + size]) for found in verdicts for first in range(0, rounds * size, size)]
+    assert {len(set(batch)) for batch in batches} == {1}
+    shared.close()
+
+
+def test_a_batch_may_move_between_threads(any_url):
+    """Begun in one thread, used and ended in others."""
+    with opened(any_url) as receiver:
+        batch = receiver.batch()
+        for step in (
+            batch.__enter__,
+            lambda: batch.receive("x", received_at_us=0),
+            lambda: batch.__exit__(None, None, None),
+        ):
+            thread = threading.Thread(target=step)
+            thread.start()
+            thread.join()
+        assert send(receiver, "x") == [DUPLICATE]
