@@ -1,31 +1,23 @@
-"""Every snippet of `docs/embedding.md` runs as it stands there, and what the page claims about it holds."""
+"""Every snippet of `docs/embedding.md` runs as it stands there and does what the page says."""
 
 import logging
-import multiprocessing
 import re
 import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-import yaml
-from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import NullPool, create_engine, make_url, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from receiver import Receiver, StoreSettings
-from receiver.durable.metrics import export
-from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreVersionError
-from tests.docs.broker import Broker, Message
+from receiver.errors import StoreBusyError
+from tests.docs.bridge import Broker, CrashError, Payment, orders_of, pay, verdicts
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "embedding.md"
 ITS_URL = '"sqlite:///receiver.db"'
-CHANNEL = {"connection_id": "broker-a", "destination": "queue://orders"}
 
 
 def blocks(language: str) -> dict[str, list[str]]:
@@ -41,47 +33,8 @@ def blocks(language: str) -> dict[str, list[str]]:
 PYTHON = blocks("python")
 
 
-class Base(DeclarativeBase):
-    pass
-
-
-class Payment(Base):
-    __tablename__ = "payment"
-    number: Mapped[int] = mapped_column(primary_key=True)
-    reference: Mapped[str]
-    cents: Mapped[int]
-
-
-class CrashError(Exception):
-    """What ends a bridge in the middle of something."""
-
-
-@contextmanager
-def orders_of(url: str, **options: object) -> Iterator[Receiver]:
-    with Receiver.open(url, **CHANNEL | options) as orders:
-        yield orders
-
-
 def run(block: str, url: str, names: dict) -> None:
     exec(compile(block.replace(ITS_URL, repr(url)), str(PAGE), "exec"), names)  # noqa: S102 - our own text
-
-
-def verdicts(url: str, *ids: str, **options: object) -> list[str]:
-    with orders_of(url, **options) as orders, orders.batch() as batch:
-        return [batch.receive(id_, "gateway-1").verdict.value for id_ in ids]
-
-
-@pytest.fixture
-def payments(store_url):
-    """A table of the application's own; what stands in it."""
-    engine = create_engine(store_url, poolclass=NullPool)
-    Base.metadata.create_all(engine)
-
-    def read() -> list[str]:
-        with engine.connect() as connection:
-            return list(connection.scalars(text("SELECT reference FROM payment ORDER BY number")))
-
-    return read
 
 
 @pytest.fixture
@@ -190,69 +143,6 @@ def test_effects_in_the_same_database(store_url, names, payments):
     assert verdicts(store_url, "6", "bad") == ["duplicate", "new"]
 
 
-def pay(connection, message):
-    connection.execute(
-        text("INSERT INTO payment (reference, cents) VALUES (:reference, :cents)"),
-        {"reference": message.unique_message_id, "cents": message.cents},
-    )
-    if message.unique_message_id == "bad":
-        raise ValueError
-
-
-def test_ids_and_rows_are_committed_together_or_not_at_all(store_url, payments):
-    engine = create_engine(store_url, poolclass=NullPool)
-    with orders_of(store_url) as orders:
-        with suppress(CrashError), orders.batch() as batch:
-            assert batch.receive("1").deliver
-            pay(batch.connection, Message("1"))
-            raise CrashError
-        with suppress(CrashError), engine.begin() as connection:
-            with orders.batch(connection=connection) as batch:
-                assert batch.receive("1").deliver
-            pay(connection, Message("1"))
-            raise CrashError
-        assert payments() == []
-        # A batch left by an exception records nothing, even if the caller commits.
-        with engine.begin() as connection:
-            with suppress(CrashError), orders.batch(connection=connection) as batch:
-                assert batch.receive("1").deliver
-                raise CrashError
-            pay(connection, Message("another"))
-        assert payments() == ["another"]
-        with engine.begin() as connection, orders.batch(connection=connection) as batch:
-            assert batch.receive("1").deliver
-        assert orders.status().rx == 1
-
-
-def test_what_cant_be_joined(store_url, payments):
-    engine = create_engine(store_url, poolclass=NullPool)
-    with orders_of(store_url) as orders:
-        autocommit = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        with autocommit as connection, pytest.raises(SettingsError), orders.batch(connection=connection):
-            pass
-        is_sqlite = engine.dialect.name == "sqlite"
-        repeatable = engine if is_sqlite else engine.execution_options(isolation_level="REPEATABLE READ")
-        with repeatable.connect() as connection:
-            if is_sqlite:
-                connection.exec_driver_sql("BEGIN")
-            connection.execute(text("SELECT count(*) FROM payment")).all()
-            with orders.batch() as batch:
-                batch.receive("1")
-            with pytest.raises(StoreBusyError), orders.batch(connection=connection) as batch:
-                batch.receive("2")
-            connection.rollback()
-            with orders.batch(connection=connection) as batch:
-                assert not batch.receive("1").deliver
-    assert payments() == []
-
-
-def test_sqlite_syncs_at_each_commit_of_the_caller_too(sqlite_url):
-    with orders_of(sqlite_url), create_engine(sqlite_url, poolclass=NullPool).connect() as connection:
-        full = 2
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == full
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-
-
 @shows("Many processes, one domain")
 def test_many_receivers_on_one_domain(store_url, names):
     (block,) = PYTHON["Many processes, one domain"]
@@ -265,27 +155,6 @@ def test_many_receivers_on_one_domain(store_url, names):
         assert standby.status().rDupIds == 1
     first.close()
     second.close()
-
-
-def in_a_child(use) -> None:
-    child = multiprocessing.get_context("fork").Process(target=use)
-    child.start()
-    child.join()
-    assert child.exitcode == 0
-
-
-def test_a_forked_process_needs_a_receiver_of_its_own(sqlite_url):
-    def use():
-        with pytest.raises(ClosedError), orders.batch():
-            pass
-        assert verdicts(sqlite_url, "1", "2") == ["duplicate", "new"]
-
-    with orders_of(sqlite_url) as orders:
-        with orders.batch() as batch:
-            batch.receive("1")
-        in_a_child(use)
-        with orders.batch() as batch:
-            assert not batch.receive("2").deliver
 
 
 @shows("Windows and domains")
@@ -346,17 +215,6 @@ def test_watching(store_url, names, capsys, caplog):
     assert 'receiver_headroom_ratio_bucket{domain="broker-a:queue://orders",le="0.1"} 0.0' in shown
 
 
-def test_the_alert_rules_speak_of_metrics_that_there_are(store_url):
-    registry = CollectorRegistry()
-    with orders_of(store_url) as orders:
-        export(orders, registry)
-        exported = generate_latest(registry).decode()
-    (group,) = yaml.safe_load((PAGE.parent / "headroom-alert.yaml").read_text(encoding="utf-8"))["groups"]
-    for rule in group["rules"]:
-        ((name, bucket),) = re.findall(r'(receiver_\w+)\{(le="[^"]*")\}', rule["expr"])
-        assert re.search(rf"^{name}\{{.*{re.escape(bucket)}\}} 0\.0$", exported, re.MULTILINE)
-
-
 @shows("Sizing from what was received")
 def test_sizing_from_what_was_received(store_url, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -391,42 +249,3 @@ def test_a_user_with_few_rights(fresh_postgres_url):
         finally:
             connection.execute(text(f"DROP OWNED BY {role}"))
             connection.execute(text(f"DROP ROLE {role}"))
-
-
-def test_a_newer_store_is_refused(store_url):
-    with orders_of(store_url):
-        pass
-    with create_engine(store_url, poolclass=NullPool).begin() as connection:
-        connection.execute(text("UPDATE receiver_alembic_version SET version_num = '9999'"))
-    with pytest.raises(StoreVersionError):
-        Receiver.open(store_url, **CHANNEL)
-
-
-def test_files_of_sqlite(tmp_path):
-    theirs = f"sqlite:///{tmp_path / 'theirs.db'}"
-    with create_engine(theirs, poolclass=NullPool).begin() as connection:
-        connection.execute(text("CREATE TABLE payment (reference TEXT)"))
-    ours = f"sqlite:///{tmp_path / 'ours.db'}"
-    incremental, none = 2, 0
-    for url, auto_vacuum in ((ours, incremental), (theirs, none)):
-        with orders_of(url), create_engine(url, poolclass=NullPool).connect() as connection:
-            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-            assert connection.exec_driver_sql("PRAGMA auto_vacuum").scalar() == auto_vacuum
-
-
-def test_an_outage_forgets_nothing(store_url):
-    weekend_us = 60 * 3_600_000_000
-    for received_at_us, verdict in ((0, "new"), (weekend_us, "duplicate")):
-        with orders_of(store_url) as orders, orders.batch() as batch:
-            decision = batch.receive("1", "gateway-1", received_at_us=received_at_us)
-        assert decision.verdict == verdict
-    assert decision.age_us == weekend_us
-
-
-def test_a_clock_that_is_ahead_sets_the_time_for_all(store_url):
-    with orders_of(store_url) as ahead, orders_of(store_url) as orders:
-        with ahead.batch() as batch:
-            batch.receive("1", received_at_us=10)
-        with orders.batch() as batch:
-            batch.receive_many([("2", None, 7), ("1", None, 8)])
-        assert orders.status().clock_clamped == 2

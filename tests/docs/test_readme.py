@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.docs.broker import Broker
+from tests.docs.bridge import Broker
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 

@@ -1,0 +1,143 @@
+"""What `docs/embedding.md` claims beside what its snippets show."""
+
+import multiprocessing
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from sqlalchemy import NullPool, create_engine, text
+
+from receiver import Receiver
+from receiver.durable.metrics import export
+from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreVersionError
+from tests.docs.bridge import CHANNEL, CrashError, Message, orders_of, pay, verdicts
+
+ALERTS = Path(__file__).resolve().parents[2] / "docs" / "headroom-alert.yaml"
+
+
+def test_ids_and_rows_are_committed_together_or_not_at_all(store_url, payments):
+    engine = create_engine(store_url, poolclass=NullPool)
+    with orders_of(store_url) as orders:
+        with suppress(CrashError), orders.batch() as batch:
+            assert batch.receive("1").deliver
+            pay(batch.connection, Message("1"))
+            raise CrashError
+        with suppress(CrashError), engine.begin() as connection:
+            with orders.batch(connection=connection) as batch:
+                assert batch.receive("1").deliver
+            pay(connection, Message("1"))
+            raise CrashError
+        assert payments() == []
+        # A batch left by an exception records nothing, even if the caller commits.
+        with engine.begin() as connection:
+            with suppress(CrashError), orders.batch(connection=connection) as batch:
+                assert batch.receive("1").deliver
+                raise CrashError
+            pay(connection, Message("another"))
+        assert payments() == ["another"]
+        with engine.begin() as connection, orders.batch(connection=connection) as batch:
+            assert batch.receive("1").deliver
+        assert orders.status().rx == 1
+
+
+def test_what_cant_be_joined(store_url, payments):
+    engine = create_engine(store_url, poolclass=NullPool)
+    with orders_of(store_url) as orders:
+        autocommit = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        with autocommit as connection, pytest.raises(SettingsError), orders.batch(connection=connection):
+            pass
+        is_sqlite = engine.dialect.name == "sqlite"
+        repeatable = engine if is_sqlite else engine.execution_options(isolation_level="REPEATABLE READ")
+        with repeatable.connect() as connection:
+            if is_sqlite:
+                connection.exec_driver_sql("BEGIN")
+            connection.execute(text("SELECT count(*) FROM payment")).all()
+            with orders.batch() as batch:
+                batch.receive("1")
+            with pytest.raises(StoreBusyError), orders.batch(connection=connection) as batch:
+                batch.receive("2")
+            connection.rollback()
+            with orders.batch(connection=connection) as batch:
+                assert not batch.receive("1").deliver
+    assert payments() == []
+
+
+def test_sqlite_syncs_at_each_commit_of_the_caller_too(sqlite_url):
+    with orders_of(sqlite_url), create_engine(sqlite_url, poolclass=NullPool).connect() as connection:
+        full = 2
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == full
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+
+
+def in_a_child(use) -> None:
+    child = multiprocessing.get_context("fork").Process(target=use)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_a_forked_process_needs_a_receiver_of_its_own(sqlite_url):
+    def use():
+        with pytest.raises(ClosedError), orders.batch():
+            pass
+        assert verdicts(sqlite_url, "1", "2") == ["duplicate", "new"]
+
+    with orders_of(sqlite_url) as orders:
+        with orders.batch() as batch:
+            batch.receive("1")
+        in_a_child(use)
+        with orders.batch() as batch:
+            assert not batch.receive("2").deliver
+
+
+def test_the_alert_rules_speak_of_metrics_that_there_are(store_url):
+    registry = CollectorRegistry()
+    with orders_of(store_url) as orders:
+        export(orders, registry)
+        exported = generate_latest(registry).decode()
+    (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]:
+        ((name, bucket),) = re.findall(r'(receiver_\w+)\{(le="[^"]*")\}', rule["expr"])
+        assert re.search(rf"^{name}\{{.*{re.escape(bucket)}\}} 0\.0$", exported, re.MULTILINE)
+
+
+def test_a_newer_store_is_refused(store_url):
+    with orders_of(store_url):
+        pass
+    with create_engine(store_url, poolclass=NullPool).begin() as connection:
+        connection.execute(text("UPDATE receiver_alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreVersionError):
+        Receiver.open(store_url, **CHANNEL)
+
+
+def test_files_of_sqlite(tmp_path):
+    theirs = f"sqlite:///{tmp_path / 'theirs.db'}"
+    with create_engine(theirs, poolclass=NullPool).begin() as connection:
+        connection.execute(text("CREATE TABLE payment (reference TEXT)"))
+    ours = f"sqlite:///{tmp_path / 'ours.db'}"
+    incremental, none = 2, 0
+    for url, auto_vacuum in ((ours, incremental), (theirs, none)):
+        with orders_of(url), create_engine(url, poolclass=NullPool).connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+            assert connection.exec_driver_sql("PRAGMA auto_vacuum").scalar() == auto_vacuum
+
+
+def test_an_outage_forgets_nothing(store_url):
+    weekend_us = 60 * 3_600_000_000
+    for received_at_us, verdict in ((0, "new"), (weekend_us, "duplicate")):
+        with orders_of(store_url) as orders, orders.batch() as batch:
+            decision = batch.receive("1", "gateway-1", received_at_us=received_at_us)
+        assert decision.verdict == verdict
+    assert decision.age_us == weekend_us
+
+
+def test_a_clock_that_is_ahead_sets_the_time_for_all(store_url):
+    with orders_of(store_url) as ahead, orders_of(store_url) as orders:
+        with ahead.batch() as batch:
+            batch.receive("1", received_at_us=10)
+        with orders.batch() as batch:
+            batch.receive_many([("2", None, 7), ("1", None, 8)])
+        assert orders.status().clock_clamped == 2
