@@ -34,7 +34,7 @@ class History(NamedTuple):
 
     def extended(self, first_received_at_us: int, body_digest: str | None) -> History:
         known = self.body_digests
-        if body_digest is not None and body_digest not in known:
+        if body_digest and body_digest not in known:
             # An id that comes with ever new bodies must not grow its row for ever.
             known = (*known, body_digest)[-_MOST_DIGESTS:]
         return History(first_received_at_us, known)

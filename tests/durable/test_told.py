@@ -213,6 +213,13 @@ def test_a_body_is_forgotten_with_its_id(any_url):
             assert batch.receive("x", received_at_us=0, body_digest="one").body_differs is None
 
 
+def test_an_empty_digest_is_none(any_url):
+    with opened(any_url) as receiver, receiver.batch() as batch:
+        digests = [None, "", "one", "", "one", "two"]
+        found = [batch.receive("x", received_at_us=0, body_digest=digest).body_differs for digest in digests]
+    assert found == [None, None, None, None, False, True]
+
+
 def test_a_body_rolled_back_was_never_there(any_url):
     with opened(any_url) as receiver:
         with receiver.batch() as batch:
