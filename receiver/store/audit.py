@@ -7,6 +7,7 @@ how many rows of forgotten ids wait to be deleted depends on how many receivers 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +30,8 @@ Advance = Callable[[int], None]
 _OTHER_TYPES: dict[str, Any] = {"domain_key": str, "domain_name": bytes, "time_queue_newest_us": (int, NoneType)}
 _STATE_TYPES: tuple[Any, ...] = tuple(_OTHER_TYPES.get(name, int) for name in DomainState._fields)
 _ROW_TYPES: tuple[Any, ...] = (int, bytes, (bytes, NoneType), int, (int, NoneType), (str, NoneType))
+_ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U00(?:0[0-9a-f]|10)[0-9a-f]{4})+")
+"""A digest as `unicode_escape` spells it, which is how it is stored."""
 _NOT_NEGATIVE = (
     "incarnation",
     "generation",
@@ -250,9 +253,9 @@ def _is_text(stored: bytes) -> bool:
 
 def _are_digests(stored: str) -> bool:
     try:
-        stored.encode()
         digests: Any = json.loads(stored)
     except (ValueError, RecursionError):
         return False
-    is_list = isinstance(digests, list) and digests != []
-    return is_list and all(isinstance(digest, str) for digest in digests) and len(set(digests)) == len(digests)
+    if not isinstance(digests, list) or not all(isinstance(digest, str) for digest in digests):
+        return False
+    return 0 < len(digests) == len(set(digests)) and all(map(_ESCAPED.fullmatch, digests))

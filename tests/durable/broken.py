@@ -84,7 +84,20 @@ EITHER = [
     receipt("first-times", "first_received_at_us = -1", REPEATED),
     *(
         receipt("digests", "body_digests = :digests", digests=digests)
-        for digests in ("x", "", "{}", "null", "[]", "[1]", '["a", "a"]', '["a", null]', "[" * 100_000)
+        for digests in (
+            "x",
+            "",
+            "{}",
+            "null",
+            "[]",
+            "[1]",
+            '["a", "a"]',
+            '["a", null]',
+            r'["\\d"]',
+            '["é"]',
+            '[""]',
+            "[" * 100_000,
+        )
     ),
     domain("newest", "latest_us = latest_us + 1"),
     domain("newest", "last_seq = last_seq + 1, receipts = receipts + 1"),

@@ -213,7 +213,7 @@ def receive_at_random(batch, rng, now_us):
         received_at_us=now_us,
         redelivered=rng.random() < 0.5,
         jms_timestamp_ms=rng.choice([None, 0, 1]),
-        body_digest=rng.choice([None, "", "x", "y"]),
+        body_digest=rng.choice([None, "", "x", "\\d\ud800é"]),
     )
     if rng.random() < 0.01:
         raise TimeoutError
