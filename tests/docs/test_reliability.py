@@ -9,6 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 KILLING_TESTS = 4
 """Which share the kills of one database."""
+RECEIPTS_PER_TURN = 250
+"""By which the long runs against the model go."""
 
 
 def test_every_test_named_is_there():
@@ -24,5 +26,6 @@ def test_the_campaigns_are_as_large_as_it_says():
         tuple(campaign.kills // KILLING_TESTS * KILLING_TESTS for campaign in (small, long)),
         tuple(campaign.kills // KILLING_TESTS for campaign in (small, long)),
         (small.restarts, long.restarts),
+        tuple(campaign.receipts_per_process // RECEIPTS_PER_TURN for campaign in (small, long)),
         (small.receipts_per_process, long.receipts_per_process),
     ]
