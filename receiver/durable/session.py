@@ -232,6 +232,7 @@ class Transaction:
                 self._give_back_space()
         except BaseException:
             cache.drop()
+            log.rollback()  # an interrupt may have come before the commit, and others would wait for the domain
             raise
         finally:
             self._end()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from receiver import ReceiverSettings
+from receiver import ReceiverSettings, Verdict
 from tests.durable import journal
 from tests.durable.checks import assert_sound
 from tests.durable.stream import stream_of
@@ -95,3 +95,27 @@ def test_kills_while_the_store_is_made(store_url, seed, campaign):
     assert_sound(store_url)
     took_effect = journal.verify(store_url, {0: stream_of(seed, 0, job.count)}, NOTHING_FORGOTTEN)
     assert set(took_effect.values()) == {1}
+
+
+@pytest.mark.parametrize("is_committed", [False, True], ids=["before", "after"])
+def test_an_interrupt_around_the_commit(store_url, monkeypatch, is_committed):
+    """Whoever catches it and goes on holds up nobody, and has the batch judged by what became of it."""
+    with open_receiver(store_url, NOTHING_FORGOTTEN) as orders, open_receiver(store_url, NOTHING_FORGOTTEN) as other:
+        log = orders._session.log
+        commit = log.commit
+
+        def interrupted() -> None:
+            if is_committed:
+                commit()
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "commit", interrupted)
+            with pytest.raises(KeyboardInterrupt), orders.batch() as batch:
+                batch.receive("a", received_at_us=0)
+        for receiver, verdict in (
+            (other, Verdict.DUPLICATE if is_committed else Verdict.NEW),
+            (orders, Verdict.DUPLICATE),
+        ):
+            with receiver.batch() as batch:
+                assert batch.receive("a", received_at_us=0).verdict is verdict
