@@ -11,6 +11,8 @@ class Entry:
     id: str
     source: str
     received_at_us: int
+    number: int = 0
+    """Counts the receipts recorded, so it orders those of one time."""
 
 
 @dataclass
@@ -21,6 +23,7 @@ class Model:
     time_queue: list[Entry] = field(default_factory=list)
     newest_us: int | None = None
     latest_us: int = 0
+    recorded: int = 0
     peak_ids: int = 0
     clock_clamped: int = 0
 
@@ -39,7 +42,8 @@ class Model:
         leaving = [entry for entry in queue if entry.id == id_]
         for entry in leaving:
             queue.remove(entry)
-        queue.append(Entry(id_, source or "", self.latest_us))
+        self.recorded += 1
+        queue.append(Entry(id_, source or "", self.latest_us, self.recorded))
         while len(queue) > self.window:
             leaving.append(queue.pop(0))
         if self.expiry_us > 0:
@@ -49,6 +53,25 @@ class Model:
             self.time_queue = [e for e in self.time_queue if self.newest_us - e.received_at_us <= self.expiry_us]
         self.peak_ids = max(self.peak_ids, len(self.remembered()))
         return verdict
+
+    # Changed settings, and what a store must keep for them.
+
+    def entries(self) -> list[Entry]:
+        """What is remembered, oldest receipt first: sources' queues, and of the time queue what no newer entry supersedes."""
+        queued = [entry for queue in self.queues.values() for entry in queue]
+        newest = {entry.id: entry for entry in sorted(queued + self.time_queue, key=lambda entry: entry.number)}
+        in_time = [entry for entry in self.time_queue if entry is newest[entry.id]]
+        return sorted(queued + in_time, key=lambda entry: entry.number)
+
+    def resized(self, window: int, expiry_us: int) -> "Model":
+        """The domain with other settings: what it remembers, replayed through an empty one."""
+        after = Model(window, expiry_us)
+        for entry in self.entries():
+            after.recorded = entry.number - 1
+            after.receive(entry.id, entry.source, entry.received_at_us)
+        after.latest_us = self.latest_us
+        after.clock_clamped = self.clock_clamped
+        return after
 
     # What a decision tells beside its verdict, by definition rather than by bookkeeping.
 

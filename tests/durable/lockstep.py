@@ -1,0 +1,151 @@
+"""A domain in a store and the naive model side by side, whoever receives, whatever is rolled back or resized."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from typing import NamedTuple
+
+from sqlalchemy import Connection, NullPool, create_engine, select
+
+from receiver import Receipt, Receiver
+from receiver.message import Decision
+from receiver.store.tables import domains, receipts, text_of
+from tests.durable.opened import MEMORY, UndoError, opened, sizes
+from tests.model import Model
+
+Received = tuple[str | None, str | None, int]
+
+
+class Joining(NamedTuple):
+    """A batch within a transaction of the caller's."""
+
+    who: int
+    received: Sequence[Received]
+    fate: str = "kept"
+    """`kept`; `undone` by an exception; or `rolled back` or `released` with a savepoint around it."""
+
+
+class Domain:
+    """Several receivers of one domain. Every batch is judged by the model, and so is what the table holds."""
+
+    def __init__(self, url: str, name: str, receivers: int, window: int, expiry_us: int) -> None:
+        self.url = url
+        self.options = {"domain": f"name:{name}"}
+        self.name = name
+        self.engine = None if url == MEMORY else create_engine(url, poolclass=NullPool)
+        self.model = Model(window, expiry_us)
+        self.receivers = [self._opened(settings=sizes(window, expiry_us)) for _ in range(receivers)]
+
+    def _opened(self, **more) -> Receiver:
+        return opened(self.url, **self.options, **more)
+
+    def judged(self, receive: Callable[[Iterable[Receipt]], list[Decision]], received: Sequence[Received]) -> None:
+        """Give receipts to a batch and to the model."""
+        decisions = receive(Receipt(*row) for row in received)
+        for row, decision in zip(received, decisions, strict=True):
+            id_, source, received_at_us = row
+            is_known = id_ and id_ in self.model.remembered()
+            headroom = (self.model.tier(id_), self.model.window_left(id_)) if is_known else (None, None)
+            verdict = self.model.receive(id_, source, received_at_us)
+            assert (decision.verdict, (decision.tier, decision.window_left)) == (verdict, headroom), row
+
+    def batch(
+        self, who: int, received: Sequence[Received], *, undo: bool = False, connection: Connection | None = None
+    ) -> None:
+        before = deepcopy(self.model)
+        receiver = self.receivers[who]
+        half = len(received) // 2
+        with suppress(UndoError), receiver.batch(connection) as batch:
+            self.judged(
+                lambda rows: [batch.receive(row[0], row[1], received_at_us=row[2]) for row in rows], received[:half]
+            )
+            self.judged(batch.receive_many, received[half:])
+            if undo:
+                raise UndoError
+        if undo:
+            self.model = before
+        elif received:
+            self.assert_remembered(receiver)
+
+    def transaction(self, batches: Sequence[Joining], *, commit: bool) -> None:
+        """Batches in one transaction of the caller's."""
+        before = deepcopy(self.model)
+        with self.engine.connect() as connection:
+            for who, received, fate in batches:
+                savepoint = None
+                if fate in {"rolled back", "released"}:
+                    if not connection.in_transaction():
+                        # Python's driver for SQLite would commit with the release of an outermost savepoint.
+                        self.batch(who, [], connection=connection)
+                    savepoint = connection.begin_nested()
+                until_here = deepcopy(self.model)
+                self.batch(who, received, undo=fate == "undone", connection=connection)
+                if fate == "rolled back":
+                    savepoint.rollback()
+                    self.model = until_here
+                elif savepoint is not None:
+                    savepoint.commit()
+            if commit:
+                connection.commit()
+            else:
+                connection.rollback()
+                self.model = before
+
+    def reopen(self, who: int) -> None:
+        self.receivers[who].close()
+        self.receivers[who] = self._opened()
+        self.assert_remembered(self.receivers[who])
+
+    def resize(self, who: int, window: int, expiry_us: int) -> None:
+        """Open one anew with other settings; the others follow at their next batch."""
+        self.receivers[who].close()
+        if (window, expiry_us) != (self.model.window, self.model.expiry_us):
+            self.model = self.model.resized(window, expiry_us)
+        self.receivers[who] = self._opened(settings=sizes(window, expiry_us))
+        self.assert_remembered(self.receivers[who])
+
+    def assert_remembered(self, receiver: Receiver) -> None:
+        detector = receiver._session.cache.detector
+        assert set(detector._newest) == self.model.remembered()
+        assert receiver.status().rDupIds == len(self.model.remembered())
+
+    def rows(self) -> tuple[Model, int]:
+        """A model made of nothing but the table, read by plain SQL, and how many rows that took."""
+        with self.engine.connect() as connection:
+            row = connection.execute(select(domains).where(domains.c.domain_name == self.name.encode())).one()
+            mine = select(receipts).where(receipts.c.domain_id == row.domain_id).order_by(receipts.c.seq)
+            found = connection.execute(mine).all()
+        assert row.last_seq == (found[-1].seq if found else 0)
+        assert row.latest_us == (found[-1].received_at_us if found else 0)
+        model = Model(row.window_size, row.expiry_us)
+        for receipt in found:
+            source = None if receipt.message_source_id is None else text_of(receipt.message_source_id)
+            model.recorded = receipt.seq - 1
+            model.receive(text_of(receipt.unique_message_id), source, receipt.received_at_us)
+        if row.time_queue_newest_us is not None and row.expiry_us:
+            model.newest_us = max(row.time_queue_newest_us, model.newest_us or 0)
+            oldest_us = model.newest_us - model.expiry_us
+            model.time_queue = [entry for entry in model.time_queue if entry.received_at_us >= oldest_us]
+        return model, len(found)
+
+    def assert_table_tells_all(self) -> int:
+        """The rows that survive rebuild what is remembered; returns how many more there are."""
+        rebuilt, rows = self.rows()
+        assert (rebuilt.window, rebuilt.expiry_us) == (self.model.window, self.model.expiry_us)
+        assert rebuilt.entries() == self.model.entries()
+        assert rebuilt.latest_us == self.model.latest_us
+        if self.model.expiry_us:
+            assert rebuilt.newest_us == self.model.newest_us
+        return rows - len(self.model.entries())
+
+    def close(self) -> None:
+        """In the end only the rows are left that matter."""
+        for receiver in self.receivers:
+            receiver.close()
+        if self.engine is None:
+            return
+        self._opened().close()  # deletes what was to be deleted with batches that were rolled back
+        spare = self.assert_table_tells_all()
+        self.engine.dispose()
+        # An id's newest row stays with the id, even where only an older entry, of another source, still holds it.
+        assert spare <= len(self.model.remembered())

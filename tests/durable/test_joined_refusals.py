@@ -1,0 +1,258 @@
+"""What can't be joined, what is refused at once, and what ends in the middle: an error, and nothing recorded wrongly."""
+
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+from sqlalchemy import NullPool, create_engine, event, text
+from sqlalchemy.orm import Session
+
+from receiver.errors import SettingsError, StoreBusyError, StoreError
+from tests.durable.opened import DUPLICATE, NEW, opened, send, undone
+
+LONG_SECS = 60.0
+SHORT_SECS = 0.2
+
+
+@pytest.fixture
+def orders(store_url):
+    with opened(store_url, patience_secs=LONG_SECS) as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def engine(store_url):
+    engine = create_engine(store_url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effects (message TEXT)"))
+    yield engine
+    engine.dispose()
+
+
+def act(connection):
+    connection.execute(text("INSERT INTO effects VALUES ('done')"))
+
+
+def effects(engine):
+    with engine.connect() as connection:
+        return connection.execute(text("SELECT count(*) FROM effects")).scalar()
+
+
+@contextmanager
+def refused(error, match=None):
+    """At once, that is, not after the patience of the receiver."""
+    began = time.monotonic()
+    with pytest.raises(error, match=match):
+        yield
+    assert time.monotonic() - began < LONG_SECS / 2
+
+
+def test_autocommit(orders, engine):
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with refused(SettingsError, "AUTOCOMMIT"):
+            send(orders, "x", connection=connection)
+        act(connection)
+    assert send(orders, "x") == [NEW]
+
+
+def test_a_connection_that_is_closed(orders, engine):
+    connection = engine.connect()
+    connection.close()
+    with refused(SettingsError, "closed"):
+        send(orders, "x", connection=connection)
+    assert send(orders, "x") == [NEW]
+
+
+NO_CONNECTIONS = pytest.mark.xfail(strict=True, raises=AttributeError, reason="what is no connection isn't told apart")
+
+
+@NO_CONNECTIONS
+@pytest.mark.parametrize("wrong", [lambda engine: engine, Session, lambda engine: engine.raw_connection(), str])
+def test_what_is_no_connection(orders, engine, wrong):
+    with refused(SettingsError):
+        send(orders, "x", connection=wrong(engine))
+
+
+def test_a_connection_of_another_kind_of_database(sqlite_url, fresh_postgres_url):
+    with opened(sqlite_url) as ours, opened(fresh_postgres_url) as theirs:
+        for receiver, url in [(ours, fresh_postgres_url), (theirs, sqlite_url)]:
+            engine = create_engine(url, poolclass=NullPool)
+            with engine.connect() as connection, refused(SettingsError, r"sqlite\+pysqlite"):
+                send(receiver, "x", connection=connection)
+            assert send(receiver, "x") == [NEW]
+
+
+def test_a_connection_to_another_file(tmp_path):
+    urls = [f"sqlite:///{tmp_path}/{name}.db" for name in ("ours", "theirs", "empty")]
+    with opened(urls[0]) as ours, opened(urls[1]) as theirs:
+        send(theirs, "theirs")
+        for url in urls[1:]:
+            with create_engine(url, poolclass=NullPool).connect() as connection, refused(StoreError):
+                send(ours, "x", connection=connection)
+        assert send(ours, "x", "theirs") == [NEW, NEW]
+        assert send(theirs, "x", "theirs") == [NEW, DUPLICATE]
+
+
+def test_a_connection_to_another_database(fresh_postgres_url, postgres_url):
+    with opened(fresh_postgres_url) as ours:
+        with create_engine(postgres_url, poolclass=NullPool).connect() as connection, refused(StoreError):
+            send(ours, "x", connection=connection)
+        assert send(ours, "x") == [NEW]
+
+
+def outrun(orders, other, connection, isolated):
+    """Others commit after the caller's transaction has begun to read."""
+    connection.execute(text("SELECT count(*) FROM effects")).scalar()
+    send(other, "theirs")
+    with refused(StoreBusyError, "others committed"):
+        send(orders, "ours", connection=connection)
+    connection.rollback()
+    assert isolated
+
+
+def test_a_transaction_that_began_before_others_committed(orders, engine, store_url):
+    """Repeatable reads would hide from the batch what others recorded."""
+    if store_url.startswith("sqlite"):
+        event.listen(engine, "connect", lambda driver, _: setattr(driver, "isolation_level", None))
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+        isolated = engine
+    else:
+        isolated = engine.execution_options(isolation_level="REPEATABLE READ")
+    with opened(store_url) as other, isolated.connect() as connection:
+        send(orders, "before")
+        outrun(orders, other, connection, isolated)
+        # Again in a new transaction, which sees all of it.
+        assert send(orders, "ours", "theirs", "before", connection=connection) == [NEW, DUPLICATE, DUPLICATE]
+        connection.commit()
+    assert send(orders, "ours") == [DUPLICATE]
+
+
+def test_reads_before_the_batch_do_no_harm(orders, engine, store_url):
+    """Read committed, and SQLite as its driver begins transactions by default: nothing older is seen."""
+    with opened(store_url) as other, engine.connect() as connection:
+        connection.execute(text("SELECT count(*) FROM effects")).scalar()
+        send(other, "theirs")
+        assert send(orders, "ours", "theirs", connection=connection) == [NEW, DUPLICATE]
+        connection.commit()
+    assert send(orders, "ours") == [DUPLICATE]
+
+
+def test_a_batch_of_its_own_while_the_callers_transaction_holds_the_lock(orders, engine, store_url):
+    with opened(store_url, patience_secs=LONG_SECS) as other:
+        with engine.begin() as connection:
+            send(orders, "x", connection=connection)
+            for receiver in (orders, other):
+                with refused(StoreBusyError, "this thread"):
+                    send(receiver, "y")
+            assert send(orders, "x", "y", connection=connection) == [DUPLICATE, NEW]
+        assert send(orders, "x") == send(other, "y") == [DUPLICATE]
+        with engine.begin() as connection:
+            undone(orders, "z", connection=connection)
+            with refused(StoreBusyError, "this thread"):
+                send(orders, "z")
+        assert send(orders, "z") == [NEW]
+
+
+def test_two_transactions_of_the_caller(orders, engine):
+    with engine.connect() as one, engine.connect() as other:
+        send(orders, "x", connection=one)
+        with refused(StoreBusyError, "this thread"):
+            send(orders, "x", connection=other)
+        one.rollback()
+        assert send(orders, "x", connection=other) == [NEW]
+        other.commit()
+        assert send(orders, "x", connection=one) == [DUPLICATE]
+
+
+@pytest.mark.parametrize("patience_secs", [0, SHORT_SECS])
+def test_the_wait_in_a_callers_transaction_is_bounded(store_url, engine, patience_secs):
+    """And the caller's own patience is as before."""
+    with opened(store_url, patience_secs=patience_secs) as orders, opened(store_url) as other:
+        began, may_end = threading.Event(), threading.Event()
+
+        def hold():
+            with other.batch() as batch:
+                batch.receive("held", received_at_us=0)
+                began.set()
+                may_end.wait(LONG_SECS)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert began.wait(LONG_SECS)
+        with engine.connect() as connection, refused(StoreBusyError, "lock_timeout_secs"):
+            send(orders, "x", connection=connection)
+        may_end.set()
+        thread.join()
+        with engine.connect() as connection:
+            patience = "PRAGMA busy_timeout" if store_url.startswith("sqlite") else "SHOW lock_timeout"
+            before = connection.execute(text(patience)).scalar()
+            assert send(orders, "held", "x", connection=connection) == [DUPLICATE, NEW]
+            assert connection.execute(text(patience)).scalar() == before
+            connection.commit()
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+@pytest.mark.parametrize("joins", [True, False], ids=["joined", "own"])
+def test_a_transaction_ended_inside_the_batch(orders, engine, joins, ending):
+    """The lock went with it, and perhaps the application's rows; so nothing may be recorded."""
+    send(orders, "before")
+    with engine.connect() as connection:
+        with refused(StoreBusyError, "ended inside"), orders.batch(connection if joins else None) as batch:
+            batch.receive("x", received_at_us=0)
+            act(batch.connection)
+            getattr(batch.connection, ending)()
+            act(batch.connection)  # begins another
+        connection.rollback()
+    assert effects(engine) == (ending == "commit")
+    assert send(orders, "x", "before") == [NEW, DUPLICATE]
+    with opened(engine.url.render_as_string(hide_password=False)) as another:
+        assert send(another, "x", "before") == [DUPLICATE, DUPLICATE]
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_a_savepoint_ended_inside_the_batch(orders, engine, ending):
+    with engine.begin() as connection:
+        savepoint = connection.begin_nested()
+        with refused(StoreBusyError, "ended inside"), orders.batch(connection) as batch:
+            batch.receive("x", received_at_us=0)
+            getattr(savepoint, ending)()
+        assert send(orders, "y", connection=connection) == [NEW]
+    assert send(orders, "x", "y") == [NEW, DUPLICATE]
+
+
+def test_a_connection_closed_inside_the_batch(orders, engine):
+    for joins in (True, False):
+        with pytest.raises(StoreError), orders.batch(engine.connect() if joins else None) as batch:  # noqa: PT012
+            batch.receive("x", received_at_us=0)
+            batch.connection.close()
+    assert send(orders, "x") == [NEW]
+
+
+def test_a_statement_of_the_application_that_fails_inside_the_batch(orders, engine, store_url):
+    """PostgreSQL then refuses all else in the transaction; caught or not, what isn't committed isn't recorded."""
+    for joins in (False, True):
+        connection = engine.connect() if joins else None
+        recorded = store_url.startswith("sqlite")
+        try:
+            with orders.batch(connection) as batch:
+                batch.receive(f"caught {joins}", received_at_us=0)
+                with suppress(Exception):
+                    batch.connection.execute(text("SELECT nonsense"))
+            if connection:
+                connection.commit()
+        except StoreError:
+            assert not recorded
+        if connection:
+            connection.close()
+        assert send(orders, f"caught {joins}") == [DUPLICATE if recorded else NEW]
+
+
+def test_closing_while_the_callers_transaction_is_under_way(store_url, engine):
+    """It waits for nobody, and says so; what the transaction recorded is up to the caller."""
+    with engine.begin() as connection:
+        orders = opened(store_url, patience_secs=SHORT_SECS)
+        send(orders, "x", connection=connection)
+        orders.close()
+    with opened(store_url) as another:
+        assert send(another, "x") == [DUPLICATE]
