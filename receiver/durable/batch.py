@@ -15,7 +15,7 @@ from receiver.durable.events import Duplicate
 from receiver.durable.headroom import headroom_of
 from receiver.durable.tally import Tally
 from receiver.errors import ClosedError, SettingsError
-from receiver.message import Decision, Receipt, Verdict
+from receiver.message import Decision, Receipt
 from receiver.store.log import Row
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Batch:
     def __init__(self, receiver: Receiver, connection: Connection | None) -> None:
         self._receiver = receiver
         self._callers = connection
-        self._is_open = self._records = False
+        self._is_open = self._is_simple = False
 
     def __enter__(self) -> Self:
         lap = self._receiver.counters.stages.lap()
@@ -51,18 +51,20 @@ class Batch:
         self._histories = cache.histories
         self._sizes = cache.sizes
         self._clamped_before = cache.detector.clock_clamped
-        self._records = self._receiver.records
         self._observe_only = self._receiver.observe_only
         self._delivers_reused = self._receiver.id_reuse == "deliver"
         self._lends = False
+        self._unchecked = 0
+        self._next_seq = cache.detector.serial + 1
         self._is_open = True
+        self._is_simple = not self._receiver.records  # then a receipt needs no more than its decision
         lap.locked()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._is_open = False
+        self._is_open = self._is_simple = False
         self._lap.left()
         try:
             self._end(error)
@@ -75,12 +77,15 @@ class Batch:
         if error is not None:
             counters.roll_back()
             self._transaction.abandon(error)
-        elif self._tally.receipts == 0 and not self._lends:
+        elif not (self._rows or self._unchecked or self._lends):
             self._transaction.abandon()
         else:
-            self._tally.clock_clamped = self._detector.clock_clamped - self._clamped_before
+            tally = self._tally
+            tally.unchecked = self._unchecked
+            tally.receipts = self._unchecked + len(self._rows)
+            tally.clock_clamped = self._detector.clock_clamped - self._clamped_before
             try:
-                self._transaction.record(self._rows, self._tally)
+                self._transaction.record(self._rows, tally)
             except BaseException:
                 counters.fail()
                 raise
@@ -134,21 +139,20 @@ class Batch:
     ) -> Decision:
         if received_at_us is None:
             received_at_us = time.time_ns() // 1000
-        told_more = redelivered or jms_timestamp_ms or body_digest or self._records
-        if told_more or not self._is_open or received_at_us.__class__ is not int or received_at_us > _LATEST_US:
+        tells_more = redelivered or jms_timestamp_ms or body_digest or not self._is_simple
+        if tells_more or received_at_us.__class__ is not int or received_at_us > _LATEST_US:
             self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
         decision = self._receive(id_, source, received_at_us=received_at_us)
-        tally = self._tally
-        tally.receipts += 1
-        if told_more:
-            tally.note(Receipt(id_, source, received_at_us, redelivered, jms_timestamp_ms, body_digest), self._records)
+        if tells_more:
+            receipt = Receipt(id_, source, received_at_us, redelivered, jms_timestamp_ms, body_digest)
+            self._tally.note(receipt, self._receiver.records)
         if not id_:
-            tally.unchecked += 1
-        elif decision.verdict is Verdict.NEW and not body_digest:
+            self._unchecked += 1
+        elif decision.age_us is None and not body_digest:  # new, and nothing to tell of it
             if self._histories:
                 self._histories.pop(id_, None)
-            detector = self._detector
-            self._rows.append((detector.serial, id_, source, detector.latest_us, None, None))
+            rows = self._rows
+            rows.append((self._next_seq + len(rows), id_, source, self._detector.latest_us, None, None))
         else:
             decision = self._with_history(id_, source, decision, redelivered, body_digest)
         return decision
@@ -176,7 +180,7 @@ class Batch:
                 )
             )
         self._histories[id_] = history
-        self._rows.append(row_of(self._detector.serial, id_, source, now_us, history))
+        self._rows.append(row_of(self._next_seq + len(self._rows), id_, source, now_us, history))
         return decision
 
     def _check(
