@@ -102,8 +102,8 @@ joined = Table(
 _STORAGE = {
     # Every batch updates a row here: with room on its page, PostgreSQL keeps that update out of the index.
     domains: "fillfactor = 10",
-    # Rows come and go all the time, at opposite ends.
-    receipts: "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.05",
+    # Rows come and go all the time: the sooner those gone are vacuumed, the less the table grows.
+    receipts: "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0",
 }
 for _table, _parameters in _STORAGE.items():
     _alter = DDL(f"ALTER TABLE {_table.name} SET ({_parameters})")  # type: ignore[no-untyped-call]
