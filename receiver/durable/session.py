@@ -64,7 +64,7 @@ class DomainSession:
 
     def begin(self, connection: Connection | None) -> Transaction:
         """Have the domain to ourselves, in a transaction of our own or in the caller's, and catch up with it."""
-        self._check_usable()
+        self.check_usable()
         log = self.log if connection is None else self._joining(connection)
         held = Hold(self.lock, lambda: log.holder, domain=self.incarnation, thread=threading.get_ident())
         hold(held)
@@ -82,8 +82,13 @@ class DomainSession:
             raise
         return transaction
 
-    def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
+    @property
+    def is_parents(self) -> bool:
+        """Whether this is a process forked off: whatever it does to the connection, it does to its parent's."""
+        return os.getpid() != self._pid
+
+    def check_usable(self) -> None:
+        if self.is_parents:
             raise ClosedError(
                 f"the receiver was opened in process {self._pid} and can't be used in one forked off",
                 hint="open another in the new process",
@@ -134,7 +139,7 @@ class DomainSession:
 
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""
-        if not self._unsettled or self._is_closed or not self._turn.acquire(blocking=False):
+        if not self._unsettled or self._is_closed or self.is_parents or not self._turn.acquire(blocking=False):
             return
         try:
             if not any(transaction.is_active for _, _, transaction in self._unsettled):
@@ -146,7 +151,7 @@ class DomainSession:
 
     def close(self) -> None:
         """Delete what is left to be deleted, and end the connection; a process forked off leaves both to its parent."""
-        if self._is_closed or os.getpid() != self._pid:
+        if self._is_closed or self.is_parents:
             return
         self._take_turn()
         self._is_closed = True
@@ -199,6 +204,8 @@ class Transaction:
 
     def abandon(self, error: BaseException | None = None) -> None:
         """Record nothing, and forget what was decided."""
+        if self._session.is_parents:
+            return
         cache = self.cache
         has_decided = cache.detector.serial != self._state.last_seq
         may_be_half_done = error is not None and not isinstance(error, Exception)
@@ -212,6 +219,7 @@ class Transaction:
     def record(self, rows: Sequence[Row], tally: Tally) -> None:
         """Record the batch and commit; `StoreError` if it isn't committed, or not proven to be."""
         session, log, cache = self._session, self.log, self.cache
+        session.check_usable()  # it may have been forked off inside the batch
         state = self._new_state(tally)
         try:
             self._check_whole(rows, state)
