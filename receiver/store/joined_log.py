@@ -28,6 +28,11 @@ class JoinedLog:
     """As `log`, but each batch is a savepoint in the caller's transaction, and commits or rolls back nothing itself."""
 
     def __init__(self, log: SqlLog, connection: Connection, writer: int, batch: int) -> None:
+        if not isinstance(connection, Connection):
+            raise SettingsError(
+                f"batch() takes a Connection of SQLAlchemy, not {connection!r:.80}",
+                hint="of a Session: session.connection()",
+            )
         if connection.closed or connection.invalidated:
             raise SettingsError("the connection given to batch() is closed")
         ours, theirs = log.engine.dialect, connection.dialect

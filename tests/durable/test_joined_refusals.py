@@ -64,10 +64,6 @@ def test_a_connection_that_is_closed(orders, engine):
     assert send(orders, "x") == [NEW]
 
 
-NO_CONNECTIONS = pytest.mark.xfail(strict=True, raises=AttributeError, reason="what is no connection isn't told apart")
-
-
-@NO_CONNECTIONS
 @pytest.mark.parametrize("wrong", [lambda engine: engine, Session, lambda engine: engine.raw_connection(), str])
 def test_what_is_no_connection(orders, engine, wrong):
     with refused(SettingsError):
