@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from receiver.detector import TwoTierDetector
@@ -10,13 +10,11 @@ from receiver.store.audit import audit_domains, audit_tables, audited_rows, audi
 from receiver.store.engine import store_url
 from receiver.store.findings import DomainName, Finding, Findings
 from receiver.store.log import DomainState
-from receiver.store.snapshot import RawRow, Snapshot, snapshot
+from receiver.store.snapshot import Advance, RawRow, Snapshot, snapshot
 from receiver.store.sql_log import rows_of
 from receiver.store.tables import REVISION
 
 __all__ = ["DomainFigures", "StoreFigures", "audit", "look"]
-
-Advance = Callable[[int], None]
 
 
 def _quietly(_rows: int) -> None:
@@ -88,14 +86,14 @@ def _domains(store: Snapshot, findings: Findings, advance: Advance, *, with_ids:
 def _figures(
     store: Snapshot, state: DomainState, findings: Findings, advance: Advance, *, with_ids: bool
 ) -> DomainFigures:
-    name = DomainName(state.domain_key, state.domain_name)
+    name = DomainName.of(state)
     figures = DomainFigures(state, 0, None, None)
     with readable(store, findings, name):
         if not with_ids:
             return replace(figures, rows=store.row_count(state.domain_id))
         rows = audited_rows(store, state, findings, advance)
         figures = replace(figures, rows=rows)
-        if not findings.of(name):
+        if not findings.any_in(name):
             detector = _rebuilt(store, state, advance)
             _check_rebuilt(state, rows, detector, findings)
             waiting = rows - len(detector.entries())
@@ -116,7 +114,7 @@ def _rebuilt(store: Snapshot, state: DomainState, advance: Advance) -> TwoTierDe
 
 
 def _check_rebuilt(state: DomainState, rows: int, detector: TwoTierDetector, findings: Findings) -> None:
-    name = DomainName(state.domain_key, state.domain_name)
+    name = DomainName.of(state)
     clock_us, rebuilt_us = state.time_queue_newest_us, detector.time_queue_newest_us
     if rebuilt_us != clock_us:  # of rows, some of which are gone, it comes out older or the same
         findings.add(

@@ -19,33 +19,20 @@ from receiver.errors import SettingsError, StoreCorruptError
 from receiver.settings import ReceiverSettings
 from receiver.store.findings import DomainName, Findings
 from receiver.store.log import DomainState
-from receiver.store.snapshot import RawRow, Snapshot
+from receiver.store.snapshot import Advance, RawRow, Snapshot
 from receiver.store.sql_log import state_of
 from receiver.store.tables import text_of
 
 __all__ = ["audit_domains", "audit_tables", "audited_rows", "audited_state", "readable"]
-
-Advance = Callable[[int], None]
 
 _OTHER_TYPES: dict[str, Any] = {"domain_key": str, "domain_name": bytes, "time_queue_newest_us": (int, NoneType)}
 _STATE_TYPES: tuple[Any, ...] = tuple(_OTHER_TYPES.get(name, int) for name in DomainState._fields)
 _ROW_TYPES: tuple[Any, ...] = (int, bytes, (bytes, NoneType), int, (int, NoneType), (str, NoneType))
 _ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U00(?:0[0-9a-f]|10)[0-9a-f]{4})+")
 """A digest as `unicode_escape` spells it, which is how it is stored."""
-_NOT_NEGATIVE = (
-    "incarnation",
-    "generation",
-    "last_seq",
-    "last_writer",
-    "latest_us",
-    "receipts",
-    "unchecked",
-    "duplicates",
-    "reused_ids",
-    "redelivered",
-    "clock_clamped",
-    "max_delivery_us",
-)
+_NO_COUNTS = {"domain_id", "domain_key", "domain_name", "window_size", "expiry_us", "time_queue_newest_us"}
+"""Columns with rules of their own, and the key."""
+_NOT_NEGATIVE = tuple(name for name in DomainState._fields if name not in _NO_COUNTS)
 
 
 def _is_not_negative(name: str, state: DomainState) -> bool:
@@ -135,7 +122,7 @@ def audit_domains(states: Sequence[DomainState], marks: Iterable[RawRow], findin
     by_name: dict[tuple[str, str], DomainState] = {}
     by_incarnation: dict[int, DomainState] = {}
     for state in states:
-        name = DomainName(state.domain_key, state.domain_name)
+        name = DomainName.of(state)
         for other in (by_name.setdefault(name, state), by_incarnation.setdefault(state.incarnation, state)):
             if other is not state:
                 findings.add("same-domain", name, f"domain_id {other.domain_id} and {state.domain_id}")
@@ -152,7 +139,7 @@ def audit_domains(states: Sequence[DomainState], marks: Iterable[RawRow], findin
         else:
             continue
         example = f"writer {writer!r}, batch {batch!r}, last_seq {last_seq!r}"
-        findings.add(kind, DomainName(state.domain_key, state.domain_name), example)
+        findings.add(kind, DomainName.of(state), example)
 
 
 def audited_state(raw: RawRow, findings: Findings) -> DomainState | None:
@@ -199,7 +186,7 @@ class _Rows:
         self.count = 0
         self._state = state
         self._findings = findings
-        self._name = DomainName(state.domain_key, state.domain_name)
+        self._name = DomainName.of(state)
         self._last = 0, 0
         """Number and time of the latest row."""
         self._repeats = 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
+
+from receiver.store.log import DomainState
 
 __all__ = ["PROBLEMS", "DomainName", "Finding", "Findings"]
 
@@ -38,6 +40,10 @@ class DomainName(NamedTuple):
     key: str
     name: str
 
+    @classmethod
+    def of(cls, state: DomainState) -> Self:
+        return cls(state.domain_key, state.domain_name)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -68,7 +74,7 @@ class Findings:
         self._counts[kind, domain] += count
         self._examples.setdefault((kind, domain), example)
 
-    def of(self, domain: DomainName | None) -> bool:
+    def any_in(self, domain: DomainName) -> bool:
         """Whether anything is broken in this place."""
         return any(place == domain for _, place in self._counts)
 

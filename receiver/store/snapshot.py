@@ -19,9 +19,11 @@ from receiver.store.schema import examined
 from receiver.store.sql_log import ROW_COLUMNS
 from receiver.store.tables import METADATA, VERSION_TABLE, domains, joined, receipts
 
-__all__ = ["RawRow", "Snapshot", "snapshot"]
+__all__ = ["Advance", "RawRow", "Snapshot", "snapshot"]
 
 RawRow = Sequence[Any]
+Advance = Callable[[int], None]
+"""Is told how many rows have been read since it was last told, so that somebody can be shown how far it is."""
 
 _ROWS_AT_ONCE = 10_000
 _STEPS_AT_ONCE = 1_000_000
@@ -77,7 +79,7 @@ class Snapshot:
             )
         ]
 
-    def damage(self, advance: Callable[[int], None]) -> Iterator[str]:
+    def damage(self, advance: Advance) -> Iterator[str]:
         """What an SQLite file finds wrong with its own pages. PostgreSQL finds out as it reads them."""
         if not is_sqlite(self.url):
             return
