@@ -22,7 +22,7 @@ from receiver.errors import MissingExtraError, SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.failures import shown
 
-__all__ = ["connected", "is_sqlite", "milliseconds", "read_only", "store_url"]
+__all__ = ["is_sqlite", "lock_timeout_ms", "read_only", "store_url", "writable"]
 
 _ADDRESSES = "sqlite:///FILE or postgresql://USER@HOST/DATABASE; memory:// is for a receiver that keeps nothing"
 _SQLITE = ("sqlite", "sqlite+pysqlite")
@@ -53,22 +53,20 @@ def is_sqlite(url: URL) -> bool:
     return url.get_backend_name() == "sqlite"
 
 
-def connected(url: URL, settings: StoreSettings) -> Engine:
-    """To read and write. On SQLite its transactions take the lock as they begin, unless the driver's connection is in one.
-
-    An SQLite file is created if need be, and writes ahead from then on.
-    """
+def writable(url: URL, settings: StoreSettings) -> Engine:
+    """An engine to read and write. On SQLite its transactions take the lock as they begin, unless the driver's
+    connection is in one already; the file is created if need be, and writes ahead from then on."""
     if is_sqlite(url):
         return _sqlite_engine(url, "BEGIN IMMEDIATE", partial(_open_to_write, url, settings))
-    return _postgres_engine(url, "READ COMMITTED", {"lock_timeout": milliseconds(settings)})
+    return _postgres_engine(url, "READ COMMITTED", {"lock_timeout": lock_timeout_ms(settings)})
 
 
 def read_only(url: URL) -> Engine:
-    """To read alone, one state of the database per transaction; creates and changes nothing."""
+    """An engine that only reads, one state of the database per transaction; creates and changes nothing."""
     settings = StoreSettings()
     if is_sqlite(url):
         return _sqlite_engine(url, "BEGIN", partial(_open_to_read, url, settings))
-    session = {"lock_timeout": milliseconds(settings), "default_transaction_read_only": "on"}
+    session = {"lock_timeout": lock_timeout_ms(settings), "default_transaction_read_only": "on"}
     return _postgres_engine(url, "REPEATABLE READ", session)
 
 
@@ -99,8 +97,8 @@ def _server_url(url: URL) -> URL:
     return url.set(drivername="postgresql+psycopg")
 
 
-def milliseconds(settings: StoreSettings) -> str:
-    # PostgreSQL takes 0 for no limit.
+def lock_timeout_ms(settings: StoreSettings) -> str:
+    """For PostgreSQL's `lock_timeout`, where 0 would mean no limit."""
     return str(max(1, round(settings.lock_timeout_secs * 1000)))
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
-from receiver.store.engine import milliseconds
+from receiver.store.engine import lock_timeout_ms
 from receiver.store.log import DomainState, Row
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROW_COLUMNS, SqlLog, rows_of
 from receiver.store.tables import receipts
@@ -73,7 +73,7 @@ class PostgresLog(SqlLog):
     def lock_in_callers_transaction(self) -> DomainState:
         if self.dbapi.autocommit:
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
-        waited = milliseconds(self.settings)
+        waited = lock_timeout_ms(self.settings)
         before = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
         (caller_waits, _) = self.dbapi.execute(before, (waited,)).fetchone()
         state = self.read(self.sql_lock)

@@ -17,7 +17,7 @@ from sqlalchemy.types import NullType, TypeEngine
 
 from receiver.errors import StoreCorruptError, StoreError, StoreVersionError
 from receiver.settings import StoreSettings
-from receiver.store.engine import connected, is_sqlite, read_only
+from receiver.store.engine import is_sqlite, read_only, writable
 from receiver.store.failures import shown, translated
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
 
@@ -45,7 +45,7 @@ def open_store_engine(url: URL, settings: StoreSettings) -> Engine:
     """
     if _looked_up(url) != REVISION:
         _migrate(url, settings, "head")
-    return connected(url, settings)
+    return writable(url, settings)
 
 
 def examined(url: URL) -> Engine:
@@ -81,7 +81,7 @@ def migrate(url: URL, revision: str = "head") -> Migrated:
 def sole_migrator(url: URL, settings: StoreSettings) -> Iterator[Connection]:
     """A connection in a transaction that others who want to migrate wait for; it is committed in the end."""
     _looked_up(url)  # what isn't ours isn't even switched to a write-ahead log
-    with translated(url), _migrating, connected(url, settings).begin() as connection:
+    with translated(url), _migrating, writable(url, settings).begin() as connection:
         if not is_sqlite(url):
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
         yield connection

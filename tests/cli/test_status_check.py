@@ -5,17 +5,14 @@ import re
 import sqlite3
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from running import Ran, complaint
-from sqlalchemy import text
 
 from receiver import cli
 from receiver.durable.receiver import Receiver
-from receiver.settings import ReceiverSettings, StoreSettings
-from receiver.store.engine import connected
-from receiver.store.engine import store_url as url_of
+from receiver.settings import ReceiverSettings
+from tests.stores import contents, execute
 
 HOSTILE = "queue://\x1b[31m\r\n\u202eevil\0 [bold]\ud800é"
 SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=2, dup_detection_expiry_time_secs=0.5)
@@ -48,16 +45,6 @@ def make(address: str, destination: str = "orders") -> None:
                 jms_timestamp_ms=1,
             )
         batch.receive("5", received_at_us=TEN_O_CLOCK_US - 1)
-
-
-def execute(address: str, *statements: str) -> None:
-    with connected(url_of(address), StoreSettings()).begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 FIGURES = {

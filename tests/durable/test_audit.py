@@ -12,13 +12,12 @@ from sqlalchemy import delete, insert, select, text
 from receiver.durable.audit import audit, look
 from receiver.durable.receiver import Receiver
 from receiver.errors import StoreError
-from receiver.settings import ReceiverSettings, StoreSettings
-from receiver.store.engine import connected
-from receiver.store.engine import store_url as url_of
+from receiver.settings import ReceiverSettings
 from receiver.store.findings import PROBLEMS
 from receiver.store.tables import METADATA
 from tests.durable.server import mortal_server
 from tests.postgres import fresh_database
+from tests.stores import engine_of, execute
 
 ORDERS = {"connection_id": "a", "destination": "orders"}
 
@@ -50,12 +49,6 @@ def kinds(address: str) -> set[str]:
     return {finding.kind for finding in audit(address).findings}
 
 
-def execute(address: str, statement: str, **values: object) -> None:
-    with connected(url_of(address), StoreSettings()).begin() as connection:
-        for part in statement.split(";"):
-            connection.execute(text(part), values)
-
-
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def sound_store(request, tmp_path_factory):
     """A sound store of either kind, and what it holds."""
@@ -72,10 +65,10 @@ def sound_store(request, tmp_path_factory):
 @pytest.fixture
 def store(sound_store):
     """The same, to be broken, and mended at the end."""
-    with connected(url_of(sound_store), StoreSettings()).connect() as connection:
+    with engine_of(sound_store).connect() as connection:
         rows = {table: connection.execute(select(table)).all() for table in METADATA.tables.values()}
     yield sound_store
-    with connected(url_of(sound_store), StoreSettings()).begin() as connection:
+    with engine_of(sound_store).begin() as connection:
         for table, held in rows.items():
             connection.execute(delete(table))
             if held:
@@ -114,7 +107,7 @@ def test_values_of_other_types_are_found(case: Case, sqlite_url):
 @pytest.mark.parametrize("statement", SQLITE_KEYS)
 def test_lost_constraints_in_sqlite(statement, sqlite_url):
     make(sqlite_url)
-    execute(sqlite_url, statement)
+    execute(sqlite_url, *statement.split(";"))
     assert kinds(sqlite_url) == SQLITE_KEYS[statement]
 
 
@@ -122,7 +115,7 @@ def test_lost_constraints_in_postgresql(postgres_url):
     for statement, expected in POSTGRESQL_KEYS.items():
         with fresh_database(postgres_url) as address:
             make(address)
-            execute(address, statement)
+            execute(address, *statement.split(";"))
             assert kinds(address) == expected, statement
 
 
@@ -164,7 +157,7 @@ def test_a_damaged_page_of_a_server_is_found():
     with mortal_server() as server:
         make(server.url)
         path = "SELECT pg_relation_filepath('receiver_receipt'), current_setting('data_directory')"
-        with connected(url_of(server.url), StoreSettings()).connect() as connection:
+        with engine_of(server.url).connect() as connection:
             file, folder = connection.execute(text(path)).one()
         execute(server.url, "CHECKPOINT")
         server.kill()
@@ -180,7 +173,7 @@ def test_whatever_receivers_do_is_sound(store_url, seed):
     rng = random.Random(seed)
     now_us = 0
     receivers = [opened_at_random(store_url, rng), opened_at_random(store_url, rng)]
-    engine = connected(url_of(store_url), StoreSettings())
+    engine = engine_of(store_url)
     for _ in range(40):
         orders = rng.choice(receivers)
         with engine.connect() as connection, suppress(TimeoutError):

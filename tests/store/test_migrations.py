@@ -15,17 +15,13 @@ from sqlalchemy import inspect, text
 from receiver.errors import StoreError, StoreVersionError
 from receiver.settings import StoreSettings
 from receiver.store import migration, schema
-from receiver.store.engine import connected
 from receiver.store.engine import store_url as url_of
 from receiver.store.schema import Migrated, examined, migrate, open_store_engine
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
+from tests.stores import engine_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ALEMBIC = (sys.executable, "-m", "alembic")
-
-
-def engine_of(address):
-    return connected(url_of(address), StoreSettings())
 
 
 def definition(address):

@@ -12,11 +12,12 @@ from sqlalchemy import event, inspect, text
 
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.engine import connected, read_only
+from receiver.store.engine import read_only
 from receiver.store.engine import store_url as url_of
 from receiver.store.schema import examined, open_store_engine
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE, domains
 from tests.postgres import fresh_database
+from tests.stores import engine_of
 
 ALL_TABLES = {*METADATA.tables, VERSION_TABLE}
 PROCESSES, ROUNDS = 4, 5
@@ -43,7 +44,7 @@ def test_an_empty_file_is_an_empty_database(tmp_path):
 
 def test_what_is_there_stays(store_url):
     """Rows of ours, and the application's own tables, of before and after."""
-    with connected(url_of(store_url), StoreSettings()).begin() as connection:
+    with engine_of(store_url).begin() as connection:
         connection.execute(text("CREATE TABLE orders (id INTEGER)"))
     with opened(store_url).begin() as connection:
         connection.execute(text("INSERT INTO receiver_joined VALUES (1, 2, 3, 4)"))
@@ -109,7 +110,7 @@ def test_many_at_once_on_a_file_of_the_application(tmp_path):
     ready = threading.Barrier(PROCESSES)
 
     def switch(file):
-        store = connected(url_of(f"sqlite:///{file}"), StoreSettings())
+        store = engine_of(f"sqlite:///{file}")
         ready.wait()
         return scalar(store, "PRAGMA journal_mode")
 
@@ -122,7 +123,7 @@ def test_many_at_once_on_a_file_of_the_application(tmp_path):
 
 @pytest.mark.parametrize("lock_timeout_secs", [0, 0.2])
 def test_waiting_for_others_is_bounded(store_url, lock_timeout_secs):
-    with connected(url_of(store_url), StoreSettings()).begin() as holder:
+    with engine_of(store_url).begin() as holder:
         if holder.dialect.name == "postgresql":
             holder.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": int.from_bytes(b"receiver", "big")})
         with pytest.raises(StoreBusyError) as caught:
@@ -160,11 +161,7 @@ def test_a_transaction_begun_on_the_drivers_connection_is_joined(sqlite_url):
 
 
 def test_a_session_on_a_server_is_ours_whatever_its_defaults(fresh_postgres_url):
-    with (
-        connected(url_of(fresh_postgres_url), StoreSettings())
-        .execution_options(isolation_level="AUTOCOMMIT")
-        .connect() as c
-    ):
+    with engine_of(fresh_postgres_url).execution_options(isolation_level="AUTOCOMMIT").connect() as c:
         for name, value in {"default_transaction_isolation": "serializable", "lock_timeout": "'7h'"}.items():
             c.execute(text(f"ALTER DATABASE {c.engine.url.database} SET {name} = {value}"))
     store = opened(fresh_postgres_url, lock_timeout_secs=2.5)
@@ -185,7 +182,7 @@ def test_examining_makes_nothing(store_url, tmp_path):
     with pytest.raises(StoreError, match="there is no store"):
         examined(url_of(store_url))
     assert not any(tmp_path.iterdir())
-    assert inspect(connected(url_of(store_url), StoreSettings())).get_table_names() == []
+    assert inspect(engine_of(store_url)).get_table_names() == []
 
 
 def test_examining_leaves_no_file_behind(sqlite_url, tmp_path):

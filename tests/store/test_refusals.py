@@ -11,12 +11,12 @@ from sqlalchemy import inspect, make_url, text
 
 from receiver.errors import SettingsError, StoreCorruptError, StoreError, StoreVersionError
 from receiver.settings import StoreSettings
-from receiver.store.engine import connected
 from receiver.store.engine import store_url as url_of
 from receiver.store.failures import translated
 from receiver.store.schema import examined, migrate, open_store_engine
 from receiver.store.tables import METADATA
 from tests.postgres import sqlalchemy_url, wheel_server
+from tests.stores import contents, engine_of, execute
 
 NOBODY = 65_534
 WAYS = {
@@ -37,18 +37,8 @@ def make(address):
     return WAYS["open"](url_of(address))
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
-
-
 def sqlite_file(address) -> Path:
     return Path(make_url(address).database)
-
-
-def execute(address, *statements):
-    with connected(url_of(address), StoreSettings()).begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
 
 
 def a_text(file):
@@ -136,12 +126,12 @@ FOREIGN = {
 def test_a_foreign_schema(case, way, store_url, tmp_path):
     statements, problem = FOREIGN[case]
     execute(store_url, *statements)
-    before, tables = contents(tmp_path), inspect(connected(url_of(store_url), StoreSettings())).get_table_names()
+    before, tables = contents(tmp_path), inspect(engine_of(store_url)).get_table_names()
     with pytest.raises(StoreError, match=problem) as caught:
         way(url_of(store_url))
     assert "another database" in caught.value.hint or "restore" in caught.value.hint
     assert contents(tmp_path) == before
-    assert inspect(connected(url_of(store_url), StoreSettings())).get_table_names() == tables
+    assert inspect(engine_of(store_url)).get_table_names() == tables
 
 
 def test_a_foreign_file_is_not_switched_to_a_write_ahead_log(way, tmp_path):
@@ -290,7 +280,7 @@ def test_what_a_server_refuses(way):
             assert caught.value.hint
             for word in ("right", "wrong"):
                 assert word not in caught.value.message
-        assert inspect(connected(url, StoreSettings())).get_table_names() == []
+        assert inspect(engine_of(url)).get_table_names() == []
     with pytest.raises(StoreError, match="the server can't be reached"):
         way(url_of(url))
 

@@ -1,0 +1,24 @@
+"""A store seen past the package: an engine on it, statements of its database's own, and the files in its folder."""
+
+from pathlib import Path
+
+from sqlalchemy import URL, Engine, text
+
+from receiver.settings import StoreSettings
+from receiver.store.engine import store_url, writable
+
+
+def engine_of(address: str | URL) -> Engine:
+    return writable(store_url(address), StoreSettings())
+
+
+def execute(address: str | URL, *statements: str, **values: object) -> None:
+    """In one transaction."""
+    with engine_of(address).begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement), values)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files in a folder, by name."""
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
