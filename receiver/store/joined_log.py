@@ -97,7 +97,7 @@ def joined_batch(connection: Connection, domain_id: int, writer: int) -> int | N
     return found
 
 
-def forget_batches(connection: Connection, state: DomainState, writer: int | None = None) -> None:
-    """Drop the marks of one receiver, or of those whose last is so long ago that they are gone."""
-    old = joined.c.writer == writer if writer else joined.c.last_seq < state.last_seq - _KEPT_SEQS
-    connection.execute(delete(joined).where(joined.c.domain_id == state.domain_id, old))
+def forget_batches(connection: Connection, state: DomainState, writer: int) -> None:
+    """Drop the marks of one receiver, and those from so many receipts ago that whoever left them died without closing."""
+    over = (joined.c.writer == writer) | (joined.c.last_seq < state.last_seq - _KEPT_SEQS)
+    connection.execute(delete(joined).where(joined.c.domain_id == state.domain_id, over))

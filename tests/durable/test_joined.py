@@ -6,6 +6,8 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, NullPool, Table, Text, create_engine, event, insert, select
 from sqlalchemy.orm import Session
 
+from receiver.store import joined_log
+from receiver.store.tables import joined
 from tests.durable.opened import DUPLICATE, NEW, UndoError, opened, send, sizes, undone
 
 METADATA = MetaData()
@@ -16,35 +18,27 @@ def plain(url):
     return create_engine(url, poolclass=NullPool)
 
 
-def recommended(url):
-    """For SQLite as SQLAlchemy's documentation has it, so that each transaction begins with a BEGIN."""
+def beginning(url, statement):
+    """SQLite as SQLAlchemy's documentation has it, so that each transaction begins with a statement of its own."""
     engine = plain(url)
-    if engine.dialect.name == "sqlite":
 
-        @event.listens_for(engine, "connect")
-        def leave_transactions_to_us(connection, _record):
-            connection.isolation_level = None
+    @event.listens_for(engine, "connect")
+    def leave_transactions_to_us(connection, _record):
+        connection.isolation_level = None
 
-        @event.listens_for(engine, "begin")
-        def begin(connection):
-            connection.exec_driver_sql("BEGIN")
+    @event.listens_for(engine, "begin")
+    def begin(connection):
+        connection.exec_driver_sql(statement)
 
     return engine
+
+
+def recommended(url):
+    return beginning(url, "BEGIN")
 
 
 def immediate(url):
-    engine = plain(url)
-    if engine.dialect.name == "sqlite":
-
-        @event.listens_for(engine, "connect")
-        def leave_transactions_to_us(connection, _record):
-            connection.isolation_level = None
-
-        @event.listens_for(engine, "begin")
-        def begin(connection):
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine
+    return beginning(url, "BEGIN IMMEDIATE")
 
 
 @pytest.fixture(
@@ -342,3 +336,19 @@ def test_a_transaction_may_be_the_first_thing_ever(store_url, engine):
         assert send(orders, "a", connection=connection) == [DUPLICATE]
     with opened(store_url) as orders:
         assert send(orders, "a") == [DUPLICATE]
+
+
+def test_marks_go_with_their_receivers(store_url, engine, monkeypatch):
+    """A receiver's own when it closes, and then also those that others left long ago and died."""
+    monkeypatch.setattr(joined_log, "_KEPT_SEQS", 3)
+    long_ago = {"domain_id": 1, "writer": 2, "batch": 1, "last_seq": 1}
+    lately = long_ago | {"writer": 3, "last_seq": 2}
+    with opened(store_url) as orders:
+        send(orders, *"abcd")
+        with engine.begin() as connection:
+            connection.execute(insert(joined), [long_ago, lately])
+        with engine.begin() as connection:
+            send(orders, "e", connection=connection)
+            assert len(connection.execute(select(joined)).all()) == 3
+    with engine.connect() as connection:
+        assert connection.execute(select(joined)).mappings().all() == [lately]
