@@ -1,6 +1,8 @@
 """Short words for opening a receiver, sending to it, and asking a store what it remembers."""
 
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from sqlalchemy import Connection
 
@@ -10,8 +12,9 @@ from receiver.settings import StoreSettings
 
 MEMORY = "memory://"
 NEW, DUPLICATE, UNCHECKED = Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED
-NO_TIME_SECS = 0.2
-"""For what is refused at once or after a short wait; the default is fifty times that."""
+
+LONG_SECS = 60.0
+"""More than any test may take: what is to be refused at once must not wait for it."""
 
 
 class UndoError(Exception):
@@ -49,3 +52,24 @@ def remembered(url: str, *ids: str, **options) -> list[str]:
     with opened(url, **options) as receiver:
         # One by one, for they would push each other out.
         return [id_ for id_ in ids if undone(receiver, id_) == [DUPLICATE]]
+
+
+@contextmanager
+def held_elsewhere(receiver: Receiver) -> Iterator[threading.Event]:
+    """Another thread has a batch of the receiver under way, with the id `held`, until the event or the end."""
+    began, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with receiver.batch() as batch:
+            batch.receive("held", received_at_us=0)
+            began.set()
+            may_end.wait(LONG_SECS)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert began.wait(LONG_SECS)
+    try:
+        yield may_end
+    finally:
+        may_end.set()
+        thread.join()

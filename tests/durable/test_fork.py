@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import sqlite3
-import threading
 from contextlib import nullcontext, suppress
 
 import pytest
@@ -12,7 +11,7 @@ from sqlalchemy import NullPool, create_engine, text
 from receiver.errors import ClosedError, ReceiverError
 from tests.durable.checks import assert_sound
 from tests.durable.forked import forked
-from tests.durable.opened import DUPLICATE, NEW, UndoError, opened, send, undone
+from tests.durable.opened import DUPLICATE, NEW, UndoError, held_elsewhere, opened, send, undone
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 pytestmark = [
@@ -161,21 +160,9 @@ def test_processes_of_multiprocessing(store_url):
 
 def test_what_threads_of_the_parent_held_does_not_bind_the_child(store_url):
     """Another thread had the receiver's turn, and a lock of the module, when the process was forked."""
-    began, may_end = threading.Event(), threading.Event()
     with opened(store_url) as receiver:
-
-        def hold():
-            with receiver.batch() as batch:
-                batch.receive("held", received_at_us=0)
-                began.set()
-                may_end.wait(60)
-
-        thread = threading.Thread(target=hold)
-        thread.start()
-        began.wait(60)
-        said = forked(lambda: [refusal(lambda: send(receiver, "x")), refusal(receiver.close)])()
-        may_end.set()
-        thread.join()
+        with held_elsewhere(receiver):
+            said = forked(lambda: [refusal(lambda: send(receiver, "x")), refusal(receiver.close)])()
         assert said == ["ClosedError", "no error"]
         assert send(receiver, "held") == [DUPLICATE]
 

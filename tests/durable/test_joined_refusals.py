@@ -1,6 +1,5 @@
 """What can't be joined, what is refused at once, and what ends in the middle: an error, and nothing recorded wrongly."""
 
-import threading
 import time
 from contextlib import contextmanager, suppress
 
@@ -9,9 +8,8 @@ from sqlalchemy import NullPool, create_engine, event, text
 from sqlalchemy.orm import Session
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
-from tests.durable.opened import DUPLICATE, NEW, opened, send, undone
+from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, held_elsewhere, opened, send, undone
 
-LONG_SECS = 60.0
 SHORT_SECS = 0.2
 
 
@@ -165,21 +163,12 @@ def test_two_transactions_of_the_caller(orders, engine):
 def test_the_wait_in_a_callers_transaction_is_bounded(store_url, engine, patience_secs):
     """And the caller's own patience is as before."""
     with opened(store_url, patience_secs=patience_secs) as orders, opened(store_url) as other:
-        began, may_end = threading.Event(), threading.Event()
-
-        def hold():
-            with other.batch() as batch:
-                batch.receive("held", received_at_us=0)
-                began.set()
-                may_end.wait(LONG_SECS)
-
-        thread = threading.Thread(target=hold)
-        thread.start()
-        assert began.wait(LONG_SECS)
-        with engine.connect() as connection, refused(StoreBusyError, "lock_timeout_secs"):
+        with (
+            held_elsewhere(other),
+            engine.connect() as connection,
+            refused(StoreBusyError, "lock_timeout_secs"),
+        ):
             send(orders, "x", connection=connection)
-        may_end.set()
-        thread.join()
         with engine.connect() as connection:
             patience = "PRAGMA busy_timeout" if store_url.startswith("sqlite") else "SHOW lock_timeout"
             before = connection.execute(text(patience)).scalar()

@@ -2,37 +2,13 @@
 
 import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 
 from receiver.errors import StoreBusyError
-from tests.durable.opened import DUPLICATE, MEMORY, NEW, opened, send, sizes
+from tests.durable.opened import DUPLICATE, LONG_SECS, MEMORY, NEW, held_elsewhere, opened, send, sizes
 
 SHORT_SECS = 0.2
-LONG_SECS = 60.0
-"""More than any test may take: what is to be refused at once must not wait for it."""
-
-
-@contextmanager
-def held_elsewhere(receiver):
-    """Another thread has a batch of the receiver under way."""
-    began, may_end = threading.Event(), threading.Event()
-
-    def hold():
-        with receiver.batch() as batch:
-            batch.receive("held", received_at_us=0)
-            began.set()
-            may_end.wait(LONG_SECS)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert began.wait(LONG_SECS)
-    try:
-        yield may_end
-    finally:
-        may_end.set()
-        thread.join()
 
 
 def assert_refused_at_once(receiver, match):
