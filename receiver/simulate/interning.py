@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
+
+from receiver.simulate.compiled import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,13 +24,13 @@ _LEAST_SLOTS = 1 << 12
 _TOGETHER = 64
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def _mixed(hash_: np.uint64, word: np.uint64) -> np.uint64:
     hash_ = (hash_ ^ word) * np.uint64(0x9E3779B97F4A7C15)
     return hash_ ^ (hash_ >> np.uint64(29))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _hash(data: npt.NDArray[np.uint8], start: int, end: int, seed: np.uint64) -> np.uint64:
     hash_ = _mixed(seed, np.uint64(end - start))
     at = start
@@ -46,7 +47,7 @@ def _hash(data: npt.NDArray[np.uint8], start: int, end: int, seed: np.uint64) ->
     return _mixed(hash_, hash_ >> np.uint64(32))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def hash_texts(
     offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], seed: np.uint64, hashes: npt.NDArray[np.uint64]
 ) -> None:
@@ -55,7 +56,7 @@ def hash_texts(
         hashes[i] = _hash(data, offsets[i], offsets[i + 1], seed)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _same(  # noqa: PLR0917 - compiled functions take no names
     data: npt.NDArray[np.uint8], start: int, end: int, stored: npt.NDArray[np.uint8], at: int, stored_end: int
 ) -> bool:
@@ -67,7 +68,7 @@ def _same(  # noqa: PLR0917 - compiled functions take no names
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _touched(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64], start: int, mask: np.uint64) -> int:
     """Bring the slots of the next hashes into the cache: their misses overlap here, but not where each waits for one."""
     touched = 0
@@ -76,7 +77,7 @@ def _touched(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64], start
     return touched
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _rebuild(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64]) -> int:
     """Enter all hashes anew; what it returns means nothing (see `_touched`)."""
     mask = np.uint64(len(slots) - 1)
@@ -91,7 +92,7 @@ def _rebuild(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64]) -> in
     return touched
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _number_texts(  # noqa: PLR0917 - compiled functions take no names
     offsets: npt.NDArray[np.int32],
     data: npt.NDArray[np.uint8],

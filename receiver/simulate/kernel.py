@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from receiver.simulate.compiled import compiled
 from receiver.simulate.rows import DomainRows
 
 __all__ = ["GridCounts", "replay_grid"]
@@ -54,7 +54,7 @@ class GridCounts(NamedTuple):
 
 
 # The steps are inlined by force: a call would count references to each array, which costs more than the step.
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(forceinline=True)
 def _first_not_before(times: _Int64s, start: int, end: int, time: int) -> int:
     """The first row from `start` on whose time isn't before `time`, at most `end`; near rows are found fastest."""
     stride = 1
@@ -73,7 +73,7 @@ def _first_not_before(times: _Int64s, start: int, end: int, time: int) -> int:
     return start
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(forceinline=True)
 def _take_oldest(row: int, queue: int, mark: _Int32s, following: _Int32s, replaced_by: _Int32s) -> int:
     """The receipt of the oldest entry of a queue, which it leaves."""
     oldest = int(mark[queue])
@@ -83,7 +83,7 @@ def _take_oldest(row: int, queue: int, mark: _Int32s, following: _Int32s, replac
     return oldest
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(forceinline=True)
 def _last_of_id(gone: int, several: _Int32s, held: _Int32s, newest: _Int32s) -> int:
     """The newest receipt of the id whose entry has left a queue, or _NOTHING while another queue holds the id."""
     number = several[gone]
@@ -93,13 +93,13 @@ def _last_of_id(gone: int, several: _Int32s, held: _Int32s, newest: _Int32s) -> 
     return _NOTHING if held[number] else int(newest[number])
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(forceinline=True)
 def _give_room(recalled: int, limit: _Int32s, room: _Int32s) -> None:
     for e in range(len(room)):
         room[e] += recalled >= limit[e]
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(forceinline=True)
 def _take_room(spilled: int, limit: _Int32s, room: _Int32s) -> int:
     """Count the id spilled under each E that doesn't forget it at once. -> the least room left."""
     least = np.iinfo(np.int32).max
@@ -109,7 +109,7 @@ def _take_room(spilled: int, limit: _Int32s, room: _Int32s) -> int:
     return least
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(forceinline=True)
 def _move_limits(
     times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Flags, in_queues: int, limit: _Int32s, room: _Int32s
 ) -> None:
@@ -125,7 +125,7 @@ def _move_limits(
             limit[e] = moved
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(forceinline=True)
 def _raise_peaks(in_queues: int, room: _Int32s, peak_ids: _Int64s) -> None:
     for e in range(len(room)):
         more = max(0, in_queues - room[e])
@@ -133,7 +133,7 @@ def _raise_peaks(in_queues: int, room: _Int32s, peak_ids: _Int64s) -> None:
         room[e] += more
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _replay(
     rows: DomainRows, window: int, expiries_us: _Int64s, caught: _Int64s, peak_ids: _Int64s, needs_us: _Int64s
 ) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
+
+from receiver.simulate.compiled import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,7 +31,7 @@ class Needs:
     """The smallest E that catches it with W = 0; an expiry of 0 catches nothing, whatever this says."""
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _count_live(live: npt.NDArray[np.uint8], in_block: npt.NDArray[np.int64], start: int, end: int) -> int:
     """Live places from `start` to before `end`: whole blocks by their sums, the rest one by one."""
     count = 0
@@ -49,7 +50,7 @@ def _count_live(live: npt.NDArray[np.uint8], in_block: npt.NDArray[np.int64], st
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _window_needs(  # noqa: PLR0917 - compiled functions take no names
     earlier: npt.NDArray[np.int32],
     replaced: npt.NDArray[np.int32],
@@ -90,7 +91,7 @@ def _window_needs(  # noqa: PLR0917 - compiled functions take no names
         following[source[row]] = place[row] + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _unchain(newest: npt.NDArray[np.int32], older: npt.NDArray[np.int32], number: int, row: int) -> None:
     if newest[number] == row:
         newest[number] = older[row]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
+from receiver.simulate.compiled import compiled
 from receiver.simulate.rows import DomainRows, link_rows
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Domain:
     largest_step_back_us: int
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _number_densely(
     numbers: npt.NDArray[np.int32], seen: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from receiver.simulate.compiled import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,7 +45,7 @@ class DomainRows(NamedTuple):
     """How many receipts have an earlier one."""
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _link_by_id(
     ids: npt.NDArray[np.int32],
     source: npt.NDArray[np.int32],
@@ -64,7 +65,7 @@ def _link_by_id(
     return duplicates
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _link_by_source(
     source: npt.NDArray[np.int32],
     first: npt.NDArray[np.int32],
@@ -81,7 +82,7 @@ def _link_by_source(
         next_place[source[row]] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _turn_round(replaced: npt.NDArray[np.int32], replaced_by: npt.NDArray[np.int32]) -> None:
     for row in range(len(replaced)):
         if replaced[row] != _NOTHING:

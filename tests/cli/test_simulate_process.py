@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from running import COMMAND, HEADER, LOG, complaint, process
 
 FULL = Path("/dev/full")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -142,3 +144,15 @@ def test_the_same_log_gives_the_same_bytes(log):
     """Hashes are seeded anew in each process; nothing that is printed may show it."""
     first, second = (process(log, "--json", PYTHONHASHSEED=seed) for seed in ("1", "2"))
     assert first == second
+
+
+@pytest.mark.slow  # for it compiles everything
+def test_compiled_code_that_can_be_kept_nowhere(tmp_path):
+    """As where root installed the package and a user without a home runs it."""
+    shutil.copytree(ROOT / "receiver", tmp_path / "receiver", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "settings.yaml", tmp_path)
+    (tmp_path / "receiver" / "simulate" / "__pycache__").touch()
+    nowhere = {"HOME": os.devnull, "XDG_CACHE_HOME": os.devnull, "PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"}
+    ran = process("-", "--domain", "destination", "--json", stdin=LOG.encode(), **nowhere)
+    assert (ran.status, ran.err) == (0, "")
+    assert json.loads(ran.out)["log"]["duplicates"] == 1
