@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -13,6 +13,8 @@ from sqlalchemy import Connection
 from receiver.durable.cache import History, row_of
 from receiver.durable.events import Duplicate
 from receiver.durable.headroom import headroom_of
+from receiver.durable.session import Transaction
+from receiver.durable.stages import Lap
 from receiver.durable.tally import Tally
 from receiver.errors import ClosedError, SettingsError
 from receiver.message import Decision, Receipt
@@ -34,14 +36,15 @@ class Batch:
     caller's transaction, leaves that to the caller. Leaving it by an exception records nothing.
     """
 
-    def __init__(self, receiver: Receiver, connection: Connection | None) -> None:
+    def __init__(self, receiver: Receiver, begin: Callable[[Lap], Transaction], tell: Callable[[], None]) -> None:
         self._receiver = receiver
-        self._callers = connection
+        self._begin = begin
+        self._tell = tell
         self._is_open = self._is_simple = False
 
     def __enter__(self) -> Self:
         lap = self._receiver.counters.stages.lap()
-        self._transaction = self._receiver._begin(self._callers, lap)  # noqa: SLF001 - a batch is the receiver's own hand
+        self._transaction = self._begin(lap)
         self._lap = lap
         self._tally = Tally()
         self._rows: list[Row] = []
@@ -57,7 +60,9 @@ class Batch:
         self._unchecked = 0
         self._next_seq = cache.detector.serial + 1
         self._is_open = True
-        self._is_simple = not self._receiver.records  # then a receipt needs no more than its decision
+        # Then a receipt that tells no more than its id, source and time needs no more than a decision. A batch that is
+        # over is never simple, so that one look at each receipt is enough to find out either.
+        self._is_simple = not self._receiver.records
         lap.locked()
         return self
 
@@ -70,7 +75,7 @@ class Batch:
             self._end(error)
         finally:
             self._lap.ended()
-        self._receiver._tell()  # noqa: SLF001
+        self._tell()
 
     def _end(self, error: BaseException | None) -> None:
         counters = self._receiver.counters

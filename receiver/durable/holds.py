@@ -23,13 +23,13 @@ _HOLDS: list[Hold] = []
 class Hold:
     lock: Hashable
     """What is locked: a file, or a domain of a server."""
-    transaction: Callable[[], object]
+    holder: Callable[[], object]
     """The connection that holds the lock, and may take it again."""
+    thread: int
     domain: Hashable = None
     """The domain of the batch under way; None once the batch is over and only its caller's transaction goes on."""
     is_over: Callable[[], bool] = lambda: False
     """Whether that transaction has ended, and the lock with it."""
-    thread: int = 0
 
 
 def hold(wanted: Hold) -> None:
@@ -41,7 +41,7 @@ def hold(wanted: Hold) -> None:
                 continue
             if other.domain is not None and other.domain == wanted.domain:
                 raise StoreBusyError("this thread has a batch of the domain under way", hint="end that one first")
-            if other.transaction() is not wanted.transaction():
+            if other.holder() is not wanted.holder():
                 raise StoreBusyError(
                     "this thread holds the lock in another transaction, which is still open",
                     hint="end that one first, or join it: batch(connection=...)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -130,7 +131,7 @@ class Receiver:
         With the caller's own SQLAlchemy connection the batch joins the transaction under way there, and is recorded if
         and when the caller commits it. `StoreBusyError` if the domain can't be had in time.
         """
-        return Batch(self, connection)
+        return Batch(self, begin=partial(self._begin, connection), tell=self._tell)
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """Time a block of the bridge's own as one of Apama's stages: `with orders.stage("JMS_ACK"):`."""

@@ -66,7 +66,7 @@ class DomainSession:
         """Have the domain to ourselves, in a transaction of our own or in the caller's, and catch up with it."""
         self.check_usable()
         log = self.log if connection is None else self._joining(connection)
-        held = Hold(self.lock, lambda: log.holder, domain=self.incarnation, thread=threading.get_ident())
+        held = Hold(self.lock, lambda: log.holder, threading.get_ident(), domain=self.incarnation)
         hold(held)
         try:
             self._take_turn()
@@ -301,7 +301,7 @@ class Transaction:
         log = self.log
         self._session.leave(self._held)
         if isinstance(log, JoinedLog):
-            hold(Hold(self._held.lock, lambda: log.holder, is_over=log.is_over, thread=self._held.thread))
+            hold(Hold(self._held.lock, lambda: log.holder, self._held.thread, is_over=log.is_over))
 
 
 def _unknown(failure: StoreError) -> StoreError:

@@ -84,10 +84,10 @@ class JoinedLog:
             mark = _INSERTS[connection.dialect.name](joined).values(values)
             connection.execute(mark.on_conflict_do_update(index_elements=["domain_id", "writer"], set_=values))
 
-    def commit(self) -> None:
+    def _callers(self) -> None:
         """The caller's to do."""
 
-    rollback = discard = give_back_space = close = commit
+    commit = rollback = discard = give_back_space = close = _callers
 
 
 def joined_batch(connection: Connection, domain_id: int, writer: int) -> int | None:

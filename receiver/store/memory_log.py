@@ -32,10 +32,10 @@ class MemoryLog:
         self._rows.update((row[0], row) for row in rows)
         self._state = state
 
-    def commit(self) -> None:
-        """Nothing is left to do once a batch is recorded, which is the last that can go wrong."""
+    def _nothing(self) -> None:
+        """A batch is recorded whole or not at all, so nothing is left to do."""
 
-    rollback = discard = give_back_space = close = commit
+    commit = rollback = discard = give_back_space = close = _nothing
 
     holder = None
 
