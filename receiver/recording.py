@@ -216,7 +216,8 @@ def _opened(recording: Recording) -> RotatingLog:
             keep_files=recording.keep_files,
         )
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise OutputError(f"can't record to {os.fspath(recording.path)!r}: {_reason(error)}") from error
+        hint = "make the folder first" if isinstance(error, FileNotFoundError) else None
+        raise OutputError(f"can't record to {os.fspath(recording.path)!r}: {_reason(error)}", hint=hint) from error
 
 
 def _reason(error: Exception) -> str:

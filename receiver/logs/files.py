@@ -83,7 +83,9 @@ def _expanded(text: str) -> list[LogFile]:
         matches = matches or _segments(text)
         if not matches:
             reason = "no file matches" if glob.has_magic(text) else getattr(error, "strerror", None) or str(error)
-            raise LogFormatError(_printable(text), reason, hint="name a log of receipts") from error
+            raise LogFormatError(
+                _printable(text), reason, hint=_hint_on_recording(text) or "name a log of receipts"
+            ) from error
         return [_log_file(Path(match)) for match in matches]
     if not stat.S_ISDIR(mode):
         return [_log_file(path)]
@@ -93,7 +95,8 @@ def _expanded(text: str) -> list[LogFile]:
         raise LogFormatError(_printable(text), f"the folder can't be read: {error.strerror}") from error
     logs = [path / name for name in found if not name.startswith((".", "_"))]
     if not logs:
-        raise LogFormatError(_printable(text), "a folder without logs", hint="folders inside it are not searched")
+        hint = _hint_on_recording(text) or "folders inside it are not searched"
+        raise LogFormatError(_printable(text), "a folder without logs", hint=hint)
     return [_log_file(log) for log in logs]
 
 
@@ -104,6 +107,15 @@ def _segments(text: str) -> list[str]:
         return [str(path) for path in names.finished()] if names else []
     except (OSError, ValueError):
         return []
+
+
+def _hint_on_recording(text: str) -> str | None:
+    names = segment_names(text)
+    try:
+        recording = names is not None and names.unfinished()
+    except (OSError, ValueError):
+        return None
+    return "what is being recorded there can be read once its file is finished" if recording else None
 
 
 def _log_file(path: Path) -> LogFile:

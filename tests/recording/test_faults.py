@@ -11,7 +11,7 @@ import pytest
 from recorded import FORMATS, ids, read, receipt, segments, simulate, unfinished
 
 from receiver import recording
-from receiver.errors import MissingExtraError, OutputError, SettingsError
+from receiver.errors import LogFormatError, MissingExtraError, OutputError, SettingsError
 from receiver.logs import rotating
 from receiver.recording import Recorder
 from receiver.settings import Recording
@@ -178,6 +178,22 @@ def test_a_place_that_cannot_be_written(tmp_path, path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="can't record to"):
         Recorder(f"{tmp_path}/{path}")
+
+
+def test_a_folder_that_is_missing_is_hinted_at(tmp_path):
+    with pytest.raises(OutputError, match="make the folder first"):
+        Recorder(tmp_path / "gone" / "r.parquet")
+
+
+@pytest.mark.parametrize("path", ["", "r.parquet"])
+def test_what_is_still_being_recorded_is_hinted_at(tmp_path, path):
+    path = tmp_path / path
+    with Recorder(path) as recorder:
+        recorder.record([receipt(0)])
+        recorder.flush()
+        with pytest.raises(LogFormatError, match="can be read once its file is finished"):
+            read(path)
+    assert ids(read(path)) == ["id-0"]
 
 
 def test_an_id_of_the_receiver_that_no_log_can_hold(tmp_path):
