@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Annotated
 
 import typer
 
@@ -38,17 +39,29 @@ _PARTS_OF_SIMULATE = {
     "zstandard",
 }
 
-app = typer.Typer(
-    help="Two-tier duplicate detection for at-least-once messages, and the sizing of its windows from your own log.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command(epilog=SIMULATE_EPILOG)(simulate)
 app.command(epilog=GENERATE_EPILOG)(generate)
 app.command(epilog=MIGRATE_EPILOG)(migrate)
 app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=CHECK_EPILOG)(check)
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - as Typer calls it
+    if asked:
+        from importlib.metadata import version
+
+        print(f"receiver {version('reliable-receiver')}")
+        raise typer.Exit
+
+
+@app.callback()
+def receiver(
+    version: Annotated[  # noqa: FBT002
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Two-tier duplicate detection for at-least-once messages, and the sizing of its windows from your own log."""
 
 
 def run() -> int:
@@ -73,7 +86,9 @@ def run() -> int:
     except ReceiverError as error:
         status = _complain(error)
     except typer.TyperException as error:
-        status = _complain(SettingsError(error.format_message(), hint="receiver COMMAND --help tells what there is"))
+        usage = getattr(error, "ctx", None)
+        asked = usage.command_path if usage else "receiver"
+        status = _complain(SettingsError(error.format_message(), hint=f"{asked} --help tells what there is"))
     return status
 
 

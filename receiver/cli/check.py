@@ -26,9 +26,10 @@ def check(
     url: StoreAddress,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a list.")] = False,  # noqa: FBT002
 ) -> int:
-    """Check every invariant of a store: exit with 1 and a list of what is broken, with 2 if it can't be opened.
+    """Check every invariant of a store.
 
-    Receivers may go on meanwhile: one state of the store is read, and nothing is changed.
+    Exits with 1 and a list of what is broken, with 2 if the store can't be opened. Receivers may go on meanwhile: one
+    state of the store is read, and nothing is changed.
     """
     from receiver.durable.audit import audit
     from receiver.report.json_object import dumped

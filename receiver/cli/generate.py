@@ -46,7 +46,7 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
         _DEFAULTS.start.isoformat().replace("+00:00", "Z")
     ),
 ) -> None:
-    """Write a synthetic log of receipts, to try windows and policies on. The same seed gives the same log."""
+    """Write a synthetic log of receipts to try settings on. The same seed gives the same log."""
     plan = Plan(
         scenario=scenario,
         receipts=receipts,

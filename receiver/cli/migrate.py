@@ -18,8 +18,6 @@ EPILOG = """Examples:
 receiver migrate sqlite:///receiver.db
 
 receiver migrate postgresql://bridge:secret@db.example.com/orders
-
-receiver migrate sqlite:///receiver.db --revision base
 """
 
 
@@ -32,9 +30,10 @@ def migrate(
         ),
     ] = "head",
 ) -> None:
-    """Make a store's tables or upgrade them, as every receiver does when it opens; going back is done here alone.
+    """Make a store's tables, or upgrade them.
 
-    Receivers at work meanwhile wait, and all of it happens or nothing.
+    Every receiver does so when it opens; going back is done here alone. Receivers at work meanwhile wait, and all of it
+    happens or nothing.
     """
     from receiver.store.engine import store_url
     from receiver.store.schema import migrate as migrate_store

@@ -111,7 +111,10 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     on_error: Annotated[_OnError, typer.Option(help="What to do with a row that can't be read.")] = _OnError.STOP,
     engine: Annotated[_Engine, typer.Option(help="Where to run.")] = _Engine.LOCAL,
 ) -> int:
-    """Replay a log of receipts under many settings at once: what each would have missed, and what it costs."""
+    """Replay a log of receipts under many settings at once.
+
+    It says what each would have missed and what it costs, recommends one, and says why.
+    """
     if engine is _Engine.SPARK:
         raise SettingsError("this version has no Spark engine", hint="leave --engine out")
     question = _question(domain, window, expiry, max_missed, margin)

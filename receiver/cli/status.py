@@ -30,9 +30,10 @@ def status(
         bool, typer.Option("--quick", help="Leave out the ids remembered, for which all rows are read.")
     ] = False,
 ) -> None:
-    """Show the figures of each domain in a store: what came, what of it was caught, and what is kept.
+    """Show the figures of each domain in a store.
 
-    Counted since the domain was made, over all its receivers, which may go on meanwhile. Nothing is changed.
+    What came, what of it was caught, and what is kept: counted since the domain was made, over all its receivers, which
+    may go on meanwhile. Nothing is changed.
     """
     from receiver.durable.audit import look
     from receiver.report.json_object import dumped

@@ -52,7 +52,9 @@ def examined(url: URL) -> Engine:
     """An engine that only reads, on a store that is there and up to date; StoreError otherwise."""
     version = _looked_up(url)
     if version is None:
-        raise StoreError(f"{shown(url)}: there is no store", hint="a receiver makes it when it opens")
+        raise StoreError(
+            f"{shown(url)}: there is no store", hint="a receiver makes it when it opens, or receiver migrate"
+        )
     if version != REVISION:
         from receiver.store.migration import check_known
 

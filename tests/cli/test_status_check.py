@@ -5,6 +5,7 @@ import re
 import sqlite3
 import sys
 from contextlib import closing
+from importlib import metadata
 
 import pytest
 from running import Ran, complaint
@@ -278,6 +279,17 @@ def test_a_password_is_not_printed(receiver, fresh_postgres_url):
         ran = receiver(*arguments, address)
         assert ran.status == 0
         assert "secret" not in ran.out
+
+
+def test_the_version(receiver):
+    assert receiver("--version") == (0, f"receiver {metadata.version('reliable-receiver')}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"), [([], "receiver"), (["chek"], "receiver"), (["check"], "receiver check")]
+)
+def test_a_command_line_that_wont_do_is_told_where_help_is(receiver, arguments, command):
+    assert f"hint: {command} --help tells what there is" in complaint(receiver(*arguments))
 
 
 @pytest.mark.parametrize("command", ["status", "check"])
