@@ -30,21 +30,21 @@ __all__ = ["Recorder"]
 FLUSH_SECS = 1.0
 """How long receipts wait for others to be written with them: what a killed process loses."""
 QUEUE_RECEIPTS = 1 << 16
-"""So many may wait for the thread. A larger batch is taken while nothing waits."""
+"""How many may wait for the thread; a larger batch is taken only while nothing else waits."""
 
 _CLOSED = "the recorder is closed"
 _FORKED = "the recorder belongs to the process that opened it"
 _FULL = "receipts come faster than they can be written"
 
-_log = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class Recorder:
     """Writes the receipts of one receiver to the rotating log that a path or a `Recording` names.
 
     `SettingsError` for a path or an id that can't be meant, `OutputError` where nothing can be written at the time,
-    `MissingExtraError` without the extra 'simulate'. After that nothing is raised: failures are in `dropped` and
-    `last_error`, and in the log of warnings `receiver.recording`, once until recording works again.
+    `MissingExtraError` without the extra 'simulate'. After that nothing is raised: what fails is counted in `dropped`,
+    named in `last_error`, and told by a warning of the logger `receiver.recording`, once until recording works again.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Recorder:
         """Hand over a batch's receipts, each with the time of its receipt as read; never waits for the disk."""
         if self._in_a_child():
             if self.last_error != _FORKED:
-                _log.warning("not recording: %s", _FORKED)
+                _LOGGER.warning("not recording: %s", _FORKED)
             self.dropped += len(receipts)
             self.last_error = _FORKED
             return
@@ -169,7 +169,7 @@ class Recorder:
         if self._failing and left:
             self._failing = False
             self._told.clear()
-            _log.warning("recording again; %d receipts were dropped so far", self.dropped)
+            _LOGGER.warning("recording again; %d receipts were dropped so far", self.dropped)
 
     def _try(self, action: Callable[[], None]) -> None:
         try:
@@ -184,7 +184,7 @@ class Recorder:
             new = reason not in self._told
             self._told.add(reason)
         if new:
-            _log.warning("not recording: %s", reason)
+            _LOGGER.warning("not recording: %s", reason)
 
 
 def _checked(channel: Channel) -> Channel:

@@ -104,7 +104,7 @@ class ReceiverSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """How a store is used: by one process, not by the domain, so that processes may differ."""
+    """How a process uses a store. No property of the domain, so processes that share one may differ."""
 
     lock_timeout_secs: float = field(default_factory=lambda: _default("store", "lock_timeout_secs"))
     sqlite_synchronous: str = field(default_factory=lambda: _default("store", "sqlite_synchronous"))

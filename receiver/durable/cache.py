@@ -66,8 +66,9 @@ class DomainCache:
     def __init__(self) -> None:
         self._state: DomainState | None = None
         self.sizes = 0, 0
-        """Window and expiry, in microseconds, as of the last batch; and the ids remembered then."""
+        """The window in ids and the expiry in microseconds, as of the last batch."""
         self.remembered_ids = 0
+        """As of the last batch."""
         self.detector: TwoTierDetector
         self.histories: dict[str, History] = {}
         self._deletable: list[int] = []
@@ -82,7 +83,7 @@ class DomainCache:
     def follow(self, log: DomainLog, state: DomainState) -> bool:
         """Catch up with the log, which is in this state: by what is new in it, or from its beginning.
 
-        Returns whether there was anything to read.
+        Returns whether the log had changed since.
         """
         known = self._state
         self._state = None  # unless all goes well

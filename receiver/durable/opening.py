@@ -38,7 +38,7 @@ class Opened(NamedTuple):
 
 
 def new_number() -> int:
-    """For what must differ from all others of its kind, in any process and at any time."""
+    """A number that no other of its kind has, in any process and at any time."""
     return secrets.randbits(62)
 
 

@@ -34,8 +34,11 @@ _LONGEST_PAUSE_SECS = 1.0
 
 
 class DomainSession:
-    """What the batches of one receiver share. `committed` and `rolled_back` are to be set, and are told of each batch
-    known to be committed, and of each that joined a transaction which wasn't."""
+    """What the batches of one receiver share.
+
+    Whoever makes it sets `committed`, which is called with the tally of each batch once that is known to be committed,
+    and `rolled_back`, which is called for each batch in a transaction of its caller's that wasn't committed.
+    """
 
     def __init__(self, opened: Opened, patience_secs: float) -> None:
         self.log = opened.log

@@ -128,6 +128,7 @@ class Lap:
         now_ns = perf_counter_ns() - told_ns
         lap_ns = now_ns - ended_ns + told_ns - clock.told_before_ns
         self._stages.end_lap((began_ns - ended_ns, locked_ns - began_ns, left_ns - locked_ns, now_ns - left_ns, lap_ns))
+        # The batch is told of, too: the clock goes back to where it stood when the batch began.
         clock.ended_ns = began_ns
         clock.told_ns = clock.told_before_ns = told_ns + now_ns - began_ns
 

@@ -40,7 +40,7 @@ _TICK = timedelta(microseconds=1)
 
 
 class _Segment:
-    """The segment being written. Removed by others, it is no longer `there`, though the system would go on writing it."""
+    """The segment being written, unless others have removed it: the system would go on writing to it all the same."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.size_bytes = 0
@@ -50,7 +50,7 @@ class _Segment:
         self._file = file
 
     @property
-    def there(self) -> bool:
+    def is_there(self) -> bool:
         return _is_at(self._file, self._path)
 
     def append(self, frames: bytes) -> None:
@@ -86,7 +86,7 @@ class RotatingLog:
     def append(self, rows: pa.RecordBatch) -> None:
         """Write rows of `SCHEMA`, all or none."""
         frames = b"".join(map(self._compressor.compress, json_lines(rows)))
-        if self._segment is None or not self._segment.there:
+        if self._segment is None or not self._segment.is_there:
             self._leave()
             self._segment = self._begun()
         self._segment.append(frames)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from receiver.durable.audit import DomainFigures, StoreFigures
 from receiver.report.words import count, duration, moment, seconds, size, tamed
-from receiver.store.findings import PROBLEMS, Finding
+from receiver.store.findings import PROBLEMS, DomainName, Finding
 
 __all__ = ["check_object", "print_check", "print_status", "status_object"]
 
@@ -23,7 +23,7 @@ def print_status(place: str, figures: StoreFigures, console: Console) -> None:
     _print_heading(place, figures, console)
     for domain in figures.domains:
         console.print()
-        _line(console, _domain_name(domain), "bold")
+        _line(console, _shown(DomainName.of(domain.state)), "bold")
         _line(console, f"  {domain.line()}")
         console.print(_table(domain))
 
@@ -32,7 +32,7 @@ def print_check(place: str, figures: StoreFigures, console: Console) -> None:
     """What was looked at, and the list of what is broken."""
     _print_heading(place, figures, console)
     for domain in figures.domains:
-        _line(console, f"  {_domain_name(domain)}: {_rows(domain)}")
+        _line(console, f"  {_shown(DomainName.of(domain.state))}: {_rows(domain)}")
     if not figures.findings:
         _line(console, f"Sound: {count(len(PROBLEMS), 'kind')} of damage looked for, none found.", "bold green")
         return
@@ -78,9 +78,8 @@ def _print_heading(place: str, figures: StoreFigures, console: Console) -> None:
     _line(console, f"{place}: version {figures.version}, {domains}, {size(figures.size_bytes)}")
 
 
-def _domain_name(domain: DomainFigures) -> str:
-    state = domain.state
-    return f"{tamed(state.domain_name) or '(no name)'} (key {tamed(state.domain_key)})"
+def _shown(domain: DomainName) -> str:
+    return f"{tamed(domain.name) or '(no name)'} (key {tamed(domain.key)})"
 
 
 def _rows(domain: DomainFigures) -> str:
@@ -127,7 +126,7 @@ def _latest(domain: DomainFigures) -> str | None:
 
 
 def _sentence(finding: Finding) -> str:
-    place = f"{tamed(finding.domain.name) or '(no name)'} (key {tamed(finding.domain.key)}): " if finding.domain else ""
+    place = f"{_shown(finding.domain)}: " if finding.domain else ""
     times = f" ({count(finding.count)} times, the first: " if finding.count > 1 else " ("
     return f"{place}{finding.problem}{times}{finding.example})"
 

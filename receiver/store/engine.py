@@ -149,7 +149,7 @@ def _open_to_write(url: URL, settings: StoreSettings) -> sqlite3.Connection:
 
 
 def _write_ahead(connection: sqlite3.Connection, patience_secs: float) -> None:
-    """Switch the file to a write-ahead log. Who meets another that does so fails at once, however long SQLite may wait."""
+    """Switch the file to a write-ahead log, trying again: who meets another at it fails at once, whatever the timeout."""
     give_up_at = time.monotonic() + patience_secs
     while True:
         try:

@@ -61,8 +61,11 @@ class DomainLog(Protocol):
         """The rows numbered above `seq`, in order, some at a time; the last one there is has the number `last_seq`."""
 
     def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
-        """Delete the rows numbered in `gone`, ascending, append others, and put the domain's new state in place of that
-        whose last number is `since`."""
+        """Append `rows`, delete those numbered in `gone`, which ascend, and save the domain's new state.
+
+        `since` is the last number of the state that it replaces. Where a database has another by now, the lock was lost
+        on the way: `StoreBusyError`.
+        """
 
     def commit(self) -> None: ...
 

@@ -97,7 +97,7 @@ def _migrate(url: URL, settings: StoreSettings, revision: str) -> Migrated:
         # Once more, for others may have migrated it before the lock was ours.
         before = _version(connection, shown(url))
         run(connection, before, after, shown(url))
-        _version(connection, shown(url))
+        _version(connection, shown(url))  # raises, and so rolls back, unless the tables are ours now
     return Migrated(before, after)
 
 
