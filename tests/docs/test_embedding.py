@@ -10,10 +10,10 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from sqlalchemy import NullPool, create_engine, make_url, text
+from sqlalchemy import NullPool, column, create_engine, make_url, select, table, text
 
 from receiver import Receiver, StoreSettings
-from receiver.errors import StoreBusyError
+from receiver.errors import StoreBusyError, StoreError
 from tests.docs.bridge import Broker, CrashError, Payment, orders_of, pay, verdicts
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "embedding.md"
@@ -249,3 +249,23 @@ def test_a_user_with_few_rights(fresh_postgres_url):
         finally:
             connection.execute(text(f"DROP OWNED BY {role}"))
             connection.execute(text(f"DROP ROLE {role}"))
+
+
+@shows("Day to day")
+def test_a_domain_is_deleted(store_url):
+    (block,) = blocks("sql")["Day to day"]
+    by_name = "CAST(domain_name AS TEXT)" if "sqlite" in store_url else "convert_from(domain_name, 'UTF8')"
+    verdicts(store_url, "1", domain="name:kept")
+    with orders_of(store_url, domain="name:old") as still_open:
+        with still_open.batch() as batch:
+            batch.receive("1")
+        with create_engine(store_url, poolclass=NullPool).begin() as connection:
+            numbers = select(column("domain_id")).select_from(table("receiver_domain"))
+            number = connection.scalars(numbers.where(text(f"{by_name} = 'old'"))).one()
+            for statement in block.replace("= 7", f"= {number}").split(";\n")[1:4]:
+                connection.execute(text(statement))
+        with pytest.raises(StoreError, match="the domain is gone"), still_open.batch() as batch:
+            batch.receive("1")
+    subprocess.run([sys.executable, "-m", "receiver", "check", store_url], check=True, capture_output=True)
+    assert verdicts(store_url, "1", domain="name:old") == ["new"]
+    assert verdicts(store_url, "1", domain="name:kept") == ["duplicate"]

@@ -2,7 +2,10 @@
 
 import multiprocessing
 import re
-from contextlib import suppress
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from sqlalchemy import NullPool, create_engine, text
 from receiver import Receiver
 from receiver.durable.metrics import export
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreVersionError
+from receiver.logs import ReadOptions, read_logs
 from tests.docs.bridge import CHANNEL, CrashError, Message, orders_of, pay, verdicts
 
 ALERTS = Path(__file__).resolve().parents[2] / "docs" / "headroom-alert.yaml"
@@ -141,3 +145,42 @@ def test_a_clock_that_is_ahead_sets_the_time_for_all(store_url):
         with orders.batch() as batch:
             batch.receive_many([("2", None, 7), ("1", None, 8)])
         assert orders.status().clock_clamped == 2
+
+
+def test_a_copy_of_sqlite_that_is_made_meanwhile(tmp_path, sqlite_url):
+    with orders_of(sqlite_url) as orders:
+        for id_ in "1", "2":
+            with orders.batch() as batch:
+                batch.receive(id_, "gateway-1")
+            copy = tmp_path / f"copy-{id_}.db"
+            with closing(sqlite3.connect(tmp_path / "receiver.db")) as connection:
+                connection.execute(f"VACUUM INTO '{copy}'")
+    assert verdicts(f"sqlite:///{tmp_path}/copy-1.db", "1", "2") == ["duplicate", "new"]
+    assert verdicts(f"sqlite:///{tmp_path}/copy-2.db", "1", "2") == ["duplicate", "duplicate"]
+
+
+ENDED_IN_A_BATCH = """
+import signal, sys, time
+from receiver import Receiver
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+with Receiver.open(sys.argv[1], connection_id="broker-a", destination="queue://orders", record=".") as orders:
+    with orders.batch() as batch:
+        batch.receive("1", "gateway-1")
+    with orders.batch() as batch:
+        batch.receive("2", "gateway-1")
+        print("inside", flush=True)
+        time.sleep(60)
+"""
+
+
+def test_a_signal_that_leaves_the_blocks(tmp_path, sqlite_url):
+    command = [sys.executable, "-c", ENDED_IN_A_BATCH, sqlite_url]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as bridge:
+        assert bridge.stdout.readline() == b"inside\n"
+        bridge.terminate()
+        assert bridge.stderr.read() == b""
+    assert bridge.returncode == 0
+    (recorded,) = tmp_path.glob("receipts-*.jsonl.zst")
+    assert sum(map(len, read_logs([str(recorded)], ReadOptions()))) == 1
+    assert verdicts(sqlite_url, "1", "2") == ["duplicate", "new"]
