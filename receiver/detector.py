@@ -216,9 +216,9 @@ class TwoTierDetector:
         taken for that receipt's (rule 2). A first time below 0, or one that is no whole number, is a `SettingsError`,
         and then nothing has changed.
         """
-        if not unique_message_id:
-            return _UNCHECKED
         id_ = unique_message_id
+        if not id_ and (id_ is None or isinstance(id_, str)):
+            return _UNCHECKED
         if not isinstance(id_, str):
             raise SettingsError(f"unique_message_id must be text, not {id_!r}")
         if received_at_us.__class__ is not int:

@@ -144,12 +144,14 @@ class Batch:
     ) -> Decision:
         if received_at_us is None:
             received_at_us = time.time_ns() // 1000
-        tells_more = redelivered or jms_timestamp_ms or body_digest or not self._is_simple
+        tells_more = (
+            redelivered is not False or jms_timestamp_ms is not None or body_digest is not None or not self._is_simple
+        )
         if tells_more or received_at_us.__class__ is not int or received_at_us > _LATEST_US:
             self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
         decision = self._receive(id_, source, received_at_us=received_at_us)
         if tells_more:
-            receipt = Receipt(id_, source, received_at_us, redelivered, jms_timestamp_ms, body_digest)
+            receipt = Receipt(id_, source, received_at_us, bool(redelivered), jms_timestamp_ms, body_digest)
             self._tally.note(receipt, self._receiver.records)
         if not id_:
             self._unchecked += 1

@@ -163,6 +163,9 @@ def test_a_rollback_restores_order_and_clock(any_url):
 BAD_RECEIPTS = [
     {"unique_message_id": 1},
     {"unique_message_id": b"x"},
+    {"unique_message_id": 0},
+    {"unique_message_id": b""},
+    {"unique_message_id": False},
     {"unique_message_id": "x", "message_source_id": 1},
     {"unique_message_id": "x", "message_source_id": []},
     {"unique_message_id": "x", "received_at_us": 0.5},
@@ -174,14 +177,17 @@ BAD_RECEIPTS = [
     {"unique_message_id": "x", "redelivered": "yes"},
     {"unique_message_id": "x", "redelivered": [1]},
     {"unique_message_id": "x", "redelivered": 2},
+    {"unique_message_id": "x", "redelivered": None},
     {"unique_message_id": "x", "jms_timestamp_ms": -1},
     {"unique_message_id": "x", "jms_timestamp_ms": 1.5},
     {"unique_message_id": "x", "jms_timestamp_ms": math.nan},
     {"unique_message_id": "x", "jms_timestamp_ms": True},
+    {"unique_message_id": "x", "jms_timestamp_ms": 0.0},
     {"unique_message_id": "x", "jms_timestamp_ms": "1"},
     {"unique_message_id": "x", "jms_timestamp_ms": 1 << 63},
     {"unique_message_id": "x", "body_digest": 7},
     {"unique_message_id": "x", "body_digest": b"7"},
+    {"unique_message_id": "x", "body_digest": b""},
 ]
 
 
