@@ -90,6 +90,7 @@ class Receiver:
             _text("receiver_id", receiver_id or ""),
         )
         key = domain_key(_text("domain", domain))
+        _check_options(settings, store_settings, observe_only, on_duplicate)
         id_reuse = checked_id_reuse(id_reuse)
         store_settings = store_settings or StoreSettings()
         opened = open_log(_text("url", url), key, channel, settings, store_settings)
@@ -177,3 +178,14 @@ def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise SettingsError(f"{name} must be text, not {value!r:.80}")
     return value
+
+
+def _check_options(settings: object, store_settings: object, observe_only: object, on_duplicate: object) -> None:
+    if not isinstance(settings, ReceiverSettings | None):
+        raise SettingsError(f"settings must be ReceiverSettings, not {settings!r:.80}")
+    if not isinstance(store_settings, StoreSettings | None):
+        raise SettingsError(f"store_settings must be StoreSettings, not {store_settings!r:.80}")
+    if not isinstance(observe_only, bool):
+        raise SettingsError(f"observe_only must be True or False, not {observe_only!r:.80}")
+    if on_duplicate is not None and not callable(on_duplicate):
+        raise SettingsError(f"on_duplicate must be callable, not {on_duplicate!r:.80}")

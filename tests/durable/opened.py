@@ -29,8 +29,12 @@ def sizes(window: int, expiry_us: int) -> ReceiverSettings:
 
 def opened(url: str, *, patience_secs: float = 10.0, **options) -> Receiver:
     """A receiver of one and the same domain, unless the options say otherwise."""
-    channel = {"connection_id": "broker", "destination": "queue://orders"}
-    return Receiver.open(url, store_settings=StoreSettings(lock_timeout_secs=patience_secs), **channel | options)
+    defaults = {
+        "connection_id": "broker",
+        "destination": "queue://orders",
+        "store_settings": StoreSettings(lock_timeout_secs=patience_secs),
+    }
+    return Receiver.open(url, **defaults | options)
 
 
 def send(receiver: Receiver, *ids: str | None, connection: Connection | None = None) -> list[Verdict]:

@@ -206,9 +206,6 @@ def test_a_receipt_that_cannot_be_meant_changes_nothing(any_url, bad):
         assert receiver.status().rx == 4 + 4
 
 
-UNCHECKED_YET = pytest.mark.xfail(strict=True, reason="open() doesn't check it")
-
-
 @pytest.mark.parametrize("any_url", ["memory", "sqlite"], indirect=True)
 @pytest.mark.parametrize(
     "bad",
@@ -220,9 +217,10 @@ UNCHECKED_YET = pytest.mark.xfail(strict=True, reason="open() doesn't check it")
         {"domain": "name:"},
         {"domain": None},
         {"id_reuse": "perhaps"},
-        pytest.param({"settings": (2000, 120)}, marks=UNCHECKED_YET),
-        pytest.param({"on_duplicate": "print"}, marks=UNCHECKED_YET),
-        pytest.param({"observe_only": "no"}, marks=UNCHECKED_YET),
+        {"settings": (2000, 120)},
+        {"store_settings": 10.0},
+        {"on_duplicate": "print"},
+        {"observe_only": "no"},
     ],
     ids=str,
 )
