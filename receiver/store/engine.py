@@ -28,7 +28,7 @@ _ADDRESSES = "sqlite:///FILE or postgresql://USER@HOST/DATABASE; memory:// is fo
 _SQLITE = ("sqlite", "sqlite+pysqlite")
 _POSTGRES = ("postgresql", "postgresql+psycopg")
 _PAUSE_SECS = 0.01
-_CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
+_CREDENTIALS = re.compile(r"\A([\w+]+:/+)?.*@|(password=)[^&]*", re.DOTALL)
 
 
 def store_url(address: str | URL) -> URL:
@@ -71,9 +71,12 @@ def read_only(url: URL) -> Engine:
 
 
 def _no_address(address: object, problem: str) -> SettingsError:
+    return SettingsError(f"{_masked(address)!r:.200} {problem}", hint=_ADDRESSES)
+
+
+def _masked(address: object) -> str:
     # Not `shown`: it may not even be an address, and still hold a password.
-    text = _CREDENTIALS.sub("//***@", str(address))
-    return SettingsError(f"{text!r:.200} {problem}", hint=_ADDRESSES)
+    return _CREDENTIALS.sub(lambda found: f"{found[2]}***" if found[2] else f"{found[1] or ''}***@", str(address))
 
 
 def _file_url(url: URL) -> URL:
@@ -87,9 +90,7 @@ def _file_url(url: URL) -> URL:
 
 def _server_url(url: URL) -> URL:
     if url.host and "@" in url.host:
-        raise SettingsError(
-            f"{_CREDENTIALS.sub('//***@', str(url))!r:.200} has more than one @", hint="write %40 for one in a password"
-        )
+        raise SettingsError(f"{_masked(url)!r:.200} has more than one @", hint="write %40 for one in a password")
     try:
         import psycopg  # noqa: F401 - is it there, and its libpq?
     except ImportError as error:
