@@ -54,8 +54,7 @@ def upgrade() -> None:
     if op.get_context().dialect.name == "postgresql":
         op.execute("ALTER TABLE receiver_domain SET (fillfactor = 10)")
         op.execute(
-            "ALTER TABLE receiver_receipt SET"
-            " (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
+            "ALTER TABLE receiver_receipt SET (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
         )
 
 
