@@ -241,3 +241,20 @@ def test_closing_while_the_callers_transaction_is_under_way(store_url, engine):
         orders.close()
     with opened(store_url) as another:
         assert send(another, "x") == [DUPLICATE]
+
+
+def test_a_batch_that_cannot_be_recorded_leaves_the_transaction_as_it_was(orders, engine, store_url):
+    """Nothing of it stays, though the caller goes on and commits."""
+    if store_url.startswith("sqlite"):
+        refusing = "CREATE TRIGGER refuse BEFORE INSERT ON receiver_joined BEGIN SELECT RAISE(ABORT, 'refused'); END"
+    else:
+        refusing = "ALTER TABLE receiver_joined ADD CHECK (batch < 0) NOT VALID"
+    with engine.begin() as connection:
+        connection.execute(text(refusing))
+    with engine.begin() as connection:
+        act(connection)
+        with refused(StoreError):
+            send(orders, "x", connection=connection)
+        act(connection)
+    assert effects(engine) == 2
+    assert send(orders, "x") == [NEW]

@@ -96,7 +96,7 @@ def test_sqlite(sqlite_file):
 
 def test_postgresql(fresh_postgres_url):
     # To make a case smaller takes minutes here, and what fails on one database fails on the other.
-    run(fresh_postgres_url, 40, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+    run(fresh_postgres_url, 20, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
 def test_long_runs_in_which_deleting_lags(store_url, seed, campaign):
@@ -105,7 +105,7 @@ def test_long_runs_in_which_deleting_lags(store_url, seed, campaign):
     sizes_us = [(100, 0), (150, 300_000), (20, 900_000), (0, 500_000), (60, 1)]
     domain = Domain(store_url, "long", 3, *sizes_us[1])
     now_us, sent, most_spare = 0, [], 0
-    for turn in range(campaign.receipts_per_process // 100):
+    for turn in range(campaign.receipts_per_process // 200):
         received = []
         for _ in range(chosen.choice([1, 3, 40, 120])):
             now_us += chosen.choice([0, 100, 1_000, 3_000])
