@@ -70,8 +70,8 @@ class DomainSession:
         self.check_usable()
         log = self.log if connection is None else self._joining(connection)
         held = Hold(self.lock, lambda: log.holder, threading.get_ident(), domain=self.incarnation)
-        hold(held)
         try:
+            hold(held)
             self._take_turn()
         except BaseException:
             release(held)
@@ -222,9 +222,9 @@ class Transaction:
     def record(self, rows: Sequence[Row], tally: Tally) -> None:
         """Record the batch and commit; `StoreError` if it isn't committed, or not proven to be."""
         session, log, cache = self._session, self.log, self.cache
-        session.check_usable()  # it may have been forked off inside the batch
-        state = self._new_state(tally)
         try:
+            session.check_usable()  # it may have been forked off inside the batch
+            state = self._new_state(tally)
             self._check_whole(rows, state)
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)
@@ -253,8 +253,9 @@ class Transaction:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
 
     def _new_state(self, tally: Tally) -> DomainState:
-        detector = self._session.cache.detector
-        return tally.add_to(self._state)._replace(
+        detector = self.cache.detector
+        return tally.added_to(
+            self._state,
             last_seq=detector.serial,
             last_writer=self._session.writer,
             latest_us=detector.latest_us,

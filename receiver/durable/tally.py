@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from receiver.durable.events import Duplicate
 from receiver.message import Receipt, Tier
@@ -47,7 +48,8 @@ class Tally:
             self.reused_ids += 1
         self.events.append(event)
 
-    def add_to(self, state: DomainState) -> DomainState:
+    def added_to(self, state: DomainState, **changes: Any) -> DomainState:
+        """The state with the batch counted, and other fields changed as given."""
         return state._replace(
             receipts=state.receipts + self.receipts,
             unchecked=state.unchecked + self.unchecked,
@@ -56,6 +58,7 @@ class Tally:
             redelivered=state.redelivered + self.redelivered,
             clock_clamped=state.clock_clamped + self.clock_clamped,
             max_delivery_us=max(state.max_delivery_us, self.max_delivery_us),
+            **changes,
         )
 
     def add(self, other: Tally) -> None:

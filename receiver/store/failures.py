@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import NamedTuple
 
 from sqlalchemy import URL, make_url
@@ -109,19 +108,26 @@ _IN_WORDS = {
 """What fails while connecting, or for want of a connection, has no SQLSTATE: the first of these in its text."""
 
 
-@contextmanager
-def translated(address: str | URL) -> Iterator[None]:
+class translated:  # noqa: N801 - it reads as a verb; and a generator would cost a batch of one more than its decision
     """Within it, what SQLAlchemy or a driver raises becomes a `StoreError` caused by it; the rest passes through."""
-    try:
-        yield
-    except (DBAPIError, sqlite3.Error) as error:
-        raise store_error(error, address) from error
-    except Exception as error:
-        # Raised where psycopg is used directly. Whoever never loaded it can't have met its errors.
-        psycopg = sys.modules.get("psycopg")
-        if psycopg is None or not isinstance(error, psycopg.Error):
-            raise
-        raise store_error(error, address) from error
+
+    __slots__ = ("_address",)
+
+    def __init__(self, address: str | URL) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None and _is_of_a_driver(error):
+            raise store_error(error, self._address) from error
+
+
+def _is_of_a_driver(error: BaseException) -> bool:
+    # psycopg raises its own where it is used directly. Whoever never loaded it can't have met them.
+    psycopg = sys.modules.get("psycopg")
+    return isinstance(error, DBAPIError | sqlite3.Error) or (psycopg is not None and isinstance(error, psycopg.Error))
 
 
 def store_error(error: BaseException, address: str | URL) -> StoreError:
