@@ -60,6 +60,12 @@ def _detector(state: DomainState) -> TwoTierDetector:
     return detector
 
 
+def _continues(known: DomainState, state: DomainState) -> bool:
+    """Whether a log may have come from one state to another by appending: not if an older copy of it was restored."""
+    same = (known.incarnation, known.generation) == (state.incarnation, state.generation)
+    return same and known.last_seq <= state.last_seq and known.latest_us <= state.latest_us
+
+
 class DomainCache:
     """The detector of a domain, the histories of its ids, and which rows are still to be deleted."""
 
@@ -88,7 +94,7 @@ class DomainCache:
         known = self._state
         self._state = None  # unless all goes well
         try:
-            if known is None or (known.incarnation, known.generation) != (state.incarnation, state.generation):
+            if known is None or not _continues(known, state):
                 self._load(log, state)
             elif state.last_seq > known.last_seq:
                 self._replay(log, state)
@@ -115,6 +121,8 @@ class DomainCache:
             replay(rows, None)
             self._note_histories(rows)
         replay((), state.time_queue_newest_us)
+        if (self.detector.serial, self.detector.latest_us) != (state.last_seq, state.latest_us):
+            raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
 
     def _note_histories(self, rows: Iterable[Row]) -> None:
         for _, id_, _, _, first_us, digests in rows:
