@@ -7,6 +7,7 @@ leaves its number in it, to be looked up later: there is no event to miss and no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Any
 
@@ -68,21 +69,30 @@ class JoinedLog:
     def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
         connection = self.connection
         under_way = connection.get_transaction(), connection.get_nested_transaction()
-        if connection.closed or under_way != (self.transaction, self._savepoint):
+        if connection.closed or connection.invalidated or under_way != (self.transaction, self._savepoint):
             raise StoreBusyError(
                 "the caller's transaction or savepoint ended inside the batch",
                 hint="commit or roll back after the batch only",
             )
-        with connection.begin_nested():
+        savepoint = connection.begin_nested()
+        try:
             self._log.record(state, since=since, rows=rows, gone=gone)
-            values = {
-                "domain_id": state.domain_id,
-                "writer": self._writer,
-                "batch": self.batch,
-                "last_seq": state.last_seq,
-            }
-            mark = _INSERTS[connection.dialect.name](joined).values(values)
-            connection.execute(mark.on_conflict_do_update(index_elements=["domain_id", "writer"], set_=values))
+            self._leave_mark(state)
+        except BaseException:
+            with suppress(Exception):  # where the connection is broken, that must not hide by what
+                savepoint.rollback()
+            raise
+        savepoint.commit()
+
+    def _leave_mark(self, state: DomainState) -> None:
+        values = {
+            "domain_id": state.domain_id,
+            "writer": self._writer,
+            "batch": self.batch,
+            "last_seq": state.last_seq,
+        }
+        mark = _INSERTS[self.connection.dialect.name](joined).values(values)
+        self.connection.execute(mark.on_conflict_do_update(index_elements=["domain_id", "writer"], set_=values))
 
     def _callers(self) -> None:
         """The caller's to do."""
