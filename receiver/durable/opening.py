@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Hashable
 from typing import Any, NamedTuple
@@ -63,7 +64,7 @@ def open_log(
     except BaseException:
         engine.dispose()
         raise
-    lock = url.database if is_sqlite(url) else (url, domain_id)
+    lock = os.path.realpath(url.database or "") if is_sqlite(url) else state.incarnation
     return Opened(log, url.render_as_string(), lock, state.incarnation)
 
 
