@@ -46,6 +46,15 @@ class Batch:
         lap = self._receiver.counters.stages.lap()
         self._transaction = self._begin(lap)
         self._lap = lap
+        try:
+            self._start()
+            lap.locked()
+        except BaseException as error:  # an interrupt, and `__exit__` isn't called then
+            self._transaction.abandon(error)
+            raise
+        return self
+
+    def _start(self) -> None:
         self._tally = Tally()
         self._rows: list[Row] = []
         cache = self._transaction.cache
@@ -63,8 +72,6 @@ class Batch:
         # Then a receipt that tells no more than its id, source and time needs no more than a decision. A batch that is
         # over is never simple, so that one look at each receipt is enough to find out either.
         self._is_simple = not self._receiver.records
-        lap.locked()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

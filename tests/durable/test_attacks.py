@@ -1,0 +1,142 @@
+"""What nobody should do to a store under an open receiver, and what happens to it anyway."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, event, make_url, text
+
+from receiver.durable.session import Transaction
+from receiver.durable.stages import Lap
+from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
+from tests.durable.opened import DUPLICATE, NEW, opened, send, undone
+
+
+def file_of(url: str) -> Path:
+    return Path(make_url(url).database)
+
+
+def copy(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
+        old.backup(new)
+
+
+def run(url: str, statement: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+def test_an_older_copy_is_restored_in_place(sqlite_url, tmp_path):
+    """What came since is new, for the receiver too that knew better; its next batch is none that fails."""
+    with opened(sqlite_url) as receiver:
+        send(receiver, "a")
+        copy(file_of(sqlite_url), tmp_path / "backup.db")
+        send(receiver, "b", "c")
+        copy(tmp_path / "backup.db", file_of(sqlite_url))
+        assert send(receiver, "b", "a") == [NEW, DUPLICATE]
+
+
+def test_an_older_copy_takes_the_place_of_the_file(sqlite_url, tmp_path):
+    with opened(sqlite_url) as receiver:
+        send(receiver, "a")
+        copy(file_of(sqlite_url), tmp_path / "backup.db")
+        send(receiver, "b", "c")
+        for file in (file_of(sqlite_url), *tmp_path.glob("receiver.db-*")):
+            file.unlink()
+        (tmp_path / "backup.db").rename(file_of(sqlite_url))
+        assert send(receiver, "b", "a") == [NEW, DUPLICATE]
+        with opened(sqlite_url) as other:
+            assert send(other, "b", "a") == [DUPLICATE, DUPLICATE]
+
+
+def test_a_file_that_is_gone_takes_no_receipts(sqlite_url, tmp_path):
+    """The receiver could write on to it, but who opens the store next would find nothing of that."""
+    away = tmp_path / "away.db"
+    with opened(sqlite_url) as receiver:
+        send(receiver, "a")
+        file_of(sqlite_url).rename(away)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="is gone"):
+                send(receiver, "b")
+        assert not file_of(sqlite_url).exists()
+        away.rename(file_of(sqlite_url))
+        assert send(receiver, "a", "b") == [DUPLICATE, NEW]
+
+
+def test_receipts_that_are_gone(store_url):
+    """A domain without its newest receipt isn't taken for one that remembers nothing."""
+    with opened(store_url) as receiver:
+        send(receiver, "a")
+        run(store_url, "DELETE FROM receiver_receipt")
+        with pytest.raises(StoreCorruptError, match="the newest"):
+            opened(store_url)
+
+
+def test_a_link_that_dies_while_a_joined_batch_is_recorded(fresh_postgres_url):
+    """SQLAlchemy's own complaint, that the savepoint can't be rolled back, doesn't hide what happened."""
+    engine = create_engine(fresh_postgres_url)
+    admin = create_engine(fresh_postgres_url, isolation_level="AUTOCOMMIT")
+
+    @event.listens_for(engine, "after_cursor_execute")
+    def cut(connection, _cursor, statement, *_):
+        if statement.startswith("SAVEPOINT"):
+            pid = connection.connection.dbapi_connection.info.backend_pid
+            with admin.connect() as other:
+                other.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+
+    with opened(fresh_postgres_url) as receiver:
+        with pytest.raises(StoreError, match="administrator command"), engine.begin() as connection:
+            send(receiver, "a", connection=connection)
+        assert send(receiver, "a") == [NEW]
+    admin.dispose()
+    engine.dispose()
+
+
+def test_a_connection_invalidated_inside_the_batch(store_url):
+    engine = create_engine(store_url)
+    with opened(store_url) as receiver:
+        with engine.connect() as connection:
+            batch = receiver.batch(connection)
+            batch.__enter__()
+            batch.receive("a", received_at_us=0)
+            connection.invalidate()
+            with pytest.raises(StoreBusyError, match="ended inside"):
+                batch.__exit__(None, None, None)
+            connection.rollback()
+        assert send(receiver, "a") == [NEW]
+    engine.dispose()
+
+
+def test_another_name_of_the_same_file_is_the_same_lock(sqlite_url, tmp_path):
+    (tmp_path / "link.db").symlink_to(file_of(sqlite_url))
+    refused = pytest.raises(StoreBusyError, match="this thread")
+    with opened(sqlite_url) as receiver, opened(f"sqlite:///{tmp_path}/link.db") as other, receiver.batch(), refused:
+        send(other, "a")
+
+
+def test_another_address_of_the_same_server_is_the_same_lock(fresh_postgres_url):
+    named = make_url(fresh_postgres_url).update_query_dict({"application_name": "bridge"})
+    other_url = named.render_as_string(hide_password=False)
+    refused = pytest.raises(StoreBusyError, match="this thread")
+    with opened(fresh_postgres_url) as receiver, opened(other_url) as other, receiver.batch(), refused:
+        send(other, "a")
+
+
+class InterruptError(BaseException):
+    """As a KeyboardInterrupt, but ours."""
+
+
+@pytest.mark.parametrize("place", [(Lap, "locked"), (Transaction, "_new_state")], ids=lambda place: place[1])
+def test_an_interrupt_lets_go_of_the_domain(store_url, monkeypatch, place):
+    def interrupted(*_):
+        raise InterruptError
+
+    with opened(store_url) as receiver, opened(store_url, patience_secs=1) as other:
+        with monkeypatch.context() as patched:
+            patched.setattr(*place, interrupted)
+            with pytest.raises(InterruptError):
+                send(receiver, "a")
+        assert undone(other, "a") == undone(receiver, "a") == [NEW]
