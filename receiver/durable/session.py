@@ -51,6 +51,8 @@ class DomainSession:
         self.cache = DomainCache()
         self.writer = new_number()
         self._turn = threading.Lock()
+        if isinstance(self.log, SqlLog):
+            self.log.is_idle = lambda: not self._turn.locked()
         self._pid = os.getpid()
         self._is_closed = False
         self._joined_batches = 0
@@ -59,11 +61,12 @@ class DomainSession:
 
     def load(self) -> None:
         """Read the log ahead of the first batch, keeping nobody waiting."""
-        try:
-            with translated(self.address):
-                self.cache.follow(self.log, self.log.begin_reading())
-        finally:
-            self.log.rollback()
+        with self._turn:
+            try:
+                with translated(self.address):
+                    self.cache.follow(self.log, self.log.begin_reading())
+            finally:
+                self.log.rollback()
 
     def begin(self, connection: Connection | None) -> Transaction:
         """Have the domain to ourselves, in a transaction of our own or in the caller's, and catch up with it."""

@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError
 
 from receiver.errors import MissingExtraError, SettingsError
 from receiver.settings import StoreSettings
+from receiver.store import forks
 from receiver.store.failures import shown
 
 __all__ = ["is_sqlite", "lock_timeout_ms", "read_only", "store_url", "writable"]
@@ -178,11 +179,16 @@ def _way_to_read(file: Path) -> str:
     return "mode=rw"  # which removes those files when it closes; with mode=ro they stay
 
 
-def _opened(url: URL, settings: StoreSettings, options: str) -> sqlite3.Connection:
-    return sqlite3.connect(
-        f"{Path(url.database or '').as_uri()}?{options}",
+def _opened(url: URL, settings: StoreSettings, options: str) -> forks.Connection:
+    file = Path(url.database or "")
+    forks.check_not_inherited(file)
+    connection = sqlite3.connect(
+        f"{file.as_uri()}?{options}",
         uri=True,
+        factory=forks.Connection,
         timeout=settings.lock_timeout_secs,
         isolation_level=None,  # transactions begin and end where we say
         check_same_thread=False,  # threads take turns under a lock of the receiver's
     )
+    connection.watch(file)
+    return connection

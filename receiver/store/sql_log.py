@@ -7,7 +7,7 @@ than the database does.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -66,6 +66,8 @@ class SqlLog(ABC):
         self.engine = engine
         self.settings = settings
         self.domain_id = domain_id
+        self.is_idle: Callable[[], bool] = lambda: False
+        """Whether no thread uses the connection; until somebody knows better, one may."""
         self.dbapi: Any = None
         self.cursor: Any = None
         """One for all statements that are soon over."""

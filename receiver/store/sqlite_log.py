@@ -41,6 +41,7 @@ class SqliteLog(SqlLog):
         if self._connection is not None and self._identity() != self._connected_to:
             self.discard()
         super().connect()
+        self.dbapi.is_idle = self.is_idle
         self._connected_to = self._identity()
 
     def _identity(self) -> tuple[int, int]:
