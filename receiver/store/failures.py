@@ -45,6 +45,9 @@ _FEW_CONNECTIONS = _Cause("the server has no connection left", "close others, or
 _UNREACHABLE = _Cause("the server can't be reached", "check host and port, and that it runs")
 _NOT_READY = _Cause("the server isn't ready", "try again when it is")
 _LOST = _Cause("the connection is lost", "try again when the server is back")
+_TOO_LONG = _Cause("the server ended it, which took too long", "keep batches short, or raise the time-out named")
+_NO_TABLE = _Cause("a table or its schema isn't there", "mind the search_path; restore a copy if it was dropped")
+_BAD_OPTION = _Cause("the address is wrong", "mend the option that is named")
 _CANCELLED = _Cause("the server cancelled the statement", "raise its statement_timeout for this user")
 _UNKNOWN = _Cause("the database failed", None)
 
@@ -67,13 +70,15 @@ _OF_SQLITE = {
 _OF_POSTGRES = {
     "08": _LOST,
     "25006": _READ_ONLY,
-    "25P03": _LOST,
-    "25P04": _LOST,
+    "25P03": _TOO_LONG,
+    "25P04": _TOO_LONG,
     "28": _REFUSED,
     "3D000": _NO_SUCH_DATABASE,
+    "3F000": _NO_TABLE,
     "40001": _OUTRUN,
     "40P01": _OUTRUN,
     "42501": _FORBIDDEN,
+    "42P01": _NO_TABLE,
     "53100": _FULL,
     "53200": _MEMORY,
     "53300": _FEW_CONNECTIONS,
@@ -94,6 +99,8 @@ _IN_WORDS = {
     "too many": _FEW_CONNECTIONS,
     "connection slots": _FEW_CONNECTIONS,
     "permission denied": _FORBIDDEN,
+    "invalid connection option": _BAD_OPTION,
+    "bad value for": _BAD_OPTION,
     'role "': _REFUSED,
     'database "': _NO_SUCH_DATABASE,
     "database system is": _NOT_READY,

@@ -52,11 +52,13 @@ POSTGRES = [
     ("57P02", StoreError, "lost", "try again"),
     ("57P03", StoreError, "isn't ready", "try again"),
     ("57P05", StoreError, "lost", "try again"),
-    ("25P03", StoreError, "lost", "try again"),
+    ("25P03", StoreError, "took too long", "keep batches short"),
+    ("25P04", StoreError, "took too long", "keep batches short"),
     ("57014", StoreError, "cancelled", "statement_timeout"),
     ("58030", StoreError, "can't be read or written", "log"),
     ("23505", StoreError, "the database failed", None),
-    ("42P01", StoreError, "the database failed", None),
+    ("42P01", StoreError, "isn't there", "search_path"),
+    ("3F000", StoreError, "isn't there", "search_path"),
 ]
 WITHOUT_STATE = [
     (
@@ -79,6 +81,8 @@ WITHOUT_STATE = [
     ("server closed the connection unexpectedly\n\tThis probably means", "lost"),
     ("consuming input failed: SSL SYSCALL error: EOF detected", "lost"),
     ("the connection is closed", "lost"),
+    ('invalid connection option "sslmod"', "the address is wrong"),
+    ("bad value for connect_timeout: 'x'", "the address is wrong"),
 ]
 ADDRESS = "postgresql://bridge:secret@db/orders"
 
