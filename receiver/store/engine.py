@@ -96,6 +96,10 @@ def _server_url(url: URL) -> URL:
         import psycopg  # noqa: F401 - is it there, and its libpq?
     except ImportError as error:
         raise MissingExtraError("postgres", f"the store {shown(url)}") from error
+    try:
+        url.get_dialect()().create_connect_args(url)
+    except ArgumentError as error:  # says what of several hosts and ports doesn't fit
+        raise SettingsError(f"{_masked(url)!r:.200}: {error}", hint=_ADDRESSES) from None
     return url.set(drivername="postgresql+psycopg")
 
 

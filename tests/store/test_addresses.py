@@ -44,6 +44,8 @@ def test_postgresql_goes_through_psycopg(driver):
         "postgresql+asyncpg://u:secret@h/d",
         "postgresql://u:secret@h:port/d",
         "postgresql://u:sec@ret@h/d",
+        "postgresql://u:secret@/d?host=a&host=b&port=1&port=2",
+        "postgresql://u:secret@/d?host=a:port&host=b",
         "postgresql//u:secret@h/d",
         "://u:secret@",
         "postgresql:/u:secret@h/d",
