@@ -66,6 +66,8 @@ def receiver(
 
 def run() -> int:
     """Run the command line and give its exit status: never a traceback for what a user can mend."""
+    if sys.stdout is None:
+        return _complain(OutputError("can't write to standard output: it is closed"))
     try:
         status = app(prog_name="receiver", standalone_mode=False) or 0
         sys.stdout.flush()

@@ -281,6 +281,11 @@ def test_a_password_is_not_printed(receiver, fresh_postgres_url):
         assert "secret" not in ran.out
 
 
+def test_a_standard_output_that_is_closed(receiver, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # as Python has it then
+    assert "can't write to standard output" in complaint(receiver("status", "sqlite:///receiver.db"))
+
+
 def test_the_version(receiver):
     assert receiver("--version") == (0, f"receiver {metadata.version('reliable-receiver')}\n", "")
 
