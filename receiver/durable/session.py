@@ -51,6 +51,8 @@ class DomainSession:
         self.cache = DomainCache()
         self.writer = new_number()
         self._turn = threading.Lock()
+        self._held_by: int | None = None
+        """The thread whose batch is under way."""
         if isinstance(self.log, SqlLog):
             self.log.is_idle = lambda: not self._turn.locked()
         self._pid = os.getpid()
@@ -79,6 +81,7 @@ class DomainSession:
         except BaseException:
             release(held)
             raise
+        self._held_by = held.thread
         transaction = Transaction(self, log, held)
         try:
             transaction.begin()
@@ -110,6 +113,7 @@ class DomainSession:
             )
 
     def leave(self, held: Hold) -> None:
+        self._held_by = None
         self._turn.release()
         release(held)
 
@@ -159,6 +163,8 @@ class DomainSession:
         """Delete what is left to be deleted, and end the connection; a process forked off leaves both to its parent."""
         if self._is_closed or self.is_parents:
             return
+        if self._held_by == threading.get_ident():
+            raise StoreBusyError("this thread has a batch of the domain under way", hint="close after that has ended")
         self._take_turn()
         self._is_closed = True
         try:
@@ -173,6 +179,12 @@ class DomainSession:
 
     def _tidy_up(self) -> None:
         if not self.cache.has_deletable and not self._joined_batches:
+            return
+        if any(transaction.is_active for _, _, transaction in self._unsettled):
+            _LOGGER.warning(
+                "closed before the caller's transaction has ended, so its batches won't be counted or told of: %s",
+                self.address,
+            )
             return
         state = self.log.begin()
         self.settle(self.log, state)
@@ -233,6 +245,7 @@ class Transaction:
                 rows, gone = cache.take_deletable(rows)
                 log.record(state, since=self._state.last_seq, rows=rows, gone=gone)
         except BaseException as error:
+            cache.drop()
             self.abandon(error)
             raise
         try:

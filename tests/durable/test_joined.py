@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from receiver.store import joined_log
 from receiver.store.tables import joined
-from tests.durable.opened import DUPLICATE, NEW, UndoError, opened, send, sizes, undone
+from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, UndoError, opened, send, sizes, undone
 
 METADATA = MetaData()
 effects = Table("effects", METADATA, Column("number", Integer, primary_key=True), Column("message", Text))
@@ -352,3 +352,15 @@ def test_marks_go_with_their_receivers(store_url, engine, monkeypatch):
             assert len(connection.execute(select(joined)).all()) == 3
     with engine.connect() as connection:
         assert connection.execute(select(joined)).mappings().all() == [lately]
+
+
+def test_closing_waits_for_no_transaction_of_the_callers(application, caplog):
+    url, make_engine = application
+    receiver = opened(url, patience_secs=LONG_SECS)
+    with make_engine(url).connect() as connection:
+        send(receiver, "a", connection=connection)
+        receiver.close()
+        connection.commit()
+    assert "closed before" in caplog.text
+    with opened(url) as another:
+        assert send(another, "a") == [DUPLICATE]

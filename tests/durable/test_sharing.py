@@ -141,3 +141,12 @@ def test_a_batch_may_move_between_threads(any_url):
             thread.start()
             thread.join()
         assert send(receiver, "x") == [DUPLICATE]
+
+
+def test_closing_inside_its_own_batch_is_refused_at_once(any_url):
+    with opened(any_url, patience_secs=LONG_SECS) as receiver:
+        with receiver.batch() as batch:
+            with pytest.raises(StoreBusyError, match="under way"):
+                receiver.close()
+            batch.receive("a", received_at_us=0)
+        assert send(receiver, "a") == [DUPLICATE]
