@@ -87,7 +87,7 @@ class Receiver:
         channel = Channel(
             _text("connection_id", connection_id),
             _text("destination", destination),
-            _text("receiver_id", receiver_id or ""),
+            _text("receiver_id", "" if receiver_id is None else receiver_id),
         )
         key = domain_key(_text("domain", domain))
         _check_options(settings, store_settings, observe_only, on_duplicate)

@@ -213,6 +213,7 @@ def test_a_receipt_that_cannot_be_meant_changes_nothing(any_url, bad):
         {"connection_id": None},
         {"destination": b"orders"},
         {"receiver_id": 7},
+        {"receiver_id": 0},
         {"domain": "nonsense"},
         {"domain": "name:"},
         {"domain": None},
