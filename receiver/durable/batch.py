@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch"]
 
-_LATEST_US = 1 << 62
+_LATEST_US = 253_402_300_799_999_999
+"""The end of the year 9999, as for logs. Above all it refuses nanoseconds, which would set the domain's clock for ever."""
 _UNKNOWN = History(None, ())
 
 
@@ -203,7 +204,10 @@ class Batch:
         if not self._is_open:
             raise ClosedError("the batch is over", hint="receive inside `with receiver.batch() as batch:`")
         if not isinstance(received_at_us, int) or received_at_us > _LATEST_US:
-            raise SettingsError(f"received_at_us must be microseconds of at most 2^62, not {received_at_us!r:.80}")
+            raise SettingsError(
+                f"received_at_us must be whole microseconds before the year 10000, not {received_at_us!r:.80}",
+                hint="are these nanoseconds?",
+            )
         if redelivered != bool(redelivered):  # whatever it is, hashable or not
             raise SettingsError(f"redelivered must be true or false, not {redelivered!r:.80}")
         if jms_timestamp_ms is not None and (
