@@ -173,6 +173,7 @@ BAD_RECEIPTS = [
     {"unique_message_id": "x", "received_at_us": math.inf},
     {"unique_message_id": "x", "received_at_us": "0"},
     {"unique_message_id": "x", "received_at_us": True},
+    {"unique_message_id": "x", "received_at_us": 1_800_000_000_000_000_000},  # nanoseconds
     {"unique_message_id": "x", "received_at_us": 1 << 63},
     {"unique_message_id": "x", "redelivered": "yes"},
     {"unique_message_id": "x", "redelivered": [1]},
