@@ -166,11 +166,10 @@ def test_status_of_a_broken_store(receiver, store_url):
 
 def test_a_time_beyond_the_calendar(receiver, store_url):
     make(store_url)
-    with Receiver.open(store_url, connection_id="a", destination="orders") as orders, orders.batch() as batch:
-        batch.receive("6", received_at_us=1 << 62)
+    execute(store_url, f"UPDATE receiver_domain SET latest_us = {1 << 62}")  # no receiver would
     found = json.loads(receiver("status", store_url, "--json").out)
     assert found["domains"][0]["latest_received_at"] is None
-    assert receiver("status", store_url).status == receiver("check", store_url).status == 0
+    assert receiver("status", store_url).status == 0
 
 
 @pytest.mark.parametrize("command", ["status", "check"])
