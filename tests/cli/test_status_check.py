@@ -166,7 +166,7 @@ def test_status_of_a_broken_store(receiver, store_url):
 
 def test_a_time_beyond_the_calendar(receiver, store_url):
     make(store_url)
-    execute(store_url, f"UPDATE receiver_domain SET latest_us = {1 << 62}")  # no receiver would
+    execute(store_url, "UPDATE receiver_domain SET latest_us = 4611686018427387904")  # no receiver would
     found = json.loads(receiver("status", store_url, "--json").out)
     assert found["domains"][0]["latest_received_at"] is None
     assert receiver("status", store_url).status == 0
