@@ -11,7 +11,7 @@ from receiver.store.engine import store_url
 from receiver.store.findings import DomainName, Finding, Findings
 from receiver.store.log import DomainState
 from receiver.store.snapshot import Advance, RawRow, Snapshot, snapshot
-from receiver.store.sql_log import rows_of
+from receiver.store.sql_log import Sources, rows_of
 from receiver.store.tables import REVISION
 
 __all__ = ["DomainFigures", "StoreFigures", "audit", "look"]
@@ -104,7 +104,7 @@ def _figures(
 def _rebuilt(store: Snapshot, state: DomainState, advance: Advance) -> TwoTierDetector:
     """The domain's detector, as a receiver that opens it makes it; of rows that are known to be sound."""
     detector = TwoTierDetector(window=state.window_size, expiry_secs=state.expiry_us / 1_000_000)
-    sources: dict[bytes | None, str | None] = {None: None}
+    sources = Sources()
     for some in store.rows(state.domain_id):
         detector.replay(rows_of(some, sources), None)
         advance(len(some))

@@ -10,7 +10,7 @@ from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.engine import lock_timeout_ms
 from receiver.store.log import DomainState, Row
-from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROW_COLUMNS, SqlLog, rows_of
+from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROW_COLUMNS, Sources, SqlLog, rows_of, runs_of
 from receiver.store.tables import receipts
 
 __all__ = ["PostgresLog"]
@@ -32,7 +32,10 @@ class PostgresLog(SqlLog):
         self._deleted = 0
         self._vacuum_after = _LEAST_VACUUMED
         self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(ROW_COLUMNS)}) FROM STDIN"
-        self._sql_delete = f"DELETE FROM {receipts.name} WHERE domain_id = %s AND seq = ANY(%s)"
+        self._sql_delete = (
+            f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
+            " WHERE domain_id = %s AND seq BETWEEN first AND last"
+        )
 
     def begin(self) -> DomainState:
         try:
@@ -51,7 +54,7 @@ class PostgresLog(SqlLog):
         self.dbapi.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
-        sources: dict[bytes | None, str | None] = {None: None}
+        sources = Sources()
         parameters = (self.domain_id, seq)
         if last_seq - seq <= _ROWS_AT_ONCE:
             yield rows_of(self.dbapi.execute(self.sql_rows_after, parameters, binary=True), sources)
@@ -85,7 +88,10 @@ class PostgresLog(SqlLog):
         return state
 
     def delete(self, seqs: Sequence[int]) -> None:
-        self.cursor.execute(self._sql_delete, (self.domain_id, list(seqs)))
+        runs = runs_of(seqs)
+        # As text, which psycopg passes on as it is.
+        firsts, lasts = (f"{{{','.join(map(str, ends))}}}" for ends in zip(*runs, strict=True))
+        self.cursor.execute(self._sql_delete, (firsts, lasts, self.domain_id))
         self._deleted += len(seqs)
 
     def give_back_space(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import Connection, Engine, RootTransaction
@@ -18,7 +19,7 @@ from receiver.settings import StoreSettings
 from receiver.store.log import DomainState, Row
 from receiver.store.tables import domains, receipts, text_of, to_bytes
 
-__all__ = ["IN_AUTOCOMMIT", "JOIN_HINT", "ROW_COLUMNS", "SqlLog", "rows_of", "state_of"]
+__all__ = ["IN_AUTOCOMMIT", "JOIN_HINT", "ROW_COLUMNS", "Sources", "SqlLog", "rows_of", "runs_of", "state_of"]
 
 _IDENTITY = ("domain_id", "incarnation", "domain_key", "domain_name")
 _CHANGING = DomainState._fields[len(_IDENTITY) :]
@@ -38,14 +39,26 @@ def state_of(found: Sequence[Any]) -> DomainState:
     return DomainState._make((*found[:3], text_of(found[3]), *found[4:]))
 
 
-def rows_of(found: Iterable[Sequence[Any]], sources: dict[bytes | None, str | None]) -> list[Row]:
-    """Rows as read; `sources` keeps the text of each source, of which there are few."""
-    rows = []
-    for seq, id_, source, received_at_us, first_us, digests in found:
-        if source not in sources:
-            sources[source] = text_of(source)
-        rows.append((seq, text_of(id_), sources[source], received_at_us, first_us, digests))
-    return rows
+class Sources(dict[bytes | None, str | None]):
+    """The text of each source as stored; there are few of them, in many rows."""
+
+    def __missing__(self, stored: bytes | None) -> str | None:
+        text = self[stored] = None if stored is None else text_of(stored)
+        return text
+
+
+def rows_of(found: Iterable[Sequence[Any]], sources: Sources) -> list[Row]:
+    """Rows as read."""
+    return [
+        (seq, id_.decode("utf-8", "surrogatepass"), sources[source], received_at_us, first_us, digests)
+        for seq, id_, source, received_at_us, first_us, digests in found
+    ]
+
+
+def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive numbers; there is at least one number."""
+    breaks = [place for place in range(1, len(seqs)) if seqs[place] != seqs[place - 1] + 1]
+    return [(seqs[first], seqs[end - 1]) for first, end in pairwise([0, *breaks, len(seqs)])]
 
 
 def _ended_inside() -> StoreBusyError:
@@ -147,16 +160,14 @@ class SqlLog(ABC):
         if self.cursor.rowcount != 1:
             raise _ended_inside()
 
-    def stored(self, rows: Iterable[Row]) -> list[tuple[Any, ...]]:
+    def stored(self, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
         """The values of `sql_append` for each row."""
         domain_id = self.domain_id
-        sources: dict[str | None, bytes | None] = {None: None}
-        values = []
-        for seq, id_, source, received_at_us, first_us, digests in rows:
-            if source not in sources:
-                sources[source] = to_bytes(source) if source else None
-            values.append((domain_id, seq, to_bytes(id_), sources[source], received_at_us, first_us, digests))
-        return values
+        sources = {source: to_bytes(source) if source else None for source in {row[2] for row in rows}}
+        return [
+            (domain_id, seq, id_.encode("utf-8", "surrogatepass"), sources[source], received_at_us, first_us, digests)
+            for seq, id_, source, received_at_us, first_us, digests in rows
+        ]
 
     @property
     def holder(self) -> object:

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 from sqlalchemy import Engine
 
 from receiver.errors import SettingsError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.log import DomainState, Row
-from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, rows_of
+from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, Sources, SqlLog, rows_of, runs_of
 from receiver.store.tables import domains, receipts
 
 __all__ = ["SqliteLog"]
 
 _ROWS_AT_ONCE = 10_000
 _FEW_PAGES = 16
-
-
-def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run of consecutive numbers; there is at least one number."""
-    breaks = [place for place in range(1, len(seqs)) if seqs[place] != seqs[place - 1] + 1]
-    return [(seqs[first], seqs[end - 1]) for first, end in pairwise([0, *breaks, len(seqs)])]
 
 
 class SqliteLog(SqlLog):
@@ -74,7 +67,7 @@ class SqliteLog(SqlLog):
 
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
         del last_seq
-        sources: dict[bytes | None, str | None] = {None: None}
+        sources = Sources()
         cursor = self.dbapi.execute(self.sql_rows_after, (self.domain_id, seq))
         while found := cursor.fetchmany(_ROWS_AT_ONCE):
             yield rows_of(found, sources)
