@@ -93,6 +93,7 @@ def test_entries_are_what_can_matter(chosen, steps):
             newest[entry.id] = entry.received_at_us
         in_time = {(e.id, e.received_at_us) for e in log.model.time_queue if newest[e.id] == e.received_at_us}
         expected = {(e.id, e.received_at_us) for e in queued} | in_time
+        assert {id_ for id_ in "abcdefgh" if id_ in log.detector} == log.model.remembered()
         rows = [log.rows[serial] for serial in log.detector.entries()]
         assert {(row.unique_message_id, row.received_at_us) for row in rows} == expected
         assert rows == sorted(rows)

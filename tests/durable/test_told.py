@@ -230,3 +230,15 @@ def test_a_body_rolled_back_was_never_there(any_url):
             )
         with receiver.batch() as batch:
             assert batch.receive("x", received_at_us=0, body_digest="two").body_differs is True
+
+
+def test_what_is_kept_of_ids_goes_with_them(any_url):
+    """Beside the detector a receiver keeps the bodies of ids, which must not outlive them by much."""
+    with opened(any_url, settings=sizes(10, 0)) as receiver:
+        for first in range(0, 4_000, 500):
+            with receiver.batch() as batch:
+                for number in range(first, first + 500):
+                    batch.receive(str(number), received_at_us=0, body_digest="body")
+        assert len(receiver._session.cache.histories) <= 1_500 + 500
+        with receiver.batch() as batch:
+            assert batch.receive("3999", received_at_us=0, body_digest="another").body_differs
