@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from receiver.errors import StoreError
 
-__all__ = ["Connection", "check_not_inherited"]
+__all__ = ["Connection", "check_not_inherited", "identity_of"]
 
 _File = tuple[int, int]
 
@@ -32,7 +32,7 @@ class Connection(sqlite3.Connection):
     """Whether it is between transactions, and no thread is waiting in it for one."""
 
     def watch(self, file: Path) -> None:
-        self.file = _identity(file)
+        self.file = identity_of(file)
         _OPEN.add(self)
 
     def close(self) -> None:
@@ -45,15 +45,16 @@ _OPEN: WeakSet[Connection] = WeakSet()
 
 def check_not_inherited(file: Path) -> None:
     """Raise StoreError if the file was in use when this process was forked off."""
-    if _INHERITED and file.exists() and _identity(file) in _INHERITED:
+    if _INHERITED and file.exists() and identity_of(file) in _INHERITED:
         raise StoreError(
             f"{file} was in use when this process was forked off, and SQLite's locks don't pass a fork",
             hint="fork between batches, or start processes with 'spawn' or 'forkserver'",
         )
 
 
-def _identity(file: Path) -> _File:
-    found = file.stat()
+def identity_of(file: str | Path) -> _File:
+    """What tells a file from another of the same name; OSError if there is none."""
+    found = os.stat(file)  # noqa: PTH116 - for each batch, and a Path costs as much again
     return found.st_dev, found.st_ino
 
 

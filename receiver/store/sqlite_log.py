@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Engine
 
 from receiver.errors import SettingsError, StoreError
 from receiver.settings import StoreSettings
+from receiver.store.forks import identity_of
 from receiver.store.log import DomainState, Row
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, Sources, SqlLog, rows_of, runs_of
 from receiver.store.tables import domains, receipts
@@ -26,26 +26,23 @@ class SqliteLog(SqlLog):
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         super().__init__(engine, settings, domain_id)
         self._sql_delete = f"DELETE FROM {receipts.name} WHERE domain_id = ? AND seq BETWEEN ? AND ?"
-        self._connected_to = 0, 0
         self._sql_touch = f"UPDATE {domains.name} SET last_seq = last_seq WHERE domain_id = ?"
 
     def connect(self) -> None:
         """Never to a file that is no longer there by its name: nobody else would find what is written to it."""
-        if self._connection is not None and self._identity() != self._connected_to:
+        if self._connection is not None and self._is_replaced():
             self.discard()
         super().connect()
         self.dbapi.is_idle = self.is_idle
-        self._connected_to = self._identity()
 
-    def _identity(self) -> tuple[int, int]:
+    def _is_replaced(self) -> bool:
         file = self.engine.url.database or ""
         try:
-            found = os.stat(file)  # noqa: PTH116 - for each batch, and a Path costs as much again
+            return bool(identity_of(file) != self.dbapi.file)
         except OSError as error:
             raise StoreError(
                 f"the file {file} is gone: {error.strerror}", hint="put it back, or open the receiver again"
             ) from error
-        return found.st_dev, found.st_ino
 
     def start(self) -> None:
         self.dbapi.execute("BEGIN IMMEDIATE")
