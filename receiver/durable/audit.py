@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from receiver.detector import TwoTierDetector
+from receiver.durable.cache import detector_of
+from receiver.durable.status import status_line
 from receiver.store.audit import audit_domains, audit_tables, audited_rows, audited_state, readable
 from receiver.store.engine import store_url
 from receiver.store.findings import DomainName, Finding, Findings
@@ -33,10 +35,13 @@ class DomainFigures:
     def line(self) -> str:
         """As `Status.line` has it for one receiver, but counted since the domain was made, and of no rate."""
         state = self.state
-        ids = "" if self.remembered_ids is None else f" rDupIds={self.remembered_ids:,}"
-        return (
-            f"JMS Status: r=1 rx={state.receipts:,} rRedel={state.redelivered:,}"
-            f" rMaxDeliverySecs={state.max_delivery_us / 1_000_000:,.1f} rDupsDet={state.duplicates:,}{ids}"
+        return status_line(
+            rx=state.receipts,
+            rate=None,
+            redelivered=state.redelivered,
+            max_delivery_secs=state.max_delivery_us / 1_000_000,
+            duplicates=state.duplicates,
+            remembered_ids=self.remembered_ids,
         )
 
 
@@ -103,7 +108,7 @@ def _figures(
 
 def _rebuilt(store: Snapshot, state: DomainState, advance: Advance) -> TwoTierDetector:
     """The domain's detector, as a receiver that opens it makes it; of rows that are known to be sound."""
-    detector = TwoTierDetector(window=state.window_size, expiry_secs=state.expiry_us / 1_000_000)
+    detector = detector_of(state)
     sources = Sources()
     for some in store.rows(state.domain_id):
         detector.replay(rows_of(some, sources), None)

@@ -34,7 +34,8 @@ class Batch:
     """A batch under way: `with orders.batch() as batch:`.
 
     While it lasts the domain is locked, so keep it short. Leaving it commits what was received, or, where it joined the
-    caller's transaction, leaves that to the caller. Leaving it by an exception records nothing. Threads may pass it on, but not use it at once.
+    caller's transaction, leaves that to the caller. Leaving it by an exception records nothing. Threads may pass it on,
+    but not use it at once.
     """
 
     def __init__(self, receiver: Receiver, begin: Callable[[Lap], Transaction], tell: Callable[[], None]) -> None:

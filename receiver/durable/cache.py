@@ -17,7 +17,7 @@ from receiver.errors import StoreCorruptError
 from receiver.settings import ReceiverSettings
 from receiver.store.log import DomainLog, DomainState, Row
 
-__all__ = ["DomainCache", "History", "resize", "row_of"]
+__all__ = ["DomainCache", "History", "detector_of", "resize", "row_of"]
 
 _MOST_DIGESTS = 16
 _FEW_HISTORIES = 1_000
@@ -54,10 +54,9 @@ def _digests_of(stored: str) -> tuple[str, ...]:
     return tuple(digest.encode().decode("unicode_escape") for digest in json.loads(stored))
 
 
-def _detector(state: DomainState) -> TwoTierDetector:
-    detector = TwoTierDetector(window=state.window_size, expiry_secs=state.expiry_us / 1_000_000)
-    detector.forgotten = deque()
-    return detector
+def detector_of(state: DomainState) -> TwoTierDetector:
+    """A detector with the domain's settings, which remembers nothing yet."""
+    return TwoTierDetector(window=state.window_size, expiry_secs=state.expiry_us / 1_000_000)
 
 
 def _continues(known: DomainState, state: DomainState) -> bool:
@@ -109,7 +108,8 @@ class DomainCache:
         return known != state
 
     def _load(self, log: DomainLog, state: DomainState) -> None:
-        self.detector = _detector(state)
+        self.detector = detector_of(state)
+        self.detector.forgotten = deque()
         self.histories = {}
         self._deletable = []
         self._replay(log, state)
@@ -169,12 +169,12 @@ def resize(log: DomainLog, state: DomainState, settings: ReceiverSettings) -> No
     The transaction under way is left to be committed.
     """
     rows = [row for some in log.rows_after(0, state.last_seq) for row in some]
-    before = _detector(state)
+    before = detector_of(state)
     before.replay(rows, state.time_queue_newest_us)
     remembered = set(before.entries())
     window, expiry_us = settings.sizes
     changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)
-    after = _detector(changed)
+    after = detector_of(changed)
     after.replay((row for row in rows if row[0] in remembered), None)
     kept = set(after.entries())
     gone = [row[0] for row in rows if row[0] not in kept]

@@ -147,12 +147,15 @@ class DomainSession:
         while self._unsettled and self._unsettled[0][2] is not under_way:
             self.committed(self._unsettled.popleft()[1])
 
+    def _callers_go_on(self) -> bool:
+        return any(transaction.is_active for _, _, transaction in self._unsettled)
+
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""
         if not self._unsettled or self._is_closed or self.is_parents or not self._turn.acquire(blocking=False):
             return
         try:
-            if not any(transaction.is_active for _, _, transaction in self._unsettled):
+            if not self._callers_go_on():
                 with translated(self.address):
                     self.settle(self.log, self.log.begin_reading())
         finally:
@@ -180,7 +183,7 @@ class DomainSession:
     def _tidy_up(self) -> None:
         if not self.cache.has_deletable and not self._joined_batches:
             return
-        if any(transaction.is_active for _, _, transaction in self._unsettled):
+        if self._callers_go_on():
             _LOGGER.warning(
                 "closed before the caller's transaction has ended, so its batches won't be counted or told of: %s",
                 self.address,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from receiver.durable.headroom import Headroom
 from receiver.durable.stages import Stage, StageTimes
 
-__all__ = ["LOG_FORMAT", "Status"]
+__all__ = ["LOG_FORMAT", "Status", "status_line"]
 
 LOG_FORMAT = "%(asctime)s %(levelname)-5s [%(process)d:%(threadName)s] - %(message)s"
 """For `logging.basicConfig`: lines as in a correlator's log, so that whatever reads those finds the status lines."""
@@ -67,7 +67,29 @@ class Status:
 
     def line(self) -> str:
         """The figures as Apama's status line has them, those of senders and of a connection left out."""
-        return (
-            f"JMS Status: r=1 rx={self.rx:,} rRate={self.rRate:,.0f} rRedel={self.rRedel:,}"
-            f" rMaxDeliverySecs={self.rMaxDeliverySecs:,.1f} rDupsDet={self.rDupsDet:,} rDupIds={self.rDupIds:,}"
+        return status_line(
+            rx=self.rx,
+            rate=self.rRate,
+            redelivered=self.rRedel,
+            max_delivery_secs=self.rMaxDeliverySecs,
+            duplicates=self.rDupsDet,
+            remembered_ids=self.rDupIds,
         )
+
+
+def status_line(
+    *,
+    rx: int,
+    rate: float | None,
+    redelivered: int,
+    max_delivery_secs: float,
+    duplicates: int,
+    remembered_ids: int | None,
+) -> str:
+    """Apama's status line of one receiver; what is None isn't known and is left out."""
+    rates = "" if rate is None else f" rRate={rate:,.0f}"
+    ids = "" if remembered_ids is None else f" rDupIds={remembered_ids:,}"
+    return (
+        f"JMS Status: r=1 rx={rx:,}{rates} rRedel={redelivered:,}"
+        f" rMaxDeliverySecs={max_delivery_secs:,.1f} rDupsDet={duplicates:,}{ids}"
+    )
