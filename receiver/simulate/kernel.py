@@ -135,7 +135,13 @@ def _raise_peaks(in_queues: int, room: _Int32s, peak_ids: _Int64s) -> None:
 
 @compiled()
 def _replay(
-    rows: DomainRows, window: int, expiries_us: _Int64s, caught: _Int64s, peak_ids: _Int64s, needs_us: _Int64s
+    rows: DomainRows,
+    counted_from: int,
+    window: int,
+    expiries_us: _Int64s,
+    caught: _Int64s,
+    peak_ids: _Int64s,
+    needs_us: _Int64s,
 ) -> None:
     """Replay a domain under one window, into one row of each result."""
     # Arrays within a tuple are slow to reach.
@@ -153,6 +159,11 @@ def _replay(
     needing = np.zeros(len(expiries_us) + 1, np.int64)  # duplicates, by the first E that catches them
     duplicates = 0
     for row in range(len(times)):
+        if row == counted_from:
+            room -= peak_ids.astype(np.int32)
+            peak_ids[:] = 0
+            needing[:] = 0
+            duplicates = 0
         queue, number, previous, old = source[row], several[row], earlier[row], replaced[row]
         if previous == _NOTHING:
             in_queues += 1
@@ -162,7 +173,7 @@ def _replay(
             _give_room(previous, limit, room)
             need_us = max(1, times[clock] - times[previous])  # E = 0 catches nothing
             needing[np.searchsorted(expiries_us, need_us)] += 1
-            if len(needs_us):
+            if len(needs_us) and row >= counted_from:
                 needs_us[duplicates] = need_us
         duplicates += previous != _NOTHING
 
@@ -190,20 +201,33 @@ def _replay(
     caught[:] = duplicates - needing.sum() + np.cumsum(needing[:-1])
 
 
-def replay_grid(rows: DomainRows, windows: _Int64s, expiries_us: _Int64s, *, with_needs: bool = False) -> GridCounts:
-    """Replay one domain under every pair of `windows` and `expiries_us`, the latter ascending without repeats."""
+def replay_grid(
+    rows: DomainRows,
+    windows: _Int64s,
+    expiries_us: _Int64s,
+    *,
+    with_needs: bool = False,
+    counted_from: int = 0,
+    threads: int | None = None,
+) -> GridCounts:
+    """Replay one domain under every pair of `windows` and `expiries_us`, the latter ascending without repeats.
+
+    The rows before `counted_from` are replayed for the state that they leave, and not counted. Uses all processors
+    unless `threads` says how many.
+    """
     shape = (len(windows), len(expiries_us))
     caught = np.zeros(shape, np.int64)
     peak_ids = np.zeros(shape, np.int64)
-    needs_us = np.full((len(windows), rows.duplicates if with_needs else 0), _NOTHING, np.int64)
+    duplicates = int(np.count_nonzero(rows.earlier[counted_from:] != _NOTHING)) if with_needs else 0
+    needs_us = np.full((len(windows), duplicates), _NOTHING, np.int64)
 
     def replay(k: int) -> None:
-        _replay(rows, windows[k], expiries_us, caught[k], peak_ids[k], needs_us[k])
+        _replay(rows, counted_from, windows[k], expiries_us, caught[k], peak_ids[k], needs_us[k])
 
-    if len(rows.source) < _ROWS_WORTH_THREADS:
+    if threads == 1 or len(rows.source) < _ROWS_WORTH_THREADS:
         for k in range(len(windows)):
             replay(k)
     else:  # the kernel runs without Python's lock
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
             list(pool.map(replay, range(len(windows))))
     return GridCounts(caught, peak_ids, needs_us.T)

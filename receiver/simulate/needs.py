@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Needs:
 
 
 @compiled()
-def _count_live(live: npt.NDArray[np.uint8], in_block: npt.NDArray[np.int64], start: int, end: int) -> int:
+def _count_live(live: npt.NDArray[Any], in_block: npt.NDArray[np.int64], start: int, end: int) -> int:
     """Live places from `start` to before `end`: whole blocks by their sums, the rest one by one."""
     count = 0
     first_block = (start >> _BLOCK_BITS) + 1
@@ -59,9 +59,10 @@ def _window_needs(  # noqa: PLR0917 - compiled functions take no names
     place: npt.NDArray[np.int32],
     following: npt.NDArray[np.int64],
     several_ids: int,
+    weights: npt.NDArray[Any],
     needs: npt.NDArray[np.int64],
 ) -> None:
-    live = np.zeros(len(earlier) + 1, np.uint8)
+    live = np.zeros(len(earlier) + 1, weights.dtype)
     in_block = np.zeros((len(earlier) >> _BLOCK_BITS) + 1, np.int64)
     # The entries of an id of several sources, newest first: a chain of rows.
     newest = np.full(several_ids, _NOTHING, np.int32)
@@ -71,7 +72,7 @@ def _window_needs(  # noqa: PLR0917 - compiled functions take no names
         number = several[row]
         if earlier[row] != _NOTHING:
             entry = earlier[row] if number == _NOTHING else newest[number]
-            least = len(earlier)
+            least = np.iinfo(np.int64).max
             while entry != _NOTHING:
                 least = min(least, _count_live(live, in_block, place[entry] + 1, following[source[entry]]))
                 entry = _NOTHING if number == _NOTHING else older[entry]
@@ -79,15 +80,16 @@ def _window_needs(  # noqa: PLR0917 - compiled functions take no names
             found += 1
         if replaced[row] != _NOTHING:
             at = place[replaced[row]]
+            in_block[at >> _BLOCK_BITS] -= live[at]
             live[at] = 0
-            in_block[at >> _BLOCK_BITS] -= 1
             if number != _NOTHING:
                 _unchain(newest, older, number, replaced[row])
         if number != _NOTHING:
             older[row] = newest[number]
             newest[number] = row
-        live[place[row]] = 1
-        in_block[place[row] >> _BLOCK_BITS] += 1
+        weight = np.int64(weights[row]) if row < len(weights) else 1
+        live[place[row]] = weight
+        in_block[place[row] >> _BLOCK_BITS] += weight
         following[source[row]] = place[row] + 1
 
 
@@ -102,8 +104,11 @@ def _unchain(newest: npt.NDArray[np.int32], older: npt.NDArray[np.int32], number
     older[entry] = older[row]
 
 
-def needs_of(rows: DomainRows) -> Needs:
-    """What each duplicate of a domain needed."""
+def needs_of(rows: DomainRows, weights: npt.NDArray[np.int64] | None = None) -> Needs:
+    """What each duplicate of a domain needed.
+
+    The first rows may stand for as many ids each as their `weights` say, ids that none of these rows repeats.
+    """
     duplicates = np.flatnonzero(rows.earlier != _NOTHING).astype(np.int32)
     windows = np.zeros(len(duplicates), np.int64)
     _window_needs(
@@ -114,6 +119,7 @@ def needs_of(rows: DomainRows) -> Needs:
         rows.place,
         rows.slab_start.copy(),
         rows.several_ids,
+        np.empty(0, np.uint8) if weights is None else weights,
         windows,
     )
     # With W = 0 every receipt enters the time queue at once, so the clock is the receipt before.
