@@ -133,6 +133,14 @@ def _raise_peaks(in_queues: int, room: _Int32s, peak_ids: _Int64s) -> None:
         room[e] += more
 
 
+@compiled(forceinline=True)
+def _count_anew(peak_ids: _Int64s, room: _Int32s, needing: _Int64s) -> None:
+    for e in range(len(room)):
+        room[e] -= peak_ids[e]
+    peak_ids[:] = 0
+    needing[:] = 0
+
+
 @compiled()
 def _replay(
     rows: DomainRows,
@@ -160,10 +168,7 @@ def _replay(
     duplicates = 0
     for row in range(len(times)):
         if row == counted_from:
-            room -= peak_ids.astype(np.int32)
-            peak_ids[:] = 0
-            needing[:] = 0
-            duplicates = 0
+            _count_anew(peak_ids, room, needing)
         queue, number, previous, old = source[row], several[row], earlier[row], replaced[row]
         if previous == _NOTHING:
             in_queues += 1
@@ -173,7 +178,7 @@ def _replay(
             _give_room(previous, limit, room)
             need_us = max(1, times[clock] - times[previous])  # E = 0 catches nothing
             needing[np.searchsorted(expiries_us, need_us)] += 1
-            if len(needs_us) and row >= counted_from:
+            if len(needs_us):
                 needs_us[duplicates] = need_us
         duplicates += previous != _NOTHING
 
@@ -198,6 +203,7 @@ def _replay(
         if _take_room(spilling, limit, room) < in_queues:
             _move_limits(times, clock, expiries_us, spilled, in_queues, limit, room)
             _raise_peaks(in_queues, room, peak_ids)
+    duplicates -= np.count_nonzero(earlier[:counted_from] != _NOTHING)
     caught[:] = duplicates - needing.sum() + np.cumsum(needing[:-1])
 
 
@@ -218,8 +224,7 @@ def replay_grid(
     shape = (len(windows), len(expiries_us))
     caught = np.zeros(shape, np.int64)
     peak_ids = np.zeros(shape, np.int64)
-    duplicates = int(np.count_nonzero(rows.earlier[counted_from:] != _NOTHING)) if with_needs else 0
-    needs_us = np.full((len(windows), duplicates), _NOTHING, np.int64)
+    needs_us = np.full((len(windows), rows.duplicates if with_needs else 0), _NOTHING, np.int64)
 
     def replay(k: int) -> None:
         _replay(rows, counted_from, windows[k], expiries_us, caught[k], peak_ids[k], needs_us[k])
@@ -230,4 +235,5 @@ def replay_grid(
     else:  # the kernel runs without Python's lock
         with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
             list(pool.map(replay, range(len(windows))))
-    return GridCounts(caught, peak_ids, needs_us.T)
+    uncounted = np.count_nonzero(rows.earlier[:counted_from] != _NOTHING)
+    return GridCounts(caught, peak_ids, needs_us.T[uncounted:])
