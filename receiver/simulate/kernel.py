@@ -134,6 +134,13 @@ def _raise_peaks(in_queues: int, room: _Int32s, peak_ids: _Int64s) -> None:
 
 
 @compiled(forceinline=True)
+def _note_need(need_us: int, duplicate: int, expiries_us: _Int64s, needing: _Int64s, needs_us: _Int64s) -> None:
+    needing[np.searchsorted(expiries_us, need_us)] += 1
+    if len(needs_us):
+        needs_us[duplicate] = need_us
+
+
+@compiled(forceinline=True)
 def _count_anew(peak_ids: _Int64s, room: _Int32s, needing: _Int64s) -> None:
     for e in range(len(room)):
         room[e] -= peak_ids[e]
@@ -177,9 +184,7 @@ def _replay(
             in_queues += 1
             _give_room(previous, limit, room)
             need_us = max(1, times[clock] - times[previous])  # E = 0 catches nothing
-            needing[np.searchsorted(expiries_us, need_us)] += 1
-            if len(needs_us):
-                needs_us[duplicates] = need_us
+            _note_need(need_us, duplicates, expiries_us, needing, needs_us)
         duplicates += previous != _NOTHING
 
         replaces = old != _NOTHING and old >= mark[queue]
@@ -203,8 +208,8 @@ def _replay(
         if _take_room(spilling, limit, room) < in_queues:
             _move_limits(times, clock, expiries_us, spilled, in_queues, limit, room)
             _raise_peaks(in_queues, room, peak_ids)
-    duplicates -= np.count_nonzero(earlier[:counted_from] != _NOTHING)
-    caught[:] = duplicates - needing.sum() + np.cumsum(needing[:-1])
+    counted = np.count_nonzero(earlier[counted_from:] != _NOTHING)
+    caught[:] = counted - needing.sum() + np.cumsum(needing[:-1])
 
 
 def replay_grid(
