@@ -37,7 +37,7 @@ NEVER = 2**31 - 1
 """A chunk after all others."""
 
 
-def label_of(chunk: int, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+def label_of(chunk: int | npt.NDArray[np.int32], rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     """The number of an id in its domain: the place of its first receipt. In order of receipt."""
     return (np.int64(chunk) << np.int64(32)) | rows.astype(np.int64)
 

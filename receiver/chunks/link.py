@@ -1,0 +1,149 @@
+"""Which receipts repeat an id of their domain, and which receipts of a chunk later chunks look back to for it.
+
+Ids are dealt to parts by their hash, so a part has all receipts of its ids, of all domains and chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from receiver.chunks.crossing import crossing_ways
+from receiver.chunks.parcels import Parcel, pack
+from receiver.chunks.repeats import Repeated, joined, numbered, repeated
+from receiver.chunks.values import NEVER, Departures, Labels, LinkCounts, Plan, label_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["linked"]
+
+
+class _Rows(NamedTuple):
+    """Receipts, ordered by id, domain, and receipt: all of one id in one domain, a *run*, stand together."""
+
+    chunk: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int32]
+    source: npt.NDArray[np.int32]
+    digest_hash: npt.NDArray[np.uint64]
+    first: npt.NDArray[np.bool_]
+    """Whether its run begins here."""
+    run: npt.NDArray[np.intp]
+    by_source: npt.NDArray[np.intp]
+    """Places in the order of run, source, and receipt."""
+    repeats_source: npt.NDArray[np.bool_]
+    """In that order: whether the one before is of the same run and source."""
+
+
+def linked(plan: Plan) -> Callable[[int, Iterable[Parcel]], Iterator[Parcel]]:
+    """The work on one part, given all its `Ids`: yields `Labels`, `Departures` and one `LinkCounts`."""
+
+    def link(_part: int, parcels: Iterable[Parcel]) -> Iterator[Parcel]:
+        found = repeated(parcels)
+        id_ = joined(np.int32, (some.id for some in found))
+        by_id = np.argsort(id_, kind="stable")
+        rows = _rows(found, id_, by_id, plan)
+        yield from _labels(rows, plan)
+        yield from _departures(rows, plan)
+        ways = {}
+        if plan.looks_for_crossing:
+            first = np.empty(len(by_id), np.bool_)
+            first[by_id] = rows.first
+            ways = crossing_ways(found, first)
+        yield _parcel(0, _counts(rows, ways))
+
+    return link
+
+
+def _rows(found: Sequence[Repeated], id_: npt.NDArray[np.int32], by_id: npt.NDArray[np.intp], plan: Plan) -> _Rows:
+    sources: dict[str, int] = {}
+    chunk = joined(np.int32, (np.full(len(some.at), some.ids.chunk, np.int32) for some in found))[by_id]
+    row = joined(np.int32, (some.ids.row[some.at] for some in found))
+    source = joined(np.int32, (numbered(sources, some.ids.sources, some.ids.source[some.at]) for some in found))[by_id]
+    first = _changes(id_[by_id]) | _changes(plan.chunk_domain[chunk])
+    run = np.cumsum(first) - 1
+    of_source = run * len(sources) + source
+    by_source = np.argsort(of_source, kind="stable")
+    return _Rows(
+        chunk,
+        row[by_id],
+        source,
+        joined(np.uint64, (_digests(some) for some in found))[by_id],
+        first,
+        run,
+        by_source,
+        ~_changes(of_source[by_source]),
+    )
+
+
+def _digests(some: Repeated) -> npt.NDArray[np.uint64]:
+    digests = some.ids.digest_hash
+    return digests[some.at] if len(digests) else np.zeros(len(some.at), np.uint64)
+
+
+def _changes(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Where a value isn't the one before it."""
+    changes = np.ones(len(column), np.bool_)
+    changes[1:] = column[1:] != column[:-1]
+    return changes
+
+
+def _labels(rows: _Rows, plan: Plan) -> Iterator[Parcel]:
+    replaces = np.empty(len(rows.row), np.bool_)
+    replaces[rows.by_source] = rows.repeats_source
+    labels = label_of(rows.chunk[rows.first], rows.row[rows.first])[rows.run]
+    again = np.flatnonzero(~rows.first)
+    for chunk, places in _by_chunk(rows.chunk[again], rows.row[again]):
+        at = again[places]
+        yield _parcel(int(plan.chunk_bundle[chunk]), Labels(chunk, rows.row[at], labels[at], replaces[at]))
+
+
+def _departures(rows: _Rows, plan: Plan) -> Iterator[Parcel]:
+    stops = rows.first | _changes(rows.chunk)
+    stop_chunk = rows.chunk[stops]
+    stop_number = np.cumsum(stops) - 1
+    last_stop = stop_number[np.roll(rows.first, -1)]
+    chunk, row, stop = rows.chunk[rows.by_source], rows.row[rows.by_source], stop_number[rows.by_source]
+    replaced = np.roll(rows.repeats_source, -1)
+    replaced_in = np.where(replaced, np.roll(chunk, -1), np.int32(NEVER))
+    # Each chunk with the id looks back to it, up to the one where its source sends the id again: maybe its own already.
+    looks = np.where(replaced, np.roll(stop, -1), last_stop[rows.run[rows.by_source]]) - stop
+    leaves = np.repeat(np.arange(len(looks)), looks)
+    to_stop = stop[leaves] + _counted_up(looks)
+    for number, at in _by_chunk(chunk[leaves], row[leaves], stop_chunk[to_stop]):
+        departing = Departures(number, row[leaves[at]], stop_chunk[to_stop[at]], replaced_in[leaves[at]])
+        yield _parcel(int(plan.chunk_bundle[number]), departing)
+
+
+def _counted_up(lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """1, 2, ... up to each length in turn."""
+    begins = np.cumsum(lengths) - lengths
+    return np.arange(1, 1 + int(lengths.sum())) - np.repeat(begins, lengths)
+
+
+def _by_chunk(chunk: npt.NDArray[np.int32], *then: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+    """Each chunk with the places where it stands, ordered by further columns."""
+    order = np.lexsort((*reversed(then), chunk))
+    chunks, starts = np.unique(chunk[order], return_index=True)
+    for number, (start, end) in zip(chunks.tolist(), pairwise([*starts.tolist(), len(order)]), strict=True):
+        yield number, order[start:end]
+
+
+def _counts(rows: _Rows, ways: dict[tuple[str, str], int]) -> LinkCounts:
+    now, before = rows.digest_hash[1:], rows.digest_hash[:-1]
+    reused = ~rows.first[1:] & (now != before) & (now != 0) & (before != 0)
+    counts = np.array(list(ways.values()), np.int64)
+    return LinkCounts(
+        int(np.count_nonzero(reused)),
+        int(counts.sum()),
+        [source for source, _ in ways],
+        [target for _, target in ways],
+        counts,
+    )
+
+
+def _parcel(key: int, value: Labels | Departures | LinkCounts) -> Parcel:
+    return Parcel(key, type(value).__name__, pack(value))
