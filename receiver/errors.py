@@ -10,6 +10,7 @@
 | `StoreBusyError` | whoever holds the domain's lock | try again, or wait longer |
 | `StoreCorruptError` | a damaged database, or one whose rows contradict each other | restore a copy |
 | `StoreVersionError` | a database of another version than this package's | upgrade the package, or the database |
+| `SparkError` | the installation of Spark and Java, or the cluster | as the hint says |
 | `ClosedError` | the caller | use the receiver before it is closed, in the process that opened it |
 
 The root is never raised itself: every error has a culprit.
@@ -24,6 +25,7 @@ __all__ = [
     "OutputError",
     "ReceiverError",
     "SettingsError",
+    "SparkError",
     "StoreBusyError",
     "StoreCorruptError",
     "StoreError",
@@ -78,6 +80,10 @@ class MissingExtraError(ReceiverError):
             hint=f"pip install 'reliable-receiver[{extra}]'",
         )
         self.extra = extra
+
+
+class SparkError(ReceiverError):
+    """Spark can't start, can't be reached, or failed: what the message tells is no fault of the log's."""
 
 
 class StoreError(ReceiverError):

@@ -1,0 +1,168 @@
+"""The Spark session: made here and nowhere else, after a look at what Spark's own errors are silent about."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
+from typing import IO, TYPE_CHECKING
+
+from receiver.errors import MissingExtraError, SettingsError, SparkError
+from receiver.spark.java import check_java
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+__all__ = ["session"]
+
+_GIVEN_BY_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
+_PROBE_SECS = 5.0
+_MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[\d+, *\d+, *\d+\]|spark://.+|yarn|k8s://.+")
+
+_CONTEXT_DEFAULTS = {
+    "spark.app.name": "receiver simulate",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Parcels are compressed already.
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
+}
+_LOCAL_DEFAULTS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+_SESSION_SETTINGS = {
+    # A flow's partitions are as many as it asked for.
+    "spark.sql.adaptive.enabled": "false",
+    # Parcels may be large: a batch, or a block of what is kept, never waits for a second one.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(1 << 20),
+    "spark.sql.inMemoryColumnarStorage.batchSize": "1",
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+}
+
+
+@contextmanager
+def session(master: str | None, *, verbose: bool = False) -> Iterator[SparkSession]:
+    """A session on `master`; without one on what spark-submit or Spark's own configuration says, else on all cores here.
+
+    One that is active already, of a notebook, say, is used and goes on; what is set here is set for a child of it. What
+    Spark and Java print is dropped, unless `verbose`. Raises `SparkError`, `MissingExtraError`, and `SettingsError`
+    where `master` can't be meant.
+    """
+    if not (find_spec("pyspark") and find_spec("pandas")):
+        raise MissingExtraError("spark", "the Spark engine")
+    if master is not None:
+        _check_master(master)
+
+    from pyspark.sql import SparkSession
+
+    from receiver.spark.failures import translated
+
+    with ExitStack() as ending:
+        with translated():
+            active = SparkSession.getActiveSession()
+            if active is not None:
+                spark = _child(active, master)
+            else:
+                printed = None if verbose else ending.enter_context(tempfile.TemporaryFile())
+                context = _started(master, printed)
+                ending.callback(_stop, context)
+                spark = SparkSession.builder.getOrCreate()
+            for name, value in _SESSION_SETTINGS.items():
+                spark.conf.set(name, value)
+        yield spark
+
+
+def _check_master(master: str) -> None:
+    if not _MASTER.fullmatch(master):
+        raise SettingsError(
+            f"--master {master!r} is no address that Spark knows",
+            hint="give local[N], spark://HOST:7077, yarn or k8s://HOST:PORT",
+        )
+    scheme, _, addresses = master.partition("://")
+    if scheme == "spark":
+        # Spark itself would try for minutes.
+        problems = [problem for address in addresses.split(",") if (problem := _unreachable(address)) is not None]
+        if len(problems) == len(addresses.split(",")):
+            raise SparkError(
+                f"the Spark master {master} can't be reached: {problems[0]}",
+                hint="is it running, and is this its address, as its web page shows it?",
+            )
+
+
+def _unreachable(address: str) -> str | None:
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):
+        raise SettingsError(f"--master names no HOST:PORT in {address!r}", hint="such as spark://HOST:7077")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECS).close()
+    except (OSError, OverflowError) as error:
+        return str(error)
+    return None
+
+
+def _child(active: SparkSession, master: str | None) -> SparkSession:
+    if master not in {None, active.sparkContext.master}:
+        raise SettingsError(
+            f"--master is {master}, but a Spark session is running already, on {active.sparkContext.master}",
+            hint="leave --master out",
+        )
+    return active.newSession()
+
+
+def _started(master: str | None, printed: IO[bytes] | None) -> SparkContext:
+    """Java, then Spark in it. `printed` takes what they and the workers print on standard error."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        if _GIVEN_BY_SPARK_SUBMIT not in os.environ:
+            check_java()
+        launch_conf = SparkConf(loadDefaults=False)
+        if master is not None:
+            launch_conf.setMaster(master)
+        with _defaults_in_environment(SPARK_DRIVER_MEMORY=f"{1024 + 256 * (os.cpu_count() or 1)}m"):
+            gateway = launch_gateway(launch_conf, {"stderr": printed})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
+    context = SparkContext(conf=_conf(master))
+    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
+    if printed is not None:
+        context.setLogLevel("OFF")  # for spark-submit, which printed before and on its own
+    return context
+
+
+def _conf(master: str | None) -> SparkConf:
+    """What the user has set anywhere, which Java knows by now, before what we think best."""
+    from pyspark import SparkConf
+
+    conf = SparkConf()
+    if master is not None:
+        conf.setMaster(master)
+    conf.setIfMissing("spark.master", "local[*]")
+    local = str(conf.get("spark.master")).startswith("local")
+    for name, value in (_CONTEXT_DEFAULTS | (_LOCAL_DEFAULTS if local else {})).items():
+        conf.setIfMissing(name, value)
+    return conf
+
+
+@contextmanager
+def _defaults_in_environment(**values: str) -> Iterator[None]:
+    missing = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(missing)
+    try:
+        yield
+    finally:
+        for name in missing:
+            del os.environ[name]
+
+
+def _stop(context: SparkContext) -> None:
+    with suppress(Exception):  # Java may be gone, of which the step that lost it has told
+        context.stop()
