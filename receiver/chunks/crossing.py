@@ -18,14 +18,16 @@ __all__ = ["crossing_ways"]
 _NO_QUEUE = -1
 
 
-def crossing_ways(found: Sequence[Repeated], first: npt.NDArray[np.bool_]) -> dict[tuple[str, str], int]:
+def crossing_ways(found: Sequence[Repeated], firsts: npt.NDArray[np.intp]) -> dict[tuple[str, str], int]:
     """How many receipts are new in their domain, yet have one of the same queue and id before them in the log, by
     (connection of the newest such receipt, connection of this one).
 
-    `first` tells of each receipt of `found` whether it is its domain's first of the id.
+    `firsts` are the places, among all of `found`, of the receipts that are new in their domain.
     """
     id_ = joined(np.int32, (some.id for some in found))
     queue = _queues(found)
+    first = np.zeros(len(id_), np.bool_)
+    first[firsts] = True
     in_several = np.bincount(id_[first]) > 1
     rows = np.flatnonzero(in_several[id_] & (queue != _NO_QUEUE))
     key_us = joined(np.int64, (some.ids.key_us[some.at] for some in found))
@@ -54,10 +56,9 @@ def _ways(
 ) -> dict[tuple[str, str], int]:
     known: dict[str, int] = {}
     connection = joined(np.int32, (numbered(known, some.ids.connections, some.ids.channel[some.at]) for some in found))
-    pairs = np.stack((connection[before], connection[after]), axis=1)
-    ways, counts = np.unique(pairs, axis=0, return_counts=True)
     names = list(known)
+    pairs, counts = np.unique(connection[before].astype(np.int64) * len(names) + connection[after], return_counts=True)
     return {
-        (names[source], names[target]): count
-        for (source, target), count in zip(ways.tolist(), counts.tolist(), strict=True)
+        (names[pair // len(names)], names[pair % len(names)]): count
+        for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True)
     }

@@ -5,7 +5,8 @@ Ids are dealt to parts by their hash, so a part has all receipts of its ids, of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,59 +24,59 @@ __all__ = ["linked"]
 
 
 class _Rows(NamedTuple):
-    """Receipts, ordered by id, domain, and receipt: all of one id in one domain, a *run*, stand together."""
+    """Receipts of ids that repeat, ordered by id, domain, and receipt: those of one id and domain, a *run*, stand
+    together.
+    """
 
+    place: npt.NDArray[np.intp]
+    """Where each stands among what `repeated` found."""
     chunk: npt.NDArray[np.int32]
     row: npt.NDArray[np.int32]
-    source: npt.NDArray[np.int32]
     digest_hash: npt.NDArray[np.uint64]
     first: npt.NDArray[np.bool_]
     """Whether its run begins here."""
     run: npt.NDArray[np.intp]
     by_source: npt.NDArray[np.intp]
-    """Places in the order of run, source, and receipt."""
-    repeats_source: npt.NDArray[np.bool_]
+    """The same rows ordered by run, source, and receipt."""
+    same_source: npt.NDArray[np.bool_]
     """In that order: whether the one before is of the same run and source."""
 
 
-def linked(plan: Plan) -> Callable[[int, Iterable[Parcel]], Iterator[Parcel]]:
-    """The work on one part, given all its `Ids`: yields `Labels`, `Departures` and one `LinkCounts`."""
-
-    def link(_part: int, parcels: Iterable[Parcel]) -> Iterator[Parcel]:
-        found = repeated(parcels)
-        id_ = joined(np.int32, (some.id for some in found))
-        by_id = np.argsort(id_, kind="stable")
-        rows = _rows(found, id_, by_id, plan)
-        yield from _labels(rows, plan)
-        yield from _departures(rows, plan)
-        ways = {}
-        if plan.looks_for_crossing:
-            first = np.empty(len(by_id), np.bool_)
-            first[by_id] = rows.first
-            ways = crossing_ways(found, first)
-        yield _parcel(0, _counts(rows, ways))
-
-    return link
+def linked(plan: Plan) -> Callable[[int, Iterator[Parcel]], Iterator[Parcel]]:
+    """For `Flow.grouped`: all `Ids` of a part become `Labels`, `Departures` and one `LinkCounts`."""
+    return partial(_link, plan)
 
 
-def _rows(found: Sequence[Repeated], id_: npt.NDArray[np.int32], by_id: npt.NDArray[np.intp], plan: Plan) -> _Rows:
+def _link(plan: Plan, _part: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+    found = repeated(parcels)
+    rows = _rows(found, plan)
+    yield from _labels(rows, plan)
+    yield from _departures(rows, plan)
+    ways = crossing_ways(found, rows.place[rows.first]) if plan.looks_for_crossing else {}
+    yield _parcel(0, _counts(rows, ways))
+
+
+def _rows(found: Sequence[Repeated], plan: Plan) -> _Rows:
     sources: dict[str, int] = {}
-    chunk = joined(np.int32, (np.full(len(some.at), some.ids.chunk, np.int32) for some in found))[by_id]
+    id_ = joined(np.int32, (some.id for some in found))
+    chunk = joined(np.int32, (np.full(len(some.at), some.ids.chunk, np.int32) for some in found))
     row = joined(np.int32, (some.ids.row[some.at] for some in found))
-    source = joined(np.int32, (numbered(sources, some.ids.sources, some.ids.source[some.at]) for some in found))[by_id]
-    first = _changes(id_[by_id]) | _changes(plan.chunk_domain[chunk])
+    source = joined(np.int32, (numbered(sources, some.ids.sources, some.ids.source[some.at]) for some in found))
+    digest_hash = joined(np.uint64, (_digests(some) for some in found))
+    by_id = np.lexsort((row, chunk, id_))
+    first = _changes(id_[by_id]) | _changes(plan.chunk_domain[chunk[by_id]])
     run = np.cumsum(first) - 1
-    of_source = run * len(sources) + source
-    by_source = np.argsort(of_source, kind="stable")
+    run_and_source = run * len(sources) + source[by_id]
+    by_source = np.argsort(run_and_source, kind="stable")
     return _Rows(
-        chunk,
+        by_id,
+        chunk[by_id],
         row[by_id],
-        source,
-        joined(np.uint64, (_digests(some) for some in found))[by_id],
+        digest_hash[by_id],
         first,
         run,
         by_source,
-        ~_changes(of_source[by_source]),
+        ~_changes(run_and_source[by_source]),
     )
 
 
@@ -93,7 +94,7 @@ def _changes(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 def _labels(rows: _Rows, plan: Plan) -> Iterator[Parcel]:
     replaces = np.empty(len(rows.row), np.bool_)
-    replaces[rows.by_source] = rows.repeats_source
+    replaces[rows.by_source] = rows.same_source
     labels = label_of(rows.chunk[rows.first], rows.row[rows.first])[rows.run]
     again = np.flatnonzero(~rows.first)
     for chunk, places in _by_chunk(rows.chunk[again], rows.row[again]):
@@ -102,14 +103,15 @@ def _labels(rows: _Rows, plan: Plan) -> Iterator[Parcel]:
 
 
 def _departures(rows: _Rows, plan: Plan) -> Iterator[Parcel]:
-    stops = rows.first | _changes(rows.chunk)
+    # A stop is a stretch of rows of one chunk. Where a run ends and the next begins in that chunk, they share it.
+    stops = _changes(rows.chunk)
     stop_chunk = rows.chunk[stops]
     stop_number = np.cumsum(stops) - 1
     last_stop = stop_number[np.roll(rows.first, -1)]
     chunk, row, stop = rows.chunk[rows.by_source], rows.row[rows.by_source], stop_number[rows.by_source]
-    replaced = np.roll(rows.repeats_source, -1)
+    replaced = np.roll(rows.same_source, -1)
     replaced_in = np.where(replaced, np.roll(chunk, -1), np.int32(NEVER))
-    # Each chunk with the id looks back to it, up to the one where its source sends the id again: maybe its own already.
+    # All stops after its own look back to it, up to the one where its source sends the id again: maybe its own already.
     looks = np.where(replaced, np.roll(stop, -1), last_stop[rows.run[rows.by_source]]) - stop
     leaves = np.repeat(np.arange(len(looks)), looks)
     to_stop = stop[leaves] + _counted_up(looks)

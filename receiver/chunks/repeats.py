@@ -22,7 +22,7 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 class Repeated(NamedTuple):
-    """What repeats of a chunk's ids."""
+    """What repeats of some ids of a chunk."""
 
     ids: Ids
     """All of them, without their texts."""
@@ -33,7 +33,7 @@ class Repeated(NamedTuple):
 
 
 def repeated(parcels: Iterable[Parcel]) -> list[Repeated]:
-    """Look through all `Ids` of a part. By chunk, in order."""
+    """Look through all `Ids` of a part."""
     texts = TextNumbers()
     no_text = pa.array([], pa.string())
     read: list[tuple[Ids, npt.NDArray[np.int32]]] = []
@@ -41,7 +41,6 @@ def repeated(parcels: Iterable[Parcel]) -> list[Repeated]:
         ids = unpack(Ids, parcel.payload)
         read.append((replace(ids, text=no_text), texts.number(ids.text)))
     several = np.bincount(joined(np.int32, (numbers for _, numbers in read)), minlength=texts.count) > 1
-    read.sort(key=lambda ids_and_numbers: ids_and_numbers[0].chunk)
     found = []
     for ids, numbers in read:
         at = np.flatnonzero(several[numbers])
