@@ -234,7 +234,9 @@ def replay_grid(
     def replay(k: int) -> None:
         _replay(rows, counted_from, windows[k], expiries_us, caught[k], peak_ids[k], needs_us[k])
 
-    if threads == 1 or len(rows.source) < _ROWS_WORTH_THREADS:
+    if counted_from == len(rows.source):
+        pass  # nothing to count
+    elif threads == 1 or len(rows.source) < _ROWS_WORTH_THREADS:
         for k in range(len(windows)):
             replay(k)
     else:  # the kernel runs without Python's lock

@@ -1,0 +1,153 @@
+"""Replay each chunk from its true starting state, by the kernel of the whole log."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from receiver.chunks.columns import column, names_in_one
+from receiver.chunks.lookback import dense_ids
+from receiver.chunks.parcels import Parcel, pack, unpack
+from receiver.chunks.states import ChunkReplay, Ready, Tail, TopNeeds
+from receiver.chunks.values import Plan
+from receiver.simulate.headroom import count_left
+from receiver.simulate.kernel import GridCounts, replay_grid
+from receiver.simulate.rows import DomainRows, link_rows
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["Asked", "replayed", "top_needs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """As `Replays.replay` takes it, and the sources whose headroom is wanted, by domain."""
+
+    windows: Sequence[int]
+    expiries_us: Sequence[int]
+    pairs: Sequence[tuple[int, int]]
+    sources: dict[tuple[str, str], int]
+    """(domain, source) -> its place among `Facts.sources`."""
+
+
+class _Started(NamedTuple):
+    """A chunk behind the receipts that make its starting state."""
+
+    ready: Ready
+    rows: DomainRows
+    counted_from: int
+
+
+def replayed(plan: Plan, asked: Asked) -> Callable[[int, Iterator[Parcel]], Iterable[Parcel]]:
+    """For `Flow.grouped`: `Ready`, `Tail` -> `ChunkReplay`."""
+
+    def work(_bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+        for started in _started(parcels):
+            yield Parcel(0, ChunkReplay.__name__, pack(_replay(plan, asked, started)))
+
+    return work
+
+
+def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Parcel]], Iterable[Parcel]]:
+    """For `Flow.grouped`: `Ready`, `Tail` -> `TopNeeds`, up to `most` per window and chunk."""
+
+    def work(_bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+        for started in _started(parcels):
+            counts = _counts(started, windows, [0], with_needs=True)
+            missed = [np.sort(needs_us[needs_us >= 0]) for needs_us in counts.needs_us.T]
+            tops = [needs_us[max(0, len(needs_us) - most) :] for needs_us in missed]
+            value = TopNeeds(
+                window=np.repeat(np.arange(len(windows), dtype=np.int32), [len(top) for top in tops]),
+                expiry_us=np.concatenate(tops),
+                missed=np.array([len(needs_us) for needs_us in missed], np.int64),
+            )
+            yield Parcel(0, TopNeeds.__name__, pack(value))
+
+    return work
+
+
+def _started(parcels: Iterator[Parcel]) -> Iterator[_Started]:
+    readies: list[Ready] = []
+    tails: dict[int, list[Tail]] = defaultdict(list)
+    for parcel in parcels:
+        if parcel.kind == Ready.__name__:
+            readies.append(unpack(Ready, parcel.payload))
+        else:
+            tail = unpack(Tail, parcel.payload)
+            tails[tail.to_chunk].append(tail)
+    while readies:
+        ready = readies.pop()
+        yield _behind(ready, tails.pop(ready.chunk, []))
+
+
+def _behind(ready: Ready, tails: list[Tail]) -> _Started:
+    sources, places = names_in_one(ready.sources, [tail.sources for tail in tails])
+    given = [np.full(len(tail.row), tail.chunk, np.int32) for tail in tails]
+    chunk = np.concatenate([ready.entry_chunk, *given])
+    row = np.concatenate([ready.entry_row, column(tails, "row", np.int32)])
+    # An entry may be given by a tail too.
+    _, chosen = np.unique((chunk.astype(np.int64) << 32) | row, return_index=True)
+    label = np.concatenate([ready.entry_label, column(tails, "label", np.int64)])[chosen]
+    times = np.concatenate([ready.entry_received_at_us, column(tails, "received_at_us", np.int64)])[chosen]
+    given_source = [place[tail.source] for place, tail in zip(places, tails, strict=True)]
+    source = np.concatenate([ready.entry_source, *given_source])[chosen]
+    ids, distinct = dense_ids(ready.chunk, label, ready.label)
+    rows = link_rows(
+        np.concatenate([times, ready.received_at_us]),
+        np.concatenate([source, ready.source]),
+        ids,
+        sources=len(sources),
+        distinct_ids=distinct,
+    )
+    return _Started(ready, rows, len(chosen))
+
+
+def _counts(
+    started: _Started, windows: Sequence[int], expiries_us: Sequence[int], *, with_needs: bool = False
+) -> GridCounts:
+    return replay_grid(
+        started.rows,
+        np.array(windows, np.int64),
+        np.array(expiries_us, np.int64),
+        with_needs=with_needs,
+        counted_from=started.counted_from,
+        threads=1,  # other tasks have the other processors
+    )
+
+
+def _replay(plan: Plan, asked: Asked, started: _Started) -> ChunkReplay:
+    grid = _counts(started, asked.windows, asked.expiries_us)
+    windows, expiries_us = sorted({w for w, _ in asked.pairs}), sorted({e for _, e in asked.pairs})
+    counts = _counts(started, windows, expiries_us, with_needs=True)
+    places = [(windows.index(window), expiries_us.index(expiry_us)) for window, expiry_us in asked.pairs]
+    source = _asked_sources(plan, asked, started)
+    lefts = [
+        count_left(pair, started.ready.window_needs, counts.needs_us[:, k], source, len(asked.sources))
+        for pair, (k, _) in zip(asked.pairs, places, strict=True)
+    ]
+    return ChunkReplay(
+        chunk=started.ready.chunk,
+        caught=grid.caught.ravel(),
+        peak_ids=grid.peak_ids.ravel(),
+        pair_caught=np.array([counts.caught[place] for place in places], np.int64),
+        pair_peak_ids=np.array([counts.peak_ids[place] for place in places], np.int64),
+        window_counts=np.concatenate([left.window_counts for left in lefts]),
+        expiry_counts=np.concatenate([left.expiry_counts for left in lefts]),
+        least_window=np.concatenate([left.least_window for left in lefts]),
+        least_expiry_us=np.concatenate([left.least_expiry_us for left in lefts]),
+    )
+
+
+def _asked_sources(plan: Plan, asked: Asked, started: _Started) -> npt.NDArray[np.int32]:
+    """Per duplicate, the place of its source among those asked for, or their number."""
+    domain = plan.domains[plan.chunk_domain[started.ready.chunk]]
+    others = len(asked.sources)
+    places = np.array([asked.sources.get((domain, name), others) for name in started.ready.sources], np.int32)
+    rows = started.rows
+    duplicates = np.flatnonzero(rows.earlier[started.counted_from :] >= 0) + started.counted_from
+    return places[rows.source[duplicates]]
