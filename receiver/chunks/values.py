@@ -49,7 +49,8 @@ class Unit:
     number: int
     file: int
     """Place of its file among the files; the rows of a file stand in their order."""
-    path: str
+    path: bytes
+    """Absolute, as the file system has it: a path need not be text."""
     name: str
     """As errors name it."""
     first_group: int
@@ -96,8 +97,9 @@ class UnitReport:
     first_us: int
     """Smallest and largest time as read; -1 without receipts."""
     last_us: int
-    time_units: list[str]
-    """The units that its numeric times were in, told by magnitude."""
+    time_unit: str
+    """What its numeric times are in, and the line of the first; empty and 0 without any."""
+    time_unit_line: int
     columns_present: list[str]
     connections: list[str]
     """The channels, as three parallel lists."""

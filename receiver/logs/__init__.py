@@ -29,10 +29,14 @@ __all__ = [
     "Progress",
     "ReadOptions",
     "StatusLine",
+    "checked_options",
+    "no_receipt",
+    "optional_columns",
     "read_logs",
 ]
 
 _ATTRIBUTES = {column: "jms_timestamp_ms" if column == "jms_timestamp" else column for column in OPTIONAL}
+_NAMES_SHOWN = 3
 
 Progress = Callable[[int, int | None], None]
 """Told the bytes read so far, and the bytes in all where they are known."""
@@ -45,7 +49,7 @@ def read_logs(paths: Sequence[str], options: ReadOptions, *, progress: Progress 
     logs, `SettingsError` for options that can't be meant. Reading raises `LogFormatError`, at the latest at its end
     where there was no receipt at all.
     """
-    return LogBatches(find_files(paths), _checked(options), progress)
+    return LogBatches(find_files(paths), checked_options(options), progress)
 
 
 class LogBatches(Iterator[Batch]):
@@ -69,13 +73,10 @@ class LogBatches(Iterator[Batch]):
         batch = next(self._batches, None)
         if batch is None:
             if not self.receipts:
-                names = ", ".join(file.name for file in self._files[:3]) + (", ..." if len(self._files) > 3 else "")  # noqa: PLR2004
-                raise LogFormatError(names, "no receipt in the log", hint="there is nothing to replay")
+                raise no_receipt([file.name for file in self._files])
             raise StopIteration
         self.receipts += len(batch)
-        self.columns_present.update(
-            column for column, attribute in _ATTRIBUTES.items() if getattr(batch, attribute) is not None
-        )
+        self.columns_present |= optional_columns(batch)
         return batch
 
     def _rows_of(self, file: LogFile, *, told: bool = True) -> Iterator[Batch]:
@@ -104,7 +105,19 @@ class LogBatches(Iterator[Batch]):
             self._progress(self._done_bytes, self._total_bytes)
 
 
-def _checked(options: ReadOptions) -> ReadOptions:
+def no_receipt(names: Sequence[str]) -> LogFormatError:
+    """The error for files that together hold none."""
+    shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+    return LogFormatError(shown, "no receipt in the log", hint="there is nothing to replay")
+
+
+def optional_columns(batch: Batch) -> set[str]:
+    """Those that the file of a batch has."""
+    return {column for column, attribute in _ATTRIBUTES.items() if getattr(batch, attribute) is not None}
+
+
+def checked_options(options: ReadOptions) -> ReadOptions:
+    """The same options in the form that readers expect; `SettingsError` for what can't be meant."""
     if options.time_unit is not None and options.time_unit not in UNITS:
         raise SettingsError(f"unknown time unit {options.time_unit!r}", hint=f"one of {', '.join(UNITS)}")
     if options.on_error not in get_args(OnError):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["BATCH_ROWS", "Batch", "LogReader", "LogSource", "OnError", "ReadOptions", "StatusLine"]
+__all__ = ["BATCH_ROWS", "Batch", "LogReader", "LogSource", "OnError", "ReadOptions", "StatusLine", "TimeUnit"]
 
 BATCH_ROWS = 1 << 16
 """Rows per batch, about: enough to make the cost per batch vanish, few enough to stay in the processor's cache."""
@@ -44,6 +44,14 @@ class StatusLine:
     """By Apama's names: rRedel, rMaxDeliverySecs, rDupsDet, rDupIds, ..."""
 
 
+class TimeUnit(NamedTuple):
+    """The unit that a file's numeric times are in, by their magnitude."""
+
+    unit: str
+    line: int
+    """Of the first such time."""
+
+
 @dataclass(slots=True)
 class Batch:
     """Rows of one file, in their order. All columns have the same length; a column that the file lacks is None.
@@ -66,6 +74,8 @@ class Batch:
     skipped: int = 0
     """Unreadable rows left out since the batch before (`--on-error skip`)."""
     status_lines: list[StatusLine] = field(default_factory=list)
+    time_unit: TimeUnit | None = None
+    """As far as the file was read; None where no time was a number."""
 
     def __len__(self) -> int:
         return len(self.received_at_us)

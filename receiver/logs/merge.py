@@ -20,7 +20,7 @@ from receiver.logs.batch import Batch
 
 __all__ = ["Waiting", "merge"]
 
-_COLUMNS = tuple(each.name for each in fields(Batch) if each.name not in {"skipped", "status_lines"})
+_COLUMNS = tuple(each.name for each in fields(Batch) if each.name not in {"skipped", "status_lines", "time_unit"})
 
 
 @dataclass(frozen=True, slots=True, order=True)

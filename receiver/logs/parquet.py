@@ -5,6 +5,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +16,7 @@ from receiver.logs.batch import BATCH_ROWS, Batch, LogSource, ReadOptions
 from receiver.logs.columns import FEW_VALUES, fields_of
 from receiver.logs.rows import BatchMaker, RawRows
 
-__all__ = ["read_parquet"]
+__all__ = ["RowGroups", "group_sizes", "read_parquet"]
 
 _PIECE_ROWS = 1 << 10
 """Rows decoded at a time."""
@@ -24,13 +26,28 @@ _CHUNK_BYTES = 1 << 20
 """Of a column on disk, held at a time."""
 
 
-def read_parquet(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
-    """Rows of a Parquet log. LINE is the row, from 1."""
+class RowGroups(NamedTuple):
+    """Row groups of a file that follow each other."""
+
+    first: int
+    groups: int
+    rows_before: int
+
+
+def read_parquet(source: LogSource, options: ReadOptions, groups: RowGroups | None = None) -> Iterator[Batch]:
+    """Rows of a Parquet log, or of some of its row groups. LINE is the row of the file, from 1."""
     with _seekable(source) as file:
         try:
-            yield from _batches(source, file, options)
+            yield from _batches(source, file, options, groups)
         except (pa.ArrowException, OSError) as error:
             raise LogFormatError(source.name, f"can't be read as Parquet: {error}") from error
+
+
+def group_sizes(file: Path) -> list[int]:
+    """How many rows each row group has, by the footer alone; raises what Arrow and the system raise."""
+    with pq.ParquetFile(file, pre_buffer=False) as parquet:
+        metadata = parquet.metadata
+        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
 @contextmanager
@@ -46,19 +63,22 @@ def _seekable(source: LogSource) -> Iterator[object]:
         yield file
 
 
-def _batches(source: LogSource, file: object, options: ReadOptions) -> Iterator[Batch]:
+def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowGroups | None) -> Iterator[Batch]:
     # Reading ahead and decoding in threads of Arrow's own has aborted the process at its end now and then.
     with pq.ParquetFile(file, pre_buffer=False) as plain:
         schema, rows_in_all = plain.schema_arrow, plain.metadata.num_rows
+        groups = groups or RowGroups(0, plain.metadata.num_row_groups, 0)
     fields = fields_of(schema.names, options, source.name)
     names = {column: schema.names[field] for column, field in fields.items()}
     words = [name for column, name in names.items() if column in FEW_VALUES and _is_text(schema.field(name).type)]
     batches = BatchMaker(source.name, options)
     yield batches.batch(_raw(pa.RecordBatch.from_pylist([], schema=schema), names, 1))
-    next_row = 1
+    next_row = groups.rows_before + 1
     with pq.ParquetFile(file, pre_buffer=False, buffer_size=_CHUNK_BYTES, read_dictionary=words) as rows:
         wanted = sorted(set(names.values()))
-        for record_batch in _gathered(rows.iter_batches(_PIECE_ROWS, columns=wanted, use_threads=False)):
+        row_groups = range(groups.first, groups.first + groups.groups)
+        pieces = rows.iter_batches(_PIECE_ROWS, row_groups=row_groups, columns=wanted, use_threads=False)
+        for record_batch in _gathered(pieces):
             yield batches.batch(_raw(record_batch, names, next_row))
             next_row += len(record_batch)
             source.advanced(len(record_batch) / rows_in_all)

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from receiver.errors import LogFormatError
 from receiver.logs import times
 from receiver.logs.arrow import invalid_utf8, text_of, without_nulls
-from receiver.logs.batch import Batch, ReadOptions, StatusLine
+from receiver.logs.batch import Batch, ReadOptions, StatusLine, TimeUnit
 from receiver.logs.columns import COLUMNS, TEXT
 
-__all__ = ["BatchMaker", "RawRows", "Unreadable", "not_utf8"]
+__all__ = ["BatchMaker", "RawRows", "Unreadable", "not_utf8", "two_units"]
 
 _MAX_MS = times.MAX_US // 1_000
 _TRUTH = {"true": 1, "1": 1, "false": 0, "0": 0, "": 0}
@@ -53,6 +53,15 @@ def not_utf8(error: UnicodeDecodeError) -> str:
     return f"not UTF-8: byte 0x{error.object[error.start]:02x}, expected text in UTF-8"
 
 
+def two_units(name: str, first: TimeUnit, second: TimeUnit) -> LogFormatError:
+    """The error for a file whose numeric times aren't all in one unit."""
+    return LogFormatError(
+        name,
+        f"times in two units: by its magnitude line {first.line} is in {first.unit}, line {second.line} in {second.unit}",
+        hint="if all are in one unit, force it with --time-unit",
+    )
+
+
 class _Checked(NamedTuple):
     values: pa.Array | npt.NDArray[np.int64]
     bad: npt.NDArray[np.bool_] | None
@@ -66,8 +75,7 @@ class BatchMaker:
         self._name = name
         self._options = options
         self._zone = ZoneInfo(options.time_zone)
-        self._unit: int | None = None
-        self._unit_line = 0
+        self._unit: TimeUnit | None = None
 
     def batch(self, raw: RawRows) -> Batch:
         """The rows that can be read. `LogFormatError` for the first that can't, unless such rows are to be skipped."""
@@ -87,7 +95,7 @@ class BatchMaker:
         self._check_unit(read.units, ~bad, raw.line_of, before=stop.line if stop else None)
         if stop is not None:
             raise LogFormatError(f"{self._name}:{stop.line}", stop.problem)
-        return _batch_of(checked, bad, raw)
+        return _batch_of(checked, bad, raw, self._unit)
 
     def _checked(self, column: str, values: pa.Array) -> _Checked:
         if column in TEXT:
@@ -149,16 +157,11 @@ class BatchMaker:
         if not len(rows):
             return
         if self._unit is None:
-            self._unit, self._unit_line = int(units[rows[0]]), line_of(int(rows[0]))
-        other = rows[units[rows] != self._unit]
+            self._unit = TimeUnit(times.UNITS[units[rows[0]]], line_of(int(rows[0])))
+        other = rows[units[rows] != times.UNITS.index(self._unit.unit)]
         if not len(other) or (before is not None and line_of(int(other[0])) > before):
             return
-        first, second = times.UNITS[self._unit], times.UNITS[units[other[0]]]
-        raise LogFormatError(
-            self._name,
-            f"times in two units: by its magnitude line {self._unit_line} is in {first}, line {line_of(int(other[0]))} in {second}",
-            hint="if all are in one unit, force it with --time-unit",
-        )
+        raise two_units(self._name, self._unit, TimeUnit(times.UNITS[units[other[0]]], line_of(int(other[0]))))
 
 
 def _python(scalar: pa.Scalar) -> object:
@@ -244,7 +247,9 @@ def _millisecond(text: str) -> int:
     return number if number <= _MAX_MS else -1
 
 
-def _batch_of(checked: dict[str, _Checked], bad: npt.NDArray[np.bool_], raw: RawRows) -> Batch:
+def _batch_of(
+    checked: dict[str, _Checked], bad: npt.NDArray[np.bool_], raw: RawRows, time_unit: TimeUnit | None
+) -> Batch:
     skipped = len(raw.unreadable) + int(bad.sum())
     values = {column: found.values for column, found in checked.items()}
     if bad.any():
@@ -260,5 +265,6 @@ def _batch_of(checked: dict[str, _Checked], bad: npt.NDArray[np.bool_], raw: Raw
         jms_timestamp_ms=values.pop("jms_timestamp", None),
         skipped=skipped,
         status_lines=raw.status_lines,
+        time_unit=time_unit,
         **values,
     )

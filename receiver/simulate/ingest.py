@@ -16,8 +16,16 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.domains import Channel, DomainKey
-from receiver.errors import LogFormatError
-from receiver.simulate.interning import TextNumbers, hash_texts, text_buffers
+from receiver.simulate.interning import TextNumbers
+from receiver.simulate.numbering import (
+    Channels,
+    Names,
+    Texts,
+    check_columns,
+    digest_hashes,
+    longest_delivery_us,
+    plain_text,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Receipts", "ingest"]
 
-_DIGEST_SEED = np.uint64(0x5DEECE66D)
-_MANY = 1 << 20
 _PATIENCE_SECS = 0.5
 
 
@@ -60,39 +66,11 @@ class Receipts:
         return self.domain_of_channel[self.channel_number]
 
 
-class _Names:
-    """Numbers for few-valued text columns."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._numbers: dict[Any, int] = {}
-
-    def number(self, name: Any) -> int:
-        number = self._numbers.setdefault(name, len(self.names))
-        if number == len(self.names):
-            self.names.append(name)
-        return number
-
-    def column(self, texts: pa.Array | None, rows: int) -> npt.NDArray[np.int32]:
-        if texts is None:
-            return np.full(rows, self.number(""), np.int32)
-        if not pa.types.is_dictionary(texts.type):
-            texts = texts.dictionary_encode()
-        numbers = np.array([self.number(name) for name in texts.dictionary.to_pylist()] or [0], np.int32)
-        rows_in_dictionary: npt.NDArray[np.int32] = texts.indices.to_numpy(zero_copy_only=False)
-        return numbers[rows_in_dictionary]
-
-
-def _plain(texts: pa.Array) -> pa.Array:
-    return texts.cast(pa.string()) if pa.types.is_dictionary(texts.type) else texts
-
-
 @dataclass(slots=True)
 class _Collector:
     ids: TextNumbers = field(default_factory=TextNumbers)
-    sources: _Names = field(default_factory=_Names)
-    parts: tuple[_Names, _Names, _Names] = field(default_factory=lambda: (_Names(), _Names(), _Names()))
-    channels: _Names = field(default_factory=_Names)
+    sources: Texts = field(default_factory=Texts)
+    channels: Channels = field(default_factory=Channels)
     columns: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
     has_redelivered: bool = False
     has_digest: bool = False
@@ -105,66 +83,23 @@ class _Collector:
         self.status_lines += batch.status_lines
         if not len(batch):
             return
-        redelivered = np.zeros(len(batch), np.bool_)
+        redelivered, digests = np.zeros(len(batch), np.bool_), np.zeros(len(batch), np.uint64)
         if batch.jms_redelivered is not None:
             self.has_redelivered = True
             redelivered = batch.jms_redelivered
-            self._note_delivery(batch)
-        for name, values in (
-            ("received_at_us", batch.received_at_us),
-            ("id_number", self.ids.number(_plain(batch.unique_message_id))),
-            ("source_number", self.sources.column(batch.message_source_id, len(batch))),
-            ("channel_number", self._channels(batch)),
-            ("redelivered", redelivered),
-            ("digest_hash", self._digests(batch)),
-        ):
-            self.columns.setdefault(name, []).append(values)
-
-    def _channels(self, batch: Batch) -> npt.NDArray[np.int32]:
-        """Numbers of the distinct (connection, destination, receiver) triples."""
-        columns = (batch.connection_id, batch.destination, batch.receiver_id)
-        parts = [names.column(texts, len(batch)) for names, texts in zip(self.parts, columns, strict=True)]
-        if all((part == part[0]).all() for part in parts):
-            triple = Channel(*(names.names[part[0]] for names, part in zip(self.parts, parts, strict=True)))
-            return np.full(len(batch), self.channels.number(triple), np.int32)
-        sizes = [len(names.names) for names in self.parts]
-        triples = (parts[0].astype(np.int64) * sizes[1] + parts[1]) * sizes[2] + parts[2]
-        if sizes[0] * sizes[1] * sizes[2] <= _MANY:
-            found = np.flatnonzero(np.bincount(triples))
-            place = np.zeros(int(found[-1]) + 1, np.int32)
-            place[found] = np.arange(len(found))
-            inverse = place[triples]
-        else:
-            found, inverse = np.unique(triples, return_inverse=True)
-        numbers = [
-            self.channels.number(
-                Channel(
-                    self.parts[0].names[triple // (sizes[1] * sizes[2])],
-                    self.parts[1].names[triple // sizes[2] % sizes[1]],
-                    self.parts[2].names[triple % sizes[2]],
-                )
-            )
-            for triple in found.tolist()
-        ]
-        channel: npt.NDArray[np.int32] = np.array(numbers, np.int32)[inverse]
-        return channel
-
-    def _digests(self, batch: Batch) -> npt.NDArray[np.uint64]:
-        hashes = np.zeros(len(batch), np.uint64)
+            self.max_delivery_us = max(self.max_delivery_us, longest_delivery_us(batch))
         if batch.body_digest is not None:
             self.has_digest = True
-            digests = _plain(batch.body_digest)
-            offsets, data = text_buffers(digests)
-            hash_texts(offsets, data, _DIGEST_SEED, hashes)
-            hashes[np.diff(offsets) == 0] = 0
-        return hashes
-
-    def _note_delivery(self, batch: Batch) -> None:
-        if batch.jms_timestamp_ms is not None and batch.jms_redelivered is not None:
-            told = batch.jms_redelivered & (batch.jms_timestamp_ms > 0)
-            if told.any():
-                took = batch.received_at_us[told] - batch.jms_timestamp_ms[told] * 1000
-                self.max_delivery_us = max(self.max_delivery_us, int(took.max()))
+            digests = digest_hashes(batch.body_digest)
+        for name, values in (
+            ("received_at_us", batch.received_at_us),
+            ("id_number", self.ids.number(plain_text(batch.unique_message_id))),
+            ("source_number", self.sources.column(batch.message_source_id, len(batch))),
+            ("channel_number", self.channels.column(batch)),
+            ("redelivered", redelivered),
+            ("digest_hash", digests),
+        ):
+            self.columns.setdefault(name, []).append(values)
 
 
 def ingest(batches: LogBatches, key: DomainKey, *, advance: Callable[[int], None] | None = None) -> Receipts:
@@ -176,9 +111,9 @@ def ingest(batches: LogBatches, key: DomainKey, *, advance: Callable[[int], None
             collector.add(batch)
             if advance:
                 advance(len(batch))
-    _check_columns(batches, key)
-    domains = _Names()
-    channels: list[Any] = collector.channels.names
+    check_columns(batches.columns_present, key)
+    domains: Names[str] = Names()
+    channels = collector.channels.names
     of_channel = np.array([domains.number(key.name(channel)) for channel in channels], np.int32)
     columns = {name: np.concatenate(parts) for name, parts in collector.columns.items()}
     return Receipts(
@@ -228,13 +163,3 @@ def _read_ahead(batches: Iterator[Batch]) -> Generator[Batch, None, None]:
         stopped.set()
         wanted.release()
         reader.join(_PATIENCE_SECS)
-
-
-def _check_columns(batches: LogBatches, key: DomainKey) -> None:
-    lacking = [column for column in key.needs if column not in batches.columns_present]
-    if lacking:
-        raise LogFormatError(
-            "the log",
-            f"has no column {lacking[0]}, which the domain key '{key.text}' needs",
-            hint="--map COLUMN=FIELD reads it from another field; --domain name:TEXT takes the log as one domain",
-        )

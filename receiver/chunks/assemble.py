@@ -1,0 +1,326 @@
+"""From pieces of units to chunks of domains: receipts move once, to the bundle of their chunk, and are put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from receiver.chunks.parcels import Parcel, pack, unpack
+from receiver.chunks.values import Body, Ids, Opening, Piece, Plan
+from receiver.domains import Channel, domain_key
+from receiver.simulate.interning import hash_texts, text_buffers
+from receiver.simulate.numbering import Names, distinct
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["assembled", "cut"]
+
+_Name = TypeVar("_Name")
+_MOST_TEXT_BYTES = 64 << 20
+"""Of a parcel: Arrow's texts end at 2 GB, and a task shouldn't hold many such."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The receipts of a piece whose chunks are in one bundle, in order. Key: the bundle."""
+
+    unit: int
+    unit_row: npt.NDArray[np.int64]
+    chunk: npt.NDArray[np.int32]
+    key_us: npt.NDArray[np.int64]
+    """Empty where it is the time, as it is while a clock doesn't step back."""
+    received_at_us: npt.NDArray[np.int64]
+    unique_message_id: pa.Array
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+    redelivered: npt.NDArray[np.bool_]
+    """Empty where the file lacks it, and so is the next."""
+    digest_hash: npt.NDArray[np.uint64]
+    channel: npt.NDArray[np.int32]
+    """Only where the plan looks for crossings."""
+    connections: list[str]
+    destinations: list[str]
+
+
+def cut(plan: Plan) -> Callable[[Iterator[Parcel]], Iterator[Parcel]]:
+    """For `Flow.map`: each `Piece` becomes stretches, one for each bundle that it has receipts of."""
+    return partial(_cut_pieces, plan)
+
+
+def assembled(plan: Plan) -> Callable[[int, Iterator[Parcel]], Iterator[Parcel]]:
+    """For `Flow.grouped`: the stretches of a bundle become, for each of its chunks, an `Opening`, a `Body` and `Ids`."""
+    return partial(_assemble, plan)
+
+
+class _Cuts(NamedTuple):
+    """Where chunks begin that aren't the first of their domain."""
+
+    chunk: npt.NDArray[np.int64]
+    key_us: npt.NDArray[np.int64]
+    unit: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int64]
+
+    def positions(self, piece: Piece, key_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many receipts of a piece come before each."""
+        own = np.clip(self.row - piece.first_row, 0, len(key_us))
+        others = np.where(
+            self.unit > piece.unit,
+            np.searchsorted(key_us, self.key_us, side="right"),
+            np.searchsorted(key_us, self.key_us, side="left"),
+        )
+        return np.where(self.unit == piece.unit, own, others)
+
+
+def _cut_pieces(plan: Plan, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+    name = domain_key(plan.key).name
+    numbers = {domain: number for number, domain in enumerate(plan.domains)}
+    later = np.flatnonzero(plan.cut_key_us >= 0)
+    cuts = _Cuts(later, plan.cut_key_us[later], plan.cut_unit[later], plan.cut_row[later])
+    for parcel in parcels:
+        piece = unpack(Piece, parcel.payload)
+        triples = zip(piece.connections, piece.destinations, piece.receivers, strict=True)
+        domains = np.array([numbers[name(Channel(*triple))] for triple in triples], np.int64)
+        latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
+        key_us = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
+        chunk = _chunks(plan, cuts, domains[piece.channel], cuts.positions(piece, key_us))
+        yield from _stretches(plan, piece, key_us, chunk)
+
+
+def _chunks(
+    plan: Plan, cuts: _Cuts, domain: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int32]:
+    """The chunk of each receipt of a piece, by its domain and the cuts that the piece lies behind."""
+    passed = np.bincount(plan.chunk_domain[cuts.chunk[positions == 0]], minlength=len(plan.domains))
+    chunk: npt.NDArray[np.int32] = (np.searchsorted(plan.chunk_domain, np.arange(len(plan.domains))) + passed)[
+        domain
+    ].astype(np.int32)
+    for within in np.flatnonzero((positions > 0) & (positions < len(domain))).tolist():
+        position = positions[within]
+        chunk[position:] += domain[position:] == plan.chunk_domain[cuts.chunk[within]]
+    return chunk
+
+
+def _stretches(
+    plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]
+) -> Iterator[Parcel]:
+    bundles, place = distinct(plan.chunk_bundle[chunk])
+    order = _stable_order(place)
+    ends = np.cumsum(np.bincount(place)).tolist()
+    clock_steps_back = not np.array_equal(key_us, piece.received_at_us)
+    columns: dict[str, Any] = {
+        "unit_row": piece.first_row + np.arange(len(key_us)),
+        "chunk": chunk,
+        "key_us": key_us if clock_steps_back else key_us[:0],
+        "received_at_us": piece.received_at_us,
+        "unique_message_id": piece.unique_message_id,
+        "source": piece.source,
+        "redelivered": piece.redelivered,
+        "digest_hash": piece.digest_hash,
+        "channel": piece.channel if plan.looks_for_crossing else piece.channel[:0],
+    }
+    if order is not None:
+        columns = {name: _taken(column, order) for name, column in columns.items()}
+    for bundle, start, end in zip(bundles.tolist(), [0, *ends], ends, strict=False):
+        stretch = Stretch(
+            unit=piece.unit,
+            sources=piece.sources,
+            connections=piece.connections if plan.looks_for_crossing else [],
+            destinations=piece.destinations if plan.looks_for_crossing else [],
+            **{name: column[start:end] for name, column in columns.items()},
+        )
+        yield Parcel(bundle, Stretch.__name__, pack(stretch))
+
+
+def _taken(column: Any, rows: npt.NDArray[np.int64]) -> Any:
+    if not len(column):
+        return column  # one that isn't there
+    return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
+
+
+def _stable_order(values: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
+    """The order that sorts them, equal ones as they stand; None where they are in order."""
+    if np.all(values[1:] >= values[:-1]):
+        return None
+    if values.dtype == np.int32:  # numbers of 16 bits are sorted many times faster
+        values = values - values.min()
+        values = values.astype(np.uint16) if values.max() < 1 << 16 else values
+    return np.argsort(values, kind="stable")
+
+
+class _Rows(NamedTuple):
+    """Receipts of several units. A column that isn't there is empty, as in `Stretch`."""
+
+    chunk: npt.NDArray[np.int32]
+    key_us: npt.NDArray[np.int64]
+    unit: npt.NDArray[np.int32]
+    unit_row: npt.NDArray[np.int64]
+    received_at_us: npt.NDArray[np.int64]
+    source: npt.NDArray[np.int32]
+    redelivered: npt.NDArray[np.bool_]
+    digest_hash: npt.NDArray[np.uint64]
+    channel: npt.NDArray[np.int32]
+    part: npt.NDArray[np.int32]
+    id_bytes: npt.NDArray[np.int32]
+    id_place: npt.NDArray[np.int64]
+    """Of the id among the texts, which stay as they came."""
+
+    def some(self, rows: npt.NDArray[Any] | slice) -> _Rows:
+        return _Rows._make(column[rows] if len(column) else column for column in self)
+
+
+class _Texts(NamedTuple):
+    """What numbers in `_Rows` stand for."""
+
+    ids: pa.Array
+    """`large_string`, as a bundle of long ids may have more than 2 GB."""
+    sources: list[str]
+    channels: list[tuple[str, str]]
+    """Connection and destination."""
+
+
+def _assemble(plan: Plan, bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+    rows, texts = _joined(plan, [unpack(Stretch, parcel.payload) for parcel in parcels])
+    order = _order(rows)
+    if order is not None:
+        rows = rows.some(order)
+    for start, end in _runs(rows.chunk):
+        in_chunk = rows.some(slice(start, end))
+        checked = in_chunk if in_chunk.id_bytes.all() else in_chunk.some(in_chunk.id_bytes > 0)
+        chunk = int(in_chunk.chunk[0])
+        yield Parcel(bundle, Opening.__name__, pack(_opening(plan, chunk, in_chunk, checked, texts)))
+        yield Parcel(bundle, Body.__name__, pack(_body(chunk, checked, texts)))
+        yield from _ids(chunk, checked, texts)
+
+
+def _joined(plan: Plan, stretches: list[Stretch]) -> tuple[_Rows, _Texts]:
+    """All receipts by unit, then row."""
+    stretches.sort(key=lambda stretch: (stretch.unit, stretch.unit_row[0]))
+    sizes = [len(stretch.received_at_us) for stretch in stretches]
+    sources: Names[str] = Names()
+    channels: Names[tuple[str, str]] = Names()
+    ids = [stretch.unique_message_id for stretch in stretches]
+    rows = _Rows(
+        chunk=np.concatenate([stretch.chunk for stretch in stretches]),
+        key_us=np.concatenate(
+            [stretch.key_us if len(stretch.key_us) else stretch.received_at_us for stretch in stretches]
+        ),
+        unit=np.repeat(np.array([stretch.unit for stretch in stretches], np.int32), sizes),
+        unit_row=np.concatenate([stretch.unit_row for stretch in stretches]),
+        received_at_us=np.concatenate([stretch.received_at_us for stretch in stretches]),
+        source=np.concatenate([_renumbered(sources, each.sources, each.source) for each in stretches]),
+        redelivered=_filled([stretch.redelivered for stretch in stretches], sizes),
+        digest_hash=_filled([stretch.digest_hash for stretch in stretches], sizes),
+        channel=np.concatenate(
+            [
+                _renumbered(channels, list(zip(each.connections, each.destinations, strict=True)), each.channel)
+                for each in stretches
+            ]
+        ),
+        part=np.concatenate([_part(plan, texts) for texts in ids]),
+        id_bytes=np.concatenate([np.diff(text_buffers(texts)[0]) for texts in ids]),
+        id_place=np.arange(sum(sizes)),
+    )
+    joined = pa.concat_arrays([texts.cast(pa.large_string()) for texts in ids])
+    return rows, _Texts(joined, sources.names, channels.names)
+
+
+def _renumbered(names: Names[_Name], own: Sequence[_Name], numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    return np.array([names.number(name) for name in own], np.int32)[numbers]
+
+
+def _filled(columns: Sequence[npt.NDArray[Any]], sizes: Sequence[int]) -> npt.NDArray[Any]:
+    """One column of several, with zeros for those that aren't there; empty where none is."""
+    if not any(len(column) for column in columns):
+        return columns[0]
+    kind = columns[0].dtype
+    return np.concatenate(
+        [column if len(column) else np.zeros(size, kind) for column, size in zip(columns, sizes, strict=True)]
+    )
+
+
+def _part(plan: Plan, texts: pa.Array) -> npt.NDArray[np.int32]:
+    hashes = np.empty(len(texts), np.uint64)
+    hash_texts(*text_buffers(texts), np.uint64(plan.hash_seed), hashes)
+    return (hashes % np.uint64(plan.partitions)).astype(np.int32)
+
+
+def _order(rows: _Rows) -> npt.NDArray[np.int64] | None:
+    """By (chunk, key, unit, row), given by (unit, row); None where they stand so."""
+    by_key = _stable_order(rows.key_us)
+    by_chunk = _stable_order(rows.chunk if by_key is None else rows.chunk[by_key])
+    if by_key is None or by_chunk is None:
+        return by_chunk if by_key is None else by_key
+    return by_key[by_chunk]
+
+
+def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Where values that follow each other are equal."""
+    if len(values):
+        borders = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
+        yield from pairwise(borders)
+
+
+def _opening(plan: Plan, chunk: int, rows: _Rows, checked: _Rows, texts: _Texts) -> Opening:
+    slices = (rows.received_at_us - plan.start_us) // plan.slice_us
+    return Opening(
+        chunk=chunk,
+        receipts=len(rows.chunk),
+        unchecked=len(rows.chunk) - len(checked.chunk),
+        latest_us=int(checked.received_at_us.max(initial=-1)),
+        sources=[texts.sources[number] for number in distinct(rows.source)[0].tolist()],
+        receipts_by_slice=np.bincount(slices, minlength=plan.slices),
+    )
+
+
+def _body(chunk: int, checked: _Rows, texts: _Texts) -> Body:
+    sources, source = distinct(checked.source)
+    return Body(
+        chunk=chunk,
+        received_at_us=checked.received_at_us,
+        source=source,
+        sources=[texts.sources[number] for number in sources.tolist()],
+        redelivered=checked.redelivered,
+        unit=checked.unit,
+        unit_row=checked.unit_row,
+    )
+
+
+def _ids(chunk: int, checked: _Rows, texts: _Texts) -> Iterator[Parcel]:
+    by_part = _stable_order(checked.part)
+    row = np.arange(len(checked.chunk), dtype=np.int32)
+    dealt = checked
+    if by_part is not None:
+        row, dealt = row[by_part], checked.some(by_part)
+    for first, last in _runs(dealt.part):
+        size_bytes = np.cumsum(dealt.id_bytes[first:last], dtype=np.int64)
+        for start, end in _runs(size_bytes // _MOST_TEXT_BYTES):
+            some = slice(first + start, first + end)
+            ids = _ids_of(chunk, row[some], dealt.some(some), texts)
+            yield Parcel(int(dealt.part[first]), Ids.__name__, pack(ids))
+
+
+def _ids_of(chunk: int, row: npt.NDArray[np.int32], rows: _Rows, texts: _Texts) -> Ids:
+    sources, source = distinct(rows.source)
+    channels, channel = distinct(rows.channel)
+    looks_for_crossing = len(channel) > 0
+    return Ids(
+        chunk=chunk,
+        row=row,
+        text=texts.ids.take(pa.array(rows.id_place)).cast(pa.string()),
+        source=source,
+        sources=[texts.sources[number] for number in sources.tolist()],
+        digest_hash=rows.digest_hash,
+        key_us=rows.key_us if looks_for_crossing else rows.key_us[:0],
+        unit=rows.unit if looks_for_crossing else rows.unit[:0],
+        unit_row=rows.unit_row if looks_for_crossing else rows.unit_row[:0],
+        channel=channel,
+        connections=[texts.channels[number][0] for number in channels.tolist()],
+        destinations=[texts.channels[number][1] for number in channels.tolist()],
+    )

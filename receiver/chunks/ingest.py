@@ -1,0 +1,187 @@
+"""From units to pieces: every row is checked by the log's own readers, and what the units hold is reported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from receiver.chunks.parcels import Parcel, pack, unpack
+from receiver.chunks.units import read_unit
+from receiver.chunks.values import Piece, Unit, UnitReport
+from receiver.domains import DomainKey
+from receiver.errors import LogFormatError
+from receiver.logs import Batch, ReadOptions, StatusLine, no_receipt, optional_columns
+from receiver.logs.batch import TimeUnit
+from receiver.logs.rows import two_units
+from receiver.simulate.numbering import (
+    Channels,
+    Texts,
+    check_columns,
+    digest_hashes,
+    distinct,
+    longest_delivery_us,
+    plain_text,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["SAMPLE_ROWS", "ingest", "reports_of"]
+
+SAMPLE_ROWS = 8_192
+"""One receipt in so many of a channel tells the plan where it stands: chunks come out about so exact."""
+
+
+def ingest(options: ReadOptions, *, sample_rows: int = SAMPLE_ROWS) -> Callable[[Iterator[Parcel]], Iterator[Parcel]]:
+    """For `Flow.map`: each `Unit` becomes `Piece`s and one `UnitReport`. `options` are checked ones."""
+    return partial(_read_units, options, sample_rows)
+
+
+def _read_units(options: ReadOptions, sample_rows: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+    for parcel in parcels:
+        yield from _read_unit(unpack(Unit, parcel.payload), options, sample_rows)
+
+
+def _read_unit(unit: Unit, options: ReadOptions, sample_rows: int) -> Iterator[Parcel]:
+    tally = _Tally(unit.number, sample_rows)
+    problem = None
+    try:
+        for batch in read_unit(unit, options):
+            piece = tally.add(batch)
+            if piece is not None:
+                yield Parcel(unit.number, Piece.__name__, pack(piece))
+    except LogFormatError as error:
+        problem = error
+    yield Parcel(unit.number, UnitReport.__name__, pack(tally.report(problem)))
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is known of a unit so far."""
+
+    unit: int
+    sample_rows: int
+    receipts: int = 0
+    unchecked: int = 0
+    skipped: int = 0
+    redelivered: int = 0
+    max_delivery_us: int = 0
+    first_us: int = -1
+    latest_us: int = -1
+    time_unit: TimeUnit | None = None
+    columns_present: set[str] = field(default_factory=set)
+    status_lines: list[StatusLine] = field(default_factory=list)
+    channels: Channels = field(default_factory=Channels)
+    by_channel: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    samples: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
+
+    def add(self, batch: Batch) -> Piece | None:
+        """Count a batch, and give its receipts if there are any."""
+        self.skipped += batch.skipped
+        self.status_lines += batch.status_lines
+        self.columns_present |= optional_columns(batch)
+        self.time_unit = batch.time_unit
+        if not len(batch):
+            return None
+        channel = self.channels.column(batch)
+        piece = self._piece(batch, channel)
+        running = np.maximum.accumulate(np.maximum(batch.received_at_us, self.latest_us))
+        self._sample(channel, running)
+        first_us = int(batch.received_at_us.min())
+        self.first_us = first_us if self.first_us < 0 else min(self.first_us, first_us)
+        self.latest_us = int(running[-1])
+        self.receipts += len(batch)
+        self.unchecked += _count_empty(piece)
+        self.redelivered += int(np.count_nonzero(piece.redelivered))
+        self.max_delivery_us = max(self.max_delivery_us, longest_delivery_us(batch))
+        return piece
+
+    def _piece(self, batch: Batch, channel: npt.NDArray[np.int32]) -> Piece:
+        sources = Texts()
+        found, place = distinct(channel)
+        channels = [self.channels.names[number] for number in found.tolist()]
+        return Piece(
+            unit=self.unit,
+            first_row=self.receipts,
+            latest_us=self.latest_us,
+            received_at_us=batch.received_at_us,
+            unique_message_id=plain_text(batch.unique_message_id),
+            source=sources.column(batch.message_source_id, len(batch)),
+            sources=sources.names,
+            channel=place,
+            connections=[each.connection_id for each in channels],
+            destinations=[each.destination for each in channels],
+            receivers=[each.receiver_id for each in channels],
+            redelivered=np.zeros(0, np.bool_) if batch.jms_redelivered is None else batch.jms_redelivered,
+            digest_hash=np.zeros(0, np.uint64) if batch.body_digest is None else digest_hashes(batch.body_digest),
+        )
+
+    def _sample(self, channel: npt.NDArray[np.int32], running: npt.NDArray[np.int64]) -> None:
+        counts = np.bincount(channel, minlength=len(self.channels.names))
+        seen = np.zeros(len(counts), np.int64)
+        seen[: len(self.by_channel)] = self.by_channel
+        order = np.argsort(channel.astype(np.uint16) if len(counts) <= 1 << 16 else channel, kind="stable")
+        # Of the n-th receipt in this order, the number among all of its channel.
+        number = np.arange(len(channel)) + np.repeat(seen - (np.cumsum(counts) - counts), counts)
+        rows = order[number % self.sample_rows == 0]
+        self.samples.append((channel[rows], running[rows], rows + self.receipts))
+        self.by_channel = seen + counts
+
+    def report(self, problem: LogFormatError | None) -> UnitReport:
+        channel, latest_us, row = (np.concatenate(column) for column in zip(_NO_SAMPLE, *self.samples, strict=True))
+        return UnitReport(
+            unit=self.unit,
+            receipts=self.receipts,
+            unchecked=self.unchecked,
+            skipped=self.skipped,
+            redelivered=self.redelivered,
+            max_delivery_us=self.max_delivery_us,
+            first_us=self.first_us,
+            last_us=self.latest_us,
+            time_unit=self.time_unit.unit if self.time_unit else "",
+            time_unit_line=self.time_unit.line if self.time_unit else 0,
+            columns_present=sorted(self.columns_present),
+            connections=[each.connection_id for each in self.channels.names],
+            destinations=[each.destination for each in self.channels.names],
+            receivers=[each.receiver_id for each in self.channels.names],
+            receipts_by_channel=self.by_channel,
+            samples_channel=channel,
+            samples_latest_us=latest_us,
+            samples_row=row,
+            status_at_us=np.array([line.logged_at_us for line in self.status_lines], np.int64),
+            status_values=[json.dumps(line.values) for line in self.status_lines],
+            problem_place=problem.place if problem else "",
+            problem=problem.problem if problem else "",
+            problem_hint=(problem.hint or "") if problem else "",
+        )
+
+
+_NO_SAMPLE = (np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def _count_empty(piece: Piece) -> int:
+    return int(pc.sum(pc.equal(pc.binary_length(piece.unique_message_id), 0)).as_py() or 0)
+
+
+def reports_of(parcels: Iterable[Parcel], units: Sequence[Unit], key: DomainKey) -> list[UnitReport]:
+    """The reports by unit; `LogFormatError` for what is wrong with the log, as reading it in one place would tell."""
+    reports = sorted((unpack(UnitReport, parcel.payload) for parcel in parcels), key=lambda report: report.unit)
+    told: dict[int, TimeUnit] = {}
+    for report, unit in zip(reports, units, strict=True):
+        if report.time_unit:
+            time_unit = TimeUnit(report.time_unit, report.time_unit_line)
+            first = told.setdefault(unit.file, time_unit)
+            if first.unit != time_unit.unit:
+                raise two_units(unit.name, first, time_unit)
+        if report.problem:
+            raise LogFormatError(report.problem_place, report.problem, hint=report.problem_hint or None)
+    if not any(report.receipts for report in reports):
+        raise no_receipt(list({unit.file: unit.name for unit in units}.values()))
+    check_columns({column for report in reports for column in report.columns_present}, key)
+    return reports

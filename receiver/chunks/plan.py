@@ -1,0 +1,171 @@
+"""How a log is cut up: its domains, the places where their chunks begin, and what is worked on together."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from receiver.chunks.values import Plan, Unit, UnitReport
+from receiver.domains import Channel, DomainKey, destination_name
+from receiver.simulate.summaries import slices_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["plan_of"]
+
+_BEFORE_EVERYTHING = -1
+
+
+class _Places(NamedTuple):
+    """Some receipts of one domain, in order, by which it may be cut."""
+
+    key_us: npt.NDArray[np.int64]
+    unit: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int64]
+    receipts: npt.NDArray[np.float64]
+    """How many, about, each stands for."""
+
+
+class _Chunk(NamedTuple):
+    key_us: int
+    unit: int
+    row: int
+    receipts: float
+
+
+def plan_of(
+    reports: Sequence[UnitReport],
+    units: Sequence[Unit],
+    key: DomainKey,
+    *,
+    chunk_rows: int,
+    partition_rows: int,
+    tasks: int = 1,
+    chunks_per_domain: int | None = None,
+    hash_seed: int | None = None,
+) -> Plan:
+    """Cut a log with receipts into chunks and bundles of about `chunk_rows` receipts, and its ids into parts of about
+    `partition_rows`, at least one for each of `tasks` that run at once.
+
+    `chunks_per_domain` forces their number, as far as samples allow. Nobody can foresee the hash of an id unless
+    `hash_seed` is given, so no log can be made to deal all ids to one part.
+    """
+    channels = [
+        [Channel(*parts) for parts in zip(report.connections, report.destinations, report.receivers, strict=True)]
+        for report in reports
+    ]
+    name_of = {channel: key.name(channel) for channel in {channel for each in channels for channel in each}}
+    domains = sorted(set(name_of.values()))
+    number = {name: place for place, name in enumerate(domains)}
+    domain_of = [np.array([number[name_of[channel]] for channel in each], np.int64) for each in channels]
+    carry_us = _carry_us(reports, units)
+    chunks: list[_Chunk] = []
+    chunk_domain: list[int] = []
+    for domain, places in enumerate(_places(reports, domain_of, carry_us, len(domains))):
+        wanted = chunks_per_domain or -(-round(places.receipts.sum()) // chunk_rows)
+        found = _cut(places, wanted)
+        chunks += found
+        chunk_domain += [domain] * len(found)
+    start_us = min(report.first_us for report in reports if report.receipts)
+    slice_us, slices = slices_of(start_us, max(report.last_us for report in reports))
+    receipts = sum(report.receipts for report in reports)
+    return Plan(
+        key=key.text,
+        domains=domains,
+        carry_us=carry_us,
+        chunk_domain=np.array(chunk_domain, np.int32),
+        chunk_bundle=_bundles([chunk.receipts for chunk in chunks], chunk_rows),
+        cut_key_us=np.array([chunk.key_us for chunk in chunks], np.int64),
+        cut_unit=np.array([chunk.unit for chunk in chunks], np.int32),
+        cut_row=np.array([chunk.row for chunk in chunks], np.int64),
+        partitions=max(tasks, -(-receipts // partition_rows)),
+        hash_seed=secrets.randbits(64) if hash_seed is None else hash_seed,
+        start_us=start_us,
+        slice_us=slice_us,
+        slices=slices,
+        looks_for_crossing=_splits_a_queue(name_of),
+    )
+
+
+def _carry_us(reports: Sequence[UnitReport], units: Sequence[Unit]) -> npt.NDArray[np.int64]:
+    carry_us = np.full(len(units), -1, np.int64)
+    for before, unit in pairwise(units):
+        if before.file == unit.file:
+            carry_us[unit.number] = max(int(carry_us[before.number]), reports[before.number].last_us)
+    return carry_us
+
+
+def _splits_a_queue(name_of: dict[Channel, str]) -> bool:
+    """Whether some queue is read in several domains, so that a repeat may hide from all of them."""
+    pairs = {(destination_name(channel.destination), name) for channel, name in name_of.items()}
+    queues = [destination for destination, _ in pairs if destination.startswith("queue://")]
+    return len(set(queues)) < len(queues)
+
+
+def _places(
+    reports: Sequence[UnitReport],
+    domain_of: Sequence[npt.NDArray[np.int64]],
+    carry_us: npt.NDArray[np.int64],
+    domains: int,
+) -> Iterable[_Places]:
+    """The samples of each domain."""
+    domain, key_us, unit, row, receipts = (
+        np.concatenate(column)
+        for column in zip(
+            *(
+                (
+                    of_channel[report.samples_channel],
+                    np.maximum(report.samples_latest_us, carry_us[report.unit]),
+                    np.full(len(report.samples_row), report.unit, np.int32),
+                    report.samples_row,
+                    _receipts_per_sample(report),
+                )
+                for report, of_channel in zip(reports, domain_of, strict=True)
+            ),
+            strict=True,
+        )
+    )
+    order = np.lexsort((row, unit, key_us, domain))
+    ends = np.searchsorted(domain[order], np.arange(domains), side="right").tolist()
+    for start, end in zip([0, *ends], ends, strict=False):
+        rows = order[start:end]
+        yield _Places(key_us[rows], unit[rows], row[rows], receipts[rows])
+
+
+def _receipts_per_sample(report: UnitReport) -> npt.NDArray[np.float64]:
+    """A channel's receipts, dealt evenly to its samples."""
+    samples = np.bincount(report.samples_channel, minlength=len(report.receipts_by_channel))
+    each: npt.NDArray[np.float64] = (report.receipts_by_channel / samples)[report.samples_channel]
+    return each
+
+
+def _cut(places: _Places, wanted: int) -> list[_Chunk]:
+    """At most so many chunks of about the same number of receipts; the first begins before everything."""
+    ends = np.cumsum(places.receipts)
+    before = ends - places.receipts
+    total = float(ends[-1])
+    near = np.searchsorted(before, total * np.arange(1, wanted) / wanted - 0.5)  # half a receipt, for rounding
+    cuts = np.unique(near[(near > 0) & (near < len(before))])
+    sizes = np.diff(before[cuts], prepend=0, append=total).tolist()
+    first = _Chunk(_BEFORE_EVERYTHING, 0, 0, sizes[0])
+    return [first] + [
+        _Chunk(int(places.key_us[cut]), int(places.unit[cut]), int(places.row[cut]), size)
+        for cut, size in zip(cuts.tolist(), sizes[1:], strict=True)
+    ]
+
+
+def _bundles(sizes: Sequence[float], most: int) -> npt.NDArray[np.int32]:
+    """Chunks that follow each other are worked on together as long as they hold no more than so many receipts."""
+    bundles = np.zeros(len(sizes), np.int32)
+    bundle, held = 0, 0.0
+    for chunk, size in enumerate(sizes):
+        if held and held + size > most:
+            bundle, held = bundle + 1, 0.0
+        held += size
+        bundles[chunk] = bundle
+    return bundles
