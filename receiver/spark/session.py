@@ -30,7 +30,10 @@ _CONTEXT_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Parcels are compressed already.
+    # Java's own would hold on to a hundred blocks as it writes them.
+    "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
     "spark.shuffle.compress": "false",
+    "spark.rdd.compress": "false",
     "spark.shuffle.spill.compress": "false",
 }
 _LOCAL_DEFAULTS = {
