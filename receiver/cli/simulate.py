@@ -200,6 +200,7 @@ def _answer(
     from receiver.simulate.analysis import analyse
     from receiver.simulate.ingest import ingest
     from receiver.simulate.verdicts import SCHEMA, verdict_batches
+    from receiver.simulate.whole import WholeLog
 
     with ExitStack() as outputs:
         report_file = outputs.enter_context(replacing(report)) if report is not None else None
@@ -209,7 +210,7 @@ def _answer(
         with progress("Reading receipts", None) as advance:
             receipts = ingest(batches, domain_key(question.key), advance=advance)
         with progress("Replaying domains", len(receipts.domains)) as advance:
-            analysis = analyse(receipts, question, advance=advance)
+            analysis = analyse(WholeLog(receipts, advance=advance), question)
         if table is not None and (single := _single_setting(question)):
             for batch in verdict_batches(receipts, *single):
                 table.write(batch)

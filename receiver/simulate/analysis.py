@@ -1,4 +1,4 @@
-"""From a log's receipts to everything that the reports show."""
+"""From a log that can be replayed to everything that the reports show."""
 
 from __future__ import annotations
 
@@ -8,22 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.settings import ReceiverSettings, SimulateSettings
-from receiver.simulate.figures import Analysis, DomainFigures, LogFigures, SettingFigures
+from receiver.simulate.figures import Analysis, DomainFigures, SettingFigures, SourceFigures
 from receiver.simulate.findings import Evidence, findings_of
 from receiver.simulate.grid import check_grid, chosen_expiries_us, chosen_windows
-from receiver.simulate.kernel import replay_grid
-from receiver.simulate.needs import needs_of
-from receiver.simulate.recommend import recommend
-from receiver.simulate.replay import split_domains
-from receiver.simulate.summaries import headroom_of, histogram, timeline_of, worst_sources
+from receiver.simulate.headroom import headroom_of
+from receiver.simulate.recommend import candidates_of, recommend
+from receiver.simulate.summaries import value_histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from receiver.simulate.ingest import Receipts
-    from receiver.simulate.replay import Domain
+    from receiver.simulate.replays import Facts, PairOutcome, Replayed, Replays
 
 __all__ = ["Question", "analyse"]
 
@@ -38,26 +35,42 @@ class Question:
     settings: SimulateSettings | None = None
 
 
-def _log_figures(receipts: Receipts, domains: Sequence[Domain]) -> LogFigures:
-    times = receipts.received_at_us
-    return LogFigures(
-        receipts=len(times),
-        unchecked=int(np.count_nonzero(receipts.id_number == 0)),
-        skipped=receipts.skipped,
-        duplicates=sum(domain.rows.duplicates for domain in domains),
-        domains=len(domains),
-        sources=sum(domain.sources for domain in domains),
-        first_received_at_us=int(times.min()) if len(times) else None,
-        last_received_at_us=int(times.max()) if len(times) else None,
-        clock_clamped=sum(domain.clock_clamped for domain in domains),
-        redelivered=0 if receipts.redelivered is None else int(np.count_nonzero(receipts.redelivered)),
-        max_delivery_secs=receipts.max_delivery_us / 1_000_000,
+def analyse(replays: Replays, question: Question) -> Analysis:
+    """Replay a log under every setting of a grid, recommend one, and say what stands out."""
+    settings = question.settings or SimulateSettings()
+    facts = replays.facts()
+    windows = question.windows or chosen_windows(facts.window_needs.most)
+    expiries_us = question.expiries_us or chosen_expiries_us(facts.most_expiry_need_us)
+    check_grid(windows, expiries_us)
+
+    candidates = candidates_of(replays, facts.window_needs, settings, ReceiverSettings())
+    replayed = replays.replay(windows, expiries_us, [candidate.pair for candidate in candidates])
+    recommendation, outcome = recommend(candidates, replayed.pairs, facts.log.duplicates, settings)
+    return Analysis(
+        key=question.key,
+        log=facts.log,
+        settings=_setting_figures(
+            windows,
+            expiries_us,
+            np.sum(replayed.caught, axis=0),
+            np.sum(replayed.peak_ids, axis=0),
+            facts.log.duplicates,
+        ),
+        domains=_domain_figures(facts, windows, expiries_us, replayed),
+        recommendation=recommendation,
+        findings=findings_of(Evidence(facts, recommendation, question.key)),
+        sources=_source_figures(facts, outcome),
+        window_needs=value_histogram(facts.window_needs),
+        expiry_needs_us=facts.expiry_needs,
+        headroom=headroom_of(outcome.lefts),
+        timeline=facts.timeline,
+        bytes_per_id=settings.memory_bytes_per_id,
     )
 
 
 def _setting_figures(
-    windows: list[int],
-    expiries_us: list[int],
+    windows: Sequence[int],
+    expiries_us: Sequence[int],
     caught: npt.NDArray[np.int64],
     peak_ids: npt.NDArray[np.int64],
     duplicates: int,
@@ -70,59 +83,32 @@ def _setting_figures(
     )
 
 
-def _domain_figures(domain: Domain, windows: list[int], expiries_us: list[int]) -> DomainFigures:
-    counts = replay_grid(domain.rows, np.array(windows, np.int64), np.array(expiries_us, np.int64))
-    duplicates = domain.rows.duplicates
-    settings = _setting_figures(windows, expiries_us, counts.caught, counts.peak_ids, duplicates)
-    return DomainFigures(domain.name, domain.receipts, duplicates, domain.sources, settings)
-
-
-def _sums(domains: Iterable[DomainFigures]) -> tuple[SettingFigures, ...]:
+def _domain_figures(
+    facts: Facts, windows: Sequence[int], expiries_us: Sequence[int], replayed: Replayed
+) -> tuple[DomainFigures, ...]:
     return tuple(
-        SettingFigures(
-            same[0].window,
-            same[0].expiry_us,
-            sum(setting.caught for setting in same),
-            sum(setting.missed for setting in same),
-            sum(setting.peak_ids for setting in same),
+        DomainFigures(
+            domain.name,
+            domain.receipts,
+            domain.duplicates,
+            domain.sources,
+            _setting_figures(windows, expiries_us, caught, peak_ids, domain.duplicates),
         )
-        for same in zip(*(domain.settings for domain in domains), strict=True)
+        for domain, caught, peak_ids in zip(facts.domains, replayed.caught, replayed.peak_ids, strict=True)
     )
 
 
-def analyse(receipts: Receipts, question: Question, *, advance: Callable[[int], None] | None = None) -> Analysis:
-    """Replay a log under every setting of a grid, recommend one, and say what stands out.
-
-    `advance` is told of each domain that is done.
-    """
-    settings = question.settings or SimulateSettings()
-    domains = list(split_domains(receipts))
-    needs = [needs_of(domain.rows) for domain in domains]
-    all_windows = np.concatenate([need.window for need in needs])
-    all_expiries_us = np.concatenate([need.expiry_us for need in needs])
-    windows = question.windows or chosen_windows(all_windows)
-    expiries_us = question.expiries_us or chosen_expiries_us(all_expiries_us)
-    check_grid(windows, expiries_us)
-
-    figures = []
-    for domain in domains:
-        figures.append(_domain_figures(domain, windows, expiries_us))
-        if advance:
-            advance(1)
-    choice = recommend(domains, needs, settings, ReceiverSettings())
-    setting = choice.recommendation.setting
-    sources = worst_sources(receipts, domains, setting, needs, choice.needs_us)
-    return Analysis(
-        key=question.key,
-        log=_log_figures(receipts, domains),
-        settings=_sums(figures),
-        domains=tuple(figures),
-        recommendation=choice.recommendation,
-        findings=findings_of(Evidence(receipts, question.key, domains, needs, choice.recommendation, sources)),
-        sources=sources,
-        window_needs=histogram(all_windows),
-        expiry_needs_us=histogram(all_expiries_us),
-        headroom=headroom_of(setting, needs, choice.needs_us),
-        timeline=timeline_of(receipts, domains, needs),
-        bytes_per_id=settings.memory_bytes_per_id,
+def _source_figures(facts: Facts, outcome: PairOutcome) -> tuple[SourceFigures, ...]:
+    return tuple(
+        SourceFigures(
+            domain=source.domain,
+            source=source.source,
+            receipts=source.receipts,
+            duplicates=source.duplicates,
+            window_need=source.window_need,
+            expiry_need_us=source.expiry_need_us,
+            window_left=window_left,
+            expiry_left_us=expiry_left_us,
+        )
+        for source, (window_left, expiry_left_us) in zip(facts.sources, outcome.source_lefts, strict=True)
     )

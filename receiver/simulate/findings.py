@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from receiver.domains import destination_name
 from receiver.simulate.figures import Finding
-from receiver.simulate.summaries import most_by_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from receiver.simulate.figures import Recommendation, SourceFigures
-    from receiver.simulate.ingest import Receipts
-    from receiver.simulate.needs import Needs
-    from receiver.simulate.replay import Domain
+    from receiver.simulate.figures import Recommendation
+    from receiver.simulate.replays import Facts
 
 __all__ = ["Evidence", "findings_of"]
 
@@ -27,31 +21,13 @@ _HOUR_US = 3600 * _US
 _LONG_US = 2 * _HOUR_US
 
 
-class Evidence:
-    """All that findings are drawn from, with the rows of duplicates and of first receipts in the log."""
+class Evidence(NamedTuple):
+    """All that findings are drawn from."""
 
-    def __init__(  # noqa: PLR0917 - made in one place
-        self,
-        receipts: Receipts,
-        key: str,
-        domains: Sequence[Domain],
-        needs: Sequence[Needs],
-        recommendation: Recommendation,
-        sources: Sequence[SourceFigures],
-    ) -> None:
-        self.receipts = receipts
-        self.key = key
-        self.domains = domains
-        self.recommendation = recommendation
-        self.sources = sources
-        pairs = list(zip(domains, needs, strict=True))
-        windows = np.concatenate([most_by_source(domain, need, need.window) for domain, need in pairs])
-        self.source_needs = windows[windows > 0]
-        """Per source with duplicates, the window that catches them all."""
-        self.expiry_needs_us = np.concatenate([need.expiry_us for need in needs])
-        self.duplicates = np.concatenate([domain.log_rows[need.row] for domain, need in pairs])
-        self.earlier = np.concatenate([domain.log_rows[domain.rows.earlier[need.row]] for domain, need in pairs])
-        self.firsts = np.concatenate([domain.log_rows[domain.rows.earlier < 0] for domain in domains])
+    facts: Facts
+    recommendation: Recommendation
+    key: str
+    """The domain KEY."""
 
 
 def _secs(us: float) -> str:
@@ -65,109 +41,77 @@ def _share(part: int, whole: int) -> str:
 
 
 def _without_duplicates(evidence: Evidence) -> Finding | None:
-    if len(evidence.duplicates):
+    if evidence.facts.log.duplicates:
         return None
     return Finding(
         "no-duplicates",
-        f"None of the {len(evidence.firsts):,} checked receipts repeats an id in its domain. A log from a time with a "
+        f"None of the {evidence.facts.firsts:,} checked receipts repeats an id in its domain. A log from a time with a "
         "failover, a crash or a redelivery is needed to size the windows.",
     )
 
 
-def _connection(receipts: Receipts, row: int) -> str:
-    channel = receipts.channels[int(receipts.channel_number[row])]
-    return channel.connection_id
-
-
 def _crosses_connections(evidence: Evidence) -> Finding | None:
-    receipts = evidence.receipts
-    if evidence.key not in {"default", "connection", "receiver"}:
+    crossing = evidence.facts.crossing
+    if crossing is None:
         return None
-    ids = receipts.id_number
-    shared = np.bincount(ids[evidence.firsts], minlength=receipts.ids.count) > 1
-    rows = np.flatnonzero(shared[ids])
-    destinations = [destination_name(channel.destination) for channel in receipts.channels]
-    # Every receiver of a topic gets a copy of its own, so a topic's ids rightly come more than once.
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(destinations))}
-    queue = np.array([numbers[name] if name.startswith("queue://") else -1 for name in destinations])
-    rows = rows[queue[receipts.channel_number[rows]] >= 0]
-    of_queue = queue[receipts.channel_number[rows]]
-    order = np.lexsort((rows, ids[rows], of_queue))
-    rows, of_queue = rows[order], of_queue[order]
-    again = np.zeros(len(rows), np.bool_)
-    again[1:] = (of_queue[1:] == of_queue[:-1]) & (ids[rows[1:]] == ids[rows[:-1]])
-    first_in_domain = np.zeros(len(ids), np.bool_)
-    first_in_domain[evidence.firsts] = True
-    crossing = np.flatnonzero(again & first_in_domain[rows])
-    if not len(crossing):
-        return None
-    ways: dict[tuple[str, str], int] = {}
-    for before, after in zip(rows[crossing - 1].tolist(), rows[crossing].tolist(), strict=True):
-        way = _connection(receipts, before), _connection(receipts, after)
-        ways[way] = ways.get(way, 0) + 1
-    (source, target), most = max(ways.items(), key=lambda item: (item[1], item[0]))
+    (source, target), most = max(crossing.ways.items(), key=lambda item: (item[1], item[0]))
     return Finding(
         "crosses-connections",
-        f"Receipts that repeat an id of the same queue, but over another connection or receiver: {len(crossing):,}. The domain "
-        f"key '{evidence.key}' can't see them, so they are not among the {len(evidence.duplicates):,} "
+        f"Receipts that repeat an id of the same queue, but over another connection or receiver: {crossing.receipts:,}. The "
+        f"domain key '{evidence.key}' can't see them, so they are not among the {evidence.facts.log.duplicates:,} "
         f"duplicates counted here (most often first over '{source}', then over '{target}': {most:,}). If these "
         "connections compete for one queue, share one domain: --domain destination.",
     )
 
 
 def _id_reuse(evidence: Evidence) -> Finding | None:
-    digests = evidence.receipts.digest_hash
-    if digests is None:
-        return None
-    now, before = digests[evidence.duplicates], digests[evidence.earlier]
-    reused = int(np.count_nonzero((now != before) & (now != 0) & (before != 0)))
-    if not reused:
+    facts = evidence.facts
+    if not facts.has_digest or not facts.reused:
         return None
     return Finding(
         "id-reuse",
-        f"Duplicates with another body digest than the receipt they repeat: {_share(reused, len(evidence.duplicates))}. "
+        f"Duplicates with another body digest than the receipt they repeat: {_share(facts.reused, facts.log.duplicates)}. "
         "The sender uses one id for different messages, and dropping these would lose messages.",
     )
 
 
 def _redelivered_flag(evidence: Evidence) -> Finding | None:
-    flags = evidence.receipts.redelivered
-    duplicates = len(evidence.duplicates)
-    if flags is None or not duplicates:
+    facts = evidence.facts
+    if not facts.has_redelivered or not facts.log.duplicates:
         return None
-    unmarked = duplicates - int(np.count_nonzero(flags[evidence.duplicates]))
-    on_first = int(np.count_nonzero(flags[evidence.firsts]))
-    if not unmarked and not on_first:
+    if not facts.unmarked_duplicates and not facts.marked_firsts:
         return None
     return Finding(
         "redelivered-flag",
-        f"JMSRedelivered is no substitute for ids here: it is missing on {_share(unmarked, duplicates)} duplicates, and set "
-        f"on {on_first:,} first receipts.",
+        "JMSRedelivered is no substitute for ids here: it is missing on "
+        f"{_share(facts.unmarked_duplicates, facts.log.duplicates)} duplicates, and set on {facts.marked_firsts:,} first "
+        "receipts.",
     )
 
 
 def _demanding_sources(evidence: Evidence) -> Finding | None:
-    needs = evidence.source_needs
-    if not len(needs):
+    needs = evidence.facts.source_window_needs
+    if not needs.total:
         return None
-    median = int(np.sort(needs)[(len(needs) - 1) // 2])
+    median = needs.at((needs.total - 1) // 2)
     bound = _FAR_ABOVE * max(median, _FAR_ABOVE)  # tens of ids cost nothing worth a word
-    far = int(np.count_nonzero(needs > bound))
+    far = int(needs.counts[needs.values > bound].sum())
     if not far:
         return None
-    worst = evidence.sources[0]
+    worst = evidence.facts.sources[0]
     return Finding(
         "demanding-sources",
-        f"Sources with duplicates that need a window over {bound:,}: {far:,} of {len(needs):,}, while the median one needs "
+        f"Sources with duplicates that need a window over {bound:,}: {far:,} of {needs.total:,}, while the median one needs "
         f"{median:,}. The worst is '{worst.source}' in '{worst.domain}' with {worst.window_need:,}. All sources get the same "
         "window, so these set the price: look why they resend from so far back.",
     )
 
 
 def _short_log(evidence: Evidence) -> Finding | None:
-    times = evidence.receipts.received_at_us
-    span_us = int(times.max() - times.min())
-    need_us = int(evidence.expiry_needs_us.max(initial=0))
+    log, need_us = evidence.facts.log, evidence.facts.most_expiry_need_us
+    if log.first_received_at_us is None or log.last_received_at_us is None:
+        return None
+    span_us = log.last_received_at_us - log.first_received_at_us
     expiry_us = evidence.recommendation.setting.expiry_us
     if span_us >= _JUDGEABLE * max(need_us, expiry_us) and span_us >= _HOUR_US:
         return None
@@ -180,22 +124,21 @@ def _short_log(evidence: Evidence) -> Finding | None:
 
 
 def _clock_backwards(evidence: Evidence) -> Finding | None:
-    clamped = sum(domain.clock_clamped for domain in evidence.domains)
+    clamped = evidence.facts.log.clock_clamped
     if not clamped:
         return None
-    largest_us = max(domain.largest_step_back_us for domain in evidence.domains)
     return Finding(
         "clock-backwards",
         f"Time ran backwards: receipts from before the latest one of their domain: {clamped:,}, by up to "
-        f"{_secs(largest_us)}. Each counts as received with that one.",
+        f"{_secs(evidence.facts.largest_step_back_us)}. Each counts as received with that one.",
     )
 
 
 def _rule_of_thumb(evidence: Evidence) -> Finding | None:
-    took_us = evidence.receipts.max_delivery_us
-    if took_us <= 0:
+    took_us = round(evidence.facts.log.max_delivery_secs * _US)
+    if not took_us:
         return None
-    need_us = int(evidence.expiry_needs_us.max(initial=0))
+    need_us = evidence.facts.most_expiry_need_us
     verdict = "covers" if 2 * took_us >= need_us else "does not cover"
     return Finding(
         "rule-of-thumb",
@@ -206,18 +149,17 @@ def _rule_of_thumb(evidence: Evidence) -> Finding | None:
 
 
 def _without_ids(evidence: Evidence) -> Finding | None:
-    total = len(evidence.receipts.id_number)
-    unchecked = total - len(evidence.duplicates) - len(evidence.firsts)
-    if not unchecked:
+    log = evidence.facts.log
+    if not log.unchecked:
         return None
     return Finding(
         "unchecked",
-        f"Receipts without uniqueMessageId: {_share(unchecked, total)}. They are delivered without a check.",
+        f"Receipts without uniqueMessageId: {_share(log.unchecked, log.receipts)}. They are delivered without a check.",
     )
 
 
 def _status_lines(evidence: Evidence) -> Finding | None:
-    lines = evidence.receipts.status_lines
+    lines = evidence.facts.status_lines
     if not lines:
         return None
     last = ", ".join(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from decimal import Decimal, DecimalException
 
 import numpy as np
-import numpy.typing as npt
 
 from receiver.errors import SettingsError
 
@@ -87,18 +86,18 @@ def check_grid(windows: list[int], expiries_us: list[int]) -> None:
         )
 
 
-def chosen_windows(needs: npt.NDArray[np.int64]) -> list[int]:
-    """Windows that show how a log's duplicates come to be caught: 0, the default, and steps up to twice the need."""
-    return _ladder(needs, _DEFAULT_WINDOW, least=10)
+def chosen_windows(most_need: int) -> list[int]:
+    """Windows that show how a log's duplicates come to be caught: 0, the default, and steps up to twice the most needed."""
+    return _ladder(most_need, _DEFAULT_WINDOW, least=10)
 
 
-def chosen_expiries_us(needs_us: npt.NDArray[np.int64]) -> list[int]:
+def chosen_expiries_us(most_need_us: int) -> list[int]:
     """The same for expiries."""
-    return _ladder(needs_us, _DEFAULT_EXPIRY_US, least=100_000)
+    return _ladder(most_need_us, _DEFAULT_EXPIRY_US, least=100_000)
 
 
-def _ladder(needs: npt.NDArray[np.int64], default: int, *, least: int) -> list[int]:
-    most = 2 * max(least, int(needs.max(initial=0)), default // 20)
+def _ladder(most_need: int, default: int, *, least: int) -> list[int]:
+    most = 2 * max(least, most_need, default // 20)
     steps = [mantissa * 10**power for power in range(1, 19) for mantissa in (1, 2, 5)]
     rungs = [step for step in steps if least <= step < most]
     rungs.append(next(step for step in steps if step >= most))

@@ -14,34 +14,29 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from receiver.settings import expiry_us_of
 from receiver.simulate.figures import Recommendation, SettingFigures
-from receiver.simulate.kernel import replay_grid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from receiver.settings import ReceiverSettings, SimulateSettings
-    from receiver.simulate.needs import Needs
-    from receiver.simulate.replay import Domain
+    from receiver.simulate.replays import PairOutcome, Replays, ValueCounts
 
-__all__ = ["Choice", "recommend"]
+__all__ = ["Candidate", "candidates_of", "recommend"]
 
 _LEAST_EXPIRY_US = 1_000_000
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A recommendation, and what each duplicate of each domain needs beside its window."""
+class Candidate:
+    """A setting that may be recommended."""
 
-    recommendation: Recommendation
-    needs_us: list[npt.NDArray[np.int64]]
-    """Per domain and duplicate, the smallest E that catches it with the recommended W; -1 where W alone does."""
+    pair: tuple[int, int]
+    """The window, and the expiry in microseconds."""
+    need: tuple[int, int] | None
+    """What the log needs, before the margin; None where it says nothing."""
 
 
 def _rounded_up(value: float) -> int:
@@ -52,78 +47,53 @@ def _rounded_up(value: float) -> int:
     return math.ceil(value / unit) * unit
 
 
-def _candidates(needs: Sequence[Needs], max_missed: int) -> list[int]:
-    windows = np.sort(np.concatenate([need.window for need in needs]))
-    enough = int(windows[max(0, len(windows) - 1 - max_missed)])
-    return sorted({0, enough, *(int(windows[int(q * (len(windows) - 1))]) for q in _QUANTILES)})
+def _windows(needs: ValueCounts, max_missed: int) -> list[int]:
+    last = needs.total - 1
+    ranks = (max(0, last - max_missed), *(int(q * last) for q in _QUANTILES))
+    return sorted({0, *(needs.at(rank) for rank in ranks)})
 
 
-def _expiry_need_us(needs_us: npt.NDArray[np.int64], max_missed: int) -> int:
-    """The smallest E that leaves no more than `max_missed` uncaught, of needs with -1 for caught anyway."""
-    uncaught = needs_us[needs_us >= 0]
-    if len(uncaught) <= max_missed:
-        return 0
-    at = len(uncaught) - 1 - max_missed
-    return max(1, int(np.partition(uncaught, at)[at]))
+def _with_margin(window: int, expiry_us: int, margin: float) -> tuple[int, int]:
+    expiry = max(_LEAST_EXPIRY_US, _rounded_up(margin * expiry_us)) if expiry_us else 0
+    return _rounded_up(margin * window), expiry
 
 
-def _log_needs(domains: Sequence[Domain], needs: Sequence[Needs], max_missed: int) -> list[tuple[int, int]]:
-    windows = _candidates(needs, max_missed)
-    tried = np.array(windows, np.int64)
-    columns = [replay_grid(d.rows, tried, np.zeros(1, np.int64), with_needs=True).needs_us for d in domains]
-    matrix = np.concatenate(columns)
-    return [(window, _expiry_need_us(matrix[:, k], max_missed)) for k, window in enumerate(windows)]
-
-
-def _with_margin(log_needs: list[tuple[int, int]], margin: float) -> dict[tuple[int, int], tuple[int, int]]:
-    """Settings worth recommending -> the log's needs that they came from."""
-    settings: dict[tuple[int, int], tuple[int, int]] = {}
-    for window, expiry_us in log_needs:
-        expiry = max(_LEAST_EXPIRY_US, _rounded_up(margin * expiry_us)) if expiry_us else 0
-        if window or expiry:
-            settings.setdefault((_rounded_up(margin * window), expiry), (window, expiry_us))
-    return settings
-
-
-def _replay(
-    domains: Sequence[Domain], windows: list[int], expiries_us: list[int]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[npt.NDArray[np.int64]]]:
-    counts = [
-        replay_grid(d.rows, np.array(windows, np.int64), np.array(expiries_us, np.int64), with_needs=True)
-        for d in domains
-    ]
-    caught = np.sum([count.caught for count in counts], axis=0)
-    peaks = np.sum([count.peak_ids for count in counts], axis=0)
-    return caught, peaks, [count.needs_us for count in counts]
+def candidates_of(
+    replays: Replays, needs: ValueCounts, settings: SimulateSettings, defaults: ReceiverSettings
+) -> list[Candidate]:
+    """The settings to choose from, ascending, for a log whose duplicates have these window `needs`."""
+    found: dict[tuple[int, int], tuple[int, int] | None] = {}
+    if needs.total:
+        windows = _windows(needs, settings.max_missed)
+        expiries_us = replays.expiry_needs_us(windows, settings.max_missed)
+        for need in zip(windows, expiries_us, strict=True):
+            if need != (0, 0):
+                found.setdefault(_with_margin(*need, settings.margin), need)
+    if not found:
+        pair = (
+            defaults.dup_detection_per_source_expiry_window_size,
+            expiry_us_of(defaults.dup_detection_expiry_time_secs),
+        )
+        found[pair] = None
+    return [Candidate(pair, found[pair]) for pair in sorted(found)]
 
 
 def recommend(
-    domains: Sequence[Domain], needs: Sequence[Needs], settings: SimulateSettings, defaults: ReceiverSettings
-) -> Choice:
-    """The setting to take, by a log whose `domains` and `needs` these are."""
-    duplicates = sum(len(need.row) for need in needs)
-    with_margin = _with_margin(_log_needs(domains, needs, settings.max_missed), settings.margin) if duplicates else {}
-    pairs = sorted(with_margin) or [
-        (defaults.dup_detection_per_source_expiry_window_size, expiry_us_of(defaults.dup_detection_expiry_time_secs))
-    ]
-    windows, expiries_us = sorted({w for w, _ in pairs}), sorted({e for _, e in pairs})
-    caught, peaks, needs_us = _replay(domains, windows, expiries_us)
-    places = [(windows.index(w), expiries_us.index(e)) for w, e in pairs]
-    k, e = min(places, key=lambda place: (int(peaks[place]), place))
-    figures = SettingFigures(
-        windows[k], expiries_us[e], int(caught[k, e]), duplicates - int(caught[k, e]), int(peaks[k, e])
+    candidates: Sequence[Candidate], outcomes: Sequence[PairOutcome], duplicates: int, settings: SimulateSettings
+) -> tuple[Recommendation, PairOutcome]:
+    """The candidate to take, by what a replay of each came to, and its outcome."""
+    candidate, outcome = min(
+        zip(candidates, outcomes, strict=True), key=lambda tried: (tried[1].peak_ids, tried[0].pair)
     )
-    why = _why(figures, with_margin.get((windows[k], expiries_us[e])), len(pairs), duplicates, settings)
-    return Choice(
-        Recommendation(
-            setting=figures,
-            memory_bytes=figures.peak_ids * settings.memory_bytes_per_id,
-            database_bytes=figures.peak_ids * settings.database_bytes_per_id,
-            margin=settings.margin,
-            why=why,
-        ),
-        [matrix[:, k] for matrix in needs_us],
+    figures = SettingFigures(*candidate.pair, outcome.caught, duplicates - outcome.caught, outcome.peak_ids)
+    recommendation = Recommendation(
+        setting=figures,
+        memory_bytes=figures.peak_ids * settings.memory_bytes_per_id,
+        database_bytes=figures.peak_ids * settings.database_bytes_per_id,
+        margin=settings.margin,
+        why=_why(figures, candidate.need, len(candidates), duplicates, settings),
     )
+    return recommendation, outcome
 
 
 def _why(

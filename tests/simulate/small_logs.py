@@ -14,6 +14,7 @@ from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.figures import Analysis
 from receiver.simulate.ingest import Receipts, ingest
+from receiver.simulate.whole import WholeLog
 
 SECOND_US = 1_000_000
 TEXTS = ("unique_message_id", "message_source_id", "connection_id", "destination", "receiver_id", "body_digest")
@@ -69,12 +70,13 @@ def ingested(log: Sequence[Receipt], key: str = "default", **how) -> Receipts:
 
 def analysed(log: Sequence[Receipt], key: str = "default", windows=None, expiries_us=None, **settings) -> Analysis:
     question = Question(key, windows, expiries_us, SimulateSettings(**settings))
-    return analyse(ingested(log, key), question)
+    return analyse(WholeLog(ingested(log, key)), question)
 
 
 def found(log: Sequence[Receipt], key: str = "default", **how) -> dict[str, str]:
     """The findings, by their kind."""
-    return {finding.kind: finding.text for finding in analyse(ingested(log, key, **how), Question(key)).findings}
+    analysis = analyse(WholeLog(ingested(log, key, **how)), Question(key))
+    return {finding.kind: finding.text for finding in analysis.findings}
 
 
 def domains_of(log: Sequence[Receipt], key: str = "default") -> list[str]:

@@ -7,6 +7,7 @@ from receiver.domains import domain_key
 from receiver.logs import StatusLine
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.ingest import ingest
+from receiver.simulate.whole import WholeLog
 
 HOUR_US = 3600 * SECOND_US
 
@@ -171,7 +172,7 @@ def test_status_lines_of_the_receiver_itself():
     first = next(log)
     first.status_lines += [StatusLine(1, {"rDupIds": 1500.0, "rDupsDet": 3.0}), StatusLine(2, {"rDupIds": 40.0})]
     log = type(log)([first], log.columns_present)
-    analysis = analyse(ingest(log, domain_key("default")), Question("default"))
+    analysis = analyse(WholeLog(ingest(log, domain_key("default"))), Question("default"))
     text = next(finding.text for finding in analysis.findings if finding.kind == "status-lines")
     assert "in 2 JMS Status lines" in text
     assert "at last rDupIds=40;" in text

@@ -1,0 +1,148 @@
+"""How close the duplicates that a setting catches came to being missed: what is left of W, or of E, when each comes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from receiver.simulate.compiled import compiled
+from receiver.simulate.figures import Headroom
+from receiver.simulate.replays import Lefts, PairOutcome
+from receiver.simulate.summaries import STEPS, histogram_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
+
+    from receiver.simulate.replays import SourceNeeds
+
+__all__ = ["LeftCounts", "count_left", "headroom_of", "pair_outcome", "places_of"]
+
+_NONE_CAUGHT = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class LeftCounts:
+    """What one pair (W, E) leaves to the duplicates it catches, in some part of a log. Those of parts add up."""
+
+    window_counts: npt.NDArray[np.int64]
+    """Of duplicates that some source's queue holds, by what is left of W, between the `STEPS`."""
+    expiry_counts: npt.NDArray[np.int64]
+    """Of duplicates that only the time queue holds, by what is left of E."""
+    least_window: npt.NDArray[np.int64]
+    """Per source of `Facts.sources`, in their order, and at last for all others together; a huge number if none."""
+    least_expiry_us: npt.NDArray[np.int64]
+
+    @classmethod
+    def none(cls, sources: int) -> LeftCounts:
+        """Of no duplicate yet, `sources` being how many `Facts.sources` has."""
+        return cls(
+            np.zeros(len(STEPS), np.int64),
+            np.zeros(len(STEPS), np.int64),
+            np.full(sources + 1, _NONE_CAUGHT),
+            np.full(sources + 1, _NONE_CAUGHT),
+        )
+
+    def __add__(self, other: LeftCounts) -> LeftCounts:
+        return LeftCounts(
+            self.window_counts + other.window_counts,
+            self.expiry_counts + other.expiry_counts,
+            np.minimum(self.least_window, other.least_window),
+            np.minimum(self.least_expiry_us, other.least_expiry_us),
+        )
+
+
+@compiled()
+def _count(  # noqa: PLR0917 - compiled functions take no names
+    window: int,
+    expiry_us: int,
+    window_needs: npt.NDArray[np.int64],
+    needs_us: npt.NDArray[np.int64],
+    source: npt.NDArray[np.int32],
+    steps: npt.NDArray[np.int64],
+    window_counts: npt.NDArray[np.int64],
+    expiry_counts: npt.NDArray[np.int64],
+    least_window: npt.NDArray[np.int64],
+    least_expiry_us: npt.NDArray[np.int64],
+) -> None:
+    for k in range(len(needs_us)):
+        if needs_us[k] < 0:
+            left = window - window_needs[k]
+            window_counts[np.searchsorted(steps, left, side="right") - 1] += 1
+            least_window[source[k]] = min(least_window[source[k]], left)
+        elif needs_us[k] <= expiry_us:
+            left = expiry_us - needs_us[k]
+            expiry_counts[np.searchsorted(steps, left, side="right") - 1] += 1
+            least_expiry_us[source[k]] = min(least_expiry_us[source[k]], left)
+
+
+def places_of(worst: Sequence[SourceNeeds], domain: str, names: Iterable[str]) -> npt.NDArray[np.int32]:
+    """Per name of a source of a domain, its place among the `worst` sources of the log, or their number."""
+    places = {source.source: place for place, source in enumerate(worst) if source.domain == domain}
+    return np.array([places.get(name, len(worst)) for name in names], np.int32)
+
+
+def count_left(
+    pair: tuple[int, int],
+    window_needs: npt.NDArray[np.int64],
+    needs_us: npt.NDArray[np.int64],
+    source: npt.NDArray[np.int32],
+    sources: int,
+) -> LeftCounts:
+    """What a pair (window, expiry_us) leaves, counted over duplicates.
+
+    Of each duplicate: the window that catches it alone; the expiry, never 0, that catches it together with the pair's
+    window, or -1 where that does alone; and the place of its source among the `sources` of `Facts.sources`, or `sources`.
+    """
+    counts = LeftCounts.none(sources)
+    _count(
+        *pair,
+        window_needs,
+        needs_us,
+        source,
+        STEPS,
+        counts.window_counts,
+        counts.expiry_counts,
+        counts.least_window,
+        counts.least_expiry_us,
+    )
+    return counts
+
+
+def _or_none(least: int) -> int | None:
+    return None if least == _NONE_CAUGHT else least
+
+
+def pair_outcome(caught: int, peak_ids: int, counts: LeftCounts) -> PairOutcome:
+    """The outcome of a pair over the whole log, by its figures and what it left over the whole log."""
+    least_windows = [_or_none(least) for least in counts.least_window.tolist()]
+    least_expiries_us = [_or_none(least) for least in counts.least_expiry_us.tolist()]
+    return PairOutcome(
+        caught,
+        peak_ids,
+        Lefts(
+            counts.window_counts,
+            counts.expiry_counts,
+            _or_none(int(counts.least_window.min())),
+            _or_none(int(counts.least_expiry_us.min())),
+        ),
+        tuple(zip(least_windows, least_expiries_us, strict=True))[:-1],
+    )
+
+
+def headroom_of(lefts: Lefts) -> Headroom | None:
+    """None where nothing is caught."""
+    caught_by_source, caught_by_time = int(lefts.window_counts.sum()), int(lefts.expiry_counts.sum())
+    if not caught_by_source and not caught_by_time:
+        return None
+    return Headroom(
+        caught_by_source=caught_by_source,
+        caught_by_time=caught_by_time,
+        window_left=histogram_of(lefts.window_counts),
+        expiry_left_us=histogram_of(lefts.expiry_counts),
+        least_window_left=lefts.least_window,
+        least_expiry_left_us=lefts.least_expiry_us,
+    )
