@@ -128,12 +128,17 @@ def _stretches(
     if order is not None:
         columns = {name: _taken(column, order) for name, column in columns.items()}
     for bundle, start, end in zip(bundles.tolist(), [0, *ends], ends, strict=False):
+        some = {name: column[start:end] for name, column in columns.items()}
+        some["source"], sources = _used(some["source"], piece.sources)
+        some["channel"], channels = _used(
+            some["channel"], list(zip(piece.connections, piece.destinations, strict=True))
+        )
         stretch = Stretch(
             unit=piece.unit,
-            sources=piece.sources,
-            connections=piece.connections if plan.looks_for_crossing else [],
-            destinations=piece.destinations if plan.looks_for_crossing else [],
-            **{name: column[start:end] for name, column in columns.items()},
+            sources=sources,
+            connections=[connection for connection, _ in channels],
+            destinations=[destination for _, destination in channels],
+            **some,
         )
         yield Parcel(bundle, Stretch.__name__, pack(stretch))
 
@@ -142,6 +147,12 @@ def _taken(column: Any, rows: npt.NDArray[np.int64]) -> Any:
     if not len(column):
         return column  # one that isn't there
     return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
+
+
+def _used(numbers: npt.NDArray[np.int32], names: Sequence[_Name]) -> tuple[npt.NDArray[np.int32], list[_Name]]:
+    """Numbers anew for the names that they stand for, which are often few of all."""
+    found, place = distinct(numbers)
+    return place, [names[number] for number in found.tolist()]
 
 
 def _stable_order(values: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
@@ -173,6 +184,9 @@ class _Rows(NamedTuple):
 
     def some(self, rows: npt.NDArray[Any] | slice) -> _Rows:
         return _Rows._make(column[rows] if len(column) else column for column in self)
+
+    def without(self, *names: str) -> _Rows:
+        return self._replace(**{name: getattr(self, name)[:0] for name in names})
 
 
 class _Texts(NamedTuple):
@@ -223,7 +237,7 @@ def _joined(plan: Plan, stretches: list[Stretch]) -> tuple[_Rows, _Texts]:
                 for each in stretches
             ]
         ),
-        part=np.concatenate([_part(plan, texts) for texts in ids]),
+        part=np.concatenate([_parts(plan, stretch) for stretch in stretches]),
         id_bytes=np.concatenate([np.diff(text_buffers(texts)[0]) for texts in ids]),
         id_place=np.arange(sum(sizes)),
     )
@@ -245,10 +259,19 @@ def _filled(columns: Sequence[npt.NDArray[Any]], sizes: Sequence[int]) -> npt.ND
     )
 
 
-def _part(plan: Plan, texts: pa.Array) -> npt.NDArray[np.int32]:
-    hashes = np.empty(len(texts), np.uint64)
-    hash_texts(*text_buffers(texts), np.uint64(plan.hash_seed), hashes)
-    return (hashes % np.uint64(plan.partitions)).astype(np.int32)
+def _parts(plan: Plan, stretch: Stretch) -> npt.NDArray[np.int32]:
+    """Where ids go: those that may be equal to the same part.
+
+    A domain of one chunk stays together where only ids of one domain are compared: of many small domains, each would
+    otherwise be torn into as many parcels as it has ids.
+    """
+    whole = np.bincount(plan.chunk_domain)[plan.chunk_domain[stretch.chunk]] == 1
+    if whole.all() and not plan.looks_for_crossing:
+        return stretch.chunk % np.int32(plan.partitions)
+    hashes = np.empty(len(stretch.chunk), np.uint64)
+    hash_texts(*text_buffers(stretch.unique_message_id), np.uint64(plan.hash_seed), hashes)
+    dealt = (hashes % np.uint64(plan.partitions)).astype(np.int32)
+    return dealt if plan.looks_for_crossing else np.where(whole, stretch.chunk % np.int32(plan.partitions), dealt)
 
 
 def _order(rows: _Rows) -> npt.NDArray[np.int64] | None:
@@ -274,18 +297,18 @@ def _opening(plan: Plan, chunk: int, rows: _Rows, checked: _Rows, texts: _Texts)
         receipts=len(rows.chunk),
         unchecked=len(rows.chunk) - len(checked.chunk),
         latest_us=int(checked.received_at_us.max(initial=-1)),
-        sources=[texts.sources[number] for number in distinct(rows.source)[0].tolist()],
+        sources=_used(rows.source, texts.sources)[1],
         receipts_by_slice=np.bincount(slices, minlength=plan.slices),
     )
 
 
 def _body(chunk: int, checked: _Rows, texts: _Texts) -> Body:
-    sources, source = distinct(checked.source)
+    source, sources = _used(checked.source, texts.sources)
     return Body(
         chunk=chunk,
         received_at_us=checked.received_at_us,
         source=source,
-        sources=[texts.sources[number] for number in sources.tolist()],
+        sources=sources,
         redelivered=checked.redelivered,
         unit=checked.unit,
         unit_row=checked.unit_row,
@@ -293,11 +316,13 @@ def _body(chunk: int, checked: _Rows, texts: _Texts) -> Body:
 
 
 def _ids(chunk: int, checked: _Rows, texts: _Texts) -> Iterator[Parcel]:
+    row = np.arange(len(checked.part), dtype=np.int32)
+    dealt = checked.without("chunk", "received_at_us", "redelivered")
+    if not len(checked.channel):
+        dealt = dealt.without("key_us", "unit", "unit_row")
     by_part = _stable_order(checked.part)
-    row = np.arange(len(checked.chunk), dtype=np.int32)
-    dealt = checked
     if by_part is not None:
-        row, dealt = row[by_part], checked.some(by_part)
+        row, dealt = row[by_part], dealt.some(by_part)
     for first, last in _runs(dealt.part):
         size_bytes = np.cumsum(dealt.id_bytes[first:last], dtype=np.int64)
         for start, end in _runs(size_bytes // _MOST_TEXT_BYTES):
@@ -307,20 +332,19 @@ def _ids(chunk: int, checked: _Rows, texts: _Texts) -> Iterator[Parcel]:
 
 
 def _ids_of(chunk: int, row: npt.NDArray[np.int32], rows: _Rows, texts: _Texts) -> Ids:
-    sources, source = distinct(rows.source)
-    channels, channel = distinct(rows.channel)
-    looks_for_crossing = len(channel) > 0
+    source, sources = _used(rows.source, texts.sources)
+    channel, channels = _used(rows.channel, texts.channels)
     return Ids(
         chunk=chunk,
         row=row,
         text=texts.ids.take(pa.array(rows.id_place)).cast(pa.string()),
         source=source,
-        sources=[texts.sources[number] for number in sources.tolist()],
+        sources=sources,
         digest_hash=rows.digest_hash,
-        key_us=rows.key_us if looks_for_crossing else rows.key_us[:0],
-        unit=rows.unit if looks_for_crossing else rows.unit[:0],
-        unit_row=rows.unit_row if looks_for_crossing else rows.unit_row[:0],
+        key_us=rows.key_us,
+        unit=rows.unit,
+        unit_row=rows.unit_row,
         channel=channel,
-        connections=[texts.channels[number][0] for number in channels.tolist()],
-        destinations=[texts.channels[number][1] for number in channels.tolist()],
+        connections=[connection for connection, _ in channels],
+        destinations=[destination for _, destination in channels],
     )

@@ -195,7 +195,10 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """The ids of a chunk's receipts that fall into one part by their hash, in order of receipt. Key: the part."""
+    """The ids of a chunk's receipts that fall into one part, in order of receipt; equal ids always fall into the same.
+
+    A part may have several for a chunk, each some of the chunk's ids that follow each other. Key: the part.
+    """
 
     chunk: int
     row: npt.NDArray[np.int32]

@@ -43,7 +43,7 @@ class Cutting(NamedTuple):
     chunks_per_domain: int | None = None
     partition_rows: int = 3
     tasks: int = 1
-    seed: int = 0
+    seed: int | None = 0
 
 
 class Assembled(NamedTuple):
@@ -80,16 +80,17 @@ def small_pieces(rows: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("receiver.logs.parquet._PIECE_ROWS", rows)
         patch.setattr("receiver.logs.parquet.BATCH_ROWS", rows)
-        patch.setattr("receiver.logs.blocks.FIRST_BLOCK_BYTES", 100 * rows)
-        patch.setattr("receiver.logs.blocks.BLOCK_BYTES", 100 * rows)
-        patch.setattr("receiver.logs.files._PIECE_BYTES", 70)
+        patch.setattr("receiver.logs.blocks.FIRST_BLOCK_BYTES", 50 * rows)
+        patch.setattr("receiver.logs.blocks.BLOCK_BYTES", 50 * rows)
+        patch.setattr("receiver.logs.files._PIECE_BYTES", 50 * rows)
+        patch.setattr("receiver.logs.files._HEAD_BYTES", 200)
         yield
 
 
 def read_units(paths: Sequence[str], cutting: Cutting, options: ReadOptions = US) -> tuple[list[Unit], PlainFlow]:
     units = units_of(find_files(paths), rows_per_unit=cutting.rows_per_unit)
     with small_pieces(cutting.piece_rows):
-        flow = PlainFlow(parcels_of(units), seed=cutting.seed)
+        flow = PlainFlow(parcels_of(units), seed=cutting.seed or 0)
         return units, flow.map(ingest(checked_options(options), sample_rows=cutting.sample_rows))
 
 

@@ -78,7 +78,8 @@ def test_each_id_goes_to_one_part(log, cutting, key):
         assert (np.diff(ids.row) > 0).all()
         rows[ids.chunk] += ids.row.tolist()
         for at, (row, text) in enumerate(zip(ids.row.tolist(), ids.text.to_pylist(), strict=True)):
-            assert part_of.setdefault(text, parcel.key) == parcel.key < made.plan.partitions
+            domain = "" if made.plan.looks_for_crossing else made.plan.chunk_domain[ids.chunk]
+            assert part_of.setdefault((domain, text), parcel.key) == parcel.key < made.plan.partitions
             file, line = places_in(made, body)[row]
             receipt = log[file].rows[line]
             assert receipt.unique_message_id == text
