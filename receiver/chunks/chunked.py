@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,10 +15,10 @@ from receiver.chunks.parcels import Flow, Parcel, unpack
 from receiver.chunks.replaying import Asked, replayed, top_needs
 from receiver.chunks.settle import settled
 from receiver.chunks.spans import arriving
-from receiver.chunks.standings import Standings, standings_of
+from receiver.chunks.standings import standings_of
 from receiver.chunks.states import ChunkNeeds, ChunkReplay, Leaving, Ready, State, Tally, TopNeeds
 from receiver.chunks.tails import tail_plan, tailing
-from receiver.chunks.values import Arrivals, Body, Departures, Ids, Labels, LinkCounts, Opening, Plan, UnitReport
+from receiver.chunks.values import Body, Departures, Ids, Labels, LinkCounts, Opening, Plan, UnitReport
 from receiver.logs import StatusLine
 from receiver.simulate.figures import LogFigures, Timeline
 from receiver.simulate.headroom import LeftCounts, pair_outcome
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["ChunkedLog"]
 
 _Value = TypeVar("_Value")
+_Work = Callable[[int, Iterator[Parcel]], Iterable[Parcel]]
 
 
-def _values(parcels: Sequence[Parcel], kind: type[_Value]) -> list[_Value]:
-    return [unpack(kind, parcel.payload) for parcel in parcels if parcel.kind == kind.__name__]
+def _collected(flow: Flow, kind: type[_Value], what: str) -> list[_Value]:
+    return [unpack(kind, parcel.payload) for parcel in flow.only(kind.__name__).collect(what)]
 
 
 class ChunkedLog:
@@ -51,31 +52,19 @@ class ChunkedLog:
         self._plan = plan
         self._reports = reports
         self._chunks = chunks
-        self._openings = sorted(
-            _values(chunks.only(Opening.__name__).collect("Cutting into chunks"), Opening), key=lambda each: each.chunk
-        )
+        openings = _collected(chunks, Opening, "Cutting into chunks")
+        self._openings = sorted(openings, key=lambda opening: opening.chunk)
         before_us = self._latest_before_us()
-
         links = chunks.only(Ids.__name__).grouped(linked(plan), plan.partitions).kept("Linking ids")
-        self._link_counts = _values(links.only(LinkCounts.__name__).collect("Linking ids"), LinkCounts)
-        settling = (
-            chunks.only(Body.__name__)
-            .plus(links.only(Labels.__name__, Departures.__name__))
-            .grouped(settled(plan, before_us, plan.partitions), plan.bundles)
-            .kept("Counting")
-        )
-        self._tallies = sorted(
-            _values(settling.only(Tally.__name__).collect("Counting"), Tally), key=lambda each: each.chunk
-        )
+        self._link_counts = _collected(links, LinkCounts, "Linking ids")
+        bodies = chunks.only(Body.__name__).plus(links.only(Labels.__name__, Departures.__name__))
+        settling = bodies.grouped(settled(plan, before_us, plan.partitions), plan.bundles).kept("Counting")
+        self._tallies = sorted(_collected(settling, Tally, "Counting"), key=lambda tally: tally.chunk)
         self._standings = standings_of(plan, self._tallies)
         arrivals = settling.only(Leaving.__name__).grouped(arriving(plan, self._standings), plan.partitions)
-        self._ready = (
-            settling.only(State.__name__)
-            .plus(arrivals.only(Arrivals.__name__))
-            .grouped(looked_back(plan, before_us), plan.bundles)
-            .kept("Measuring duplicates")
-        )
-        self._needs = _values(self._ready.only(ChunkNeeds.__name__).collect("Measuring duplicates"), ChunkNeeds)
+        states = settling.only(State.__name__).plus(arrivals)
+        self._ready = states.grouped(looked_back(plan, before_us), plan.bundles).kept("Measuring duplicates")
+        self._needs = _collected(self._ready, ChunkNeeds, "Measuring duplicates")
         links.forget()
         settling.forget()
 
@@ -166,7 +155,7 @@ class ChunkedLog:
 
     def _timeline(self) -> Timeline:
         plan = self._plan
-        receipts = sum((each.receipts_by_slice for each in self._openings), np.zeros(plan.slices, np.int64))
+        receipts = sum((each.receipts_by_slice for each in self._tallies), np.zeros(plan.slices, np.int64))
         duplicates = sum((each.duplicates_by_slice for each in self._tallies), np.zeros(plan.slices, np.int64))
         return Timeline(plan.start_us, plan.slice_us, tuple(receipts.tolist()), tuple(duplicates.tolist()))
 
@@ -196,9 +185,7 @@ class ChunkedLog:
                 found[window] = max(1, int(needs_us[len(needs_us) - 1 - max_missed]))
         return [found.get(window, 0) for window in windows]
 
-    def replay(
-        self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]
-    ) -> Replayed:
+    def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
         places = {(source.domain, source.source): place for place, source in enumerate(self._facts.sources)}
         asked = Asked(list(windows), list(expiries_us), list(pairs), places)
         shares = self._replayed(
@@ -225,11 +212,11 @@ class ChunkedLog:
         ]
         return Replayed(tuple(caught), tuple(peaks), tuple(outcomes))
 
-    def _replayed(self, work, window: int, expiry_us: int, kind: type[_Value], what: str) -> list[_Value]:  # noqa: ANN001
+    def _replayed(self, work: _Work, window: int, expiry_us: int, kind: type[_Value], what: str) -> list[_Value]:
         chunks = self._ready.only(Ready.__name__)
         tails = tail_plan(self._plan, self._standings, self._tallies, window, expiry_us)
         whole = chunks.plus(chunks.map(tailing(self._plan, tails)))
-        return _values(whole.grouped(work, self._plan.bundles).collect(what), kind)
+        return _collected(whole.grouped(work, self._plan.bundles), kind, what)
 
 
 def _lefts(shares: Sequence[ChunkReplay], place: int, pairs: int, sources: int) -> LeftCounts:

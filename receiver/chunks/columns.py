@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+
+from receiver.simulate.numbering import distinct
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["column", "names_in_one", "split_by"]
+__all__ = ["by_chunk", "column", "names_in_one", "split_by", "used"]
+
+_Name = TypeVar("_Name")
+
+
+class _OfChunk(Protocol):
+    @property
+    def chunk(self) -> int: ...
+
+
+_Value = TypeVar("_Value", bound=_OfChunk)
 
 
 def column(values: Iterable[object], name: str, kind: type[np.generic]) -> npt.NDArray[Any]:
     """One attribute of several values, one after the other."""
     parts = [getattr(value, name) for value in values]
     return np.concatenate(parts) if parts else np.empty(0, kind)
+
+
+def by_chunk(values: Iterable[_Value]) -> defaultdict[int, list[_Value]]:
+    """Values by the chunk they are for."""
+    found: defaultdict[int, list[_Value]] = defaultdict(list)
+    for value in values:
+        found[value.chunk].append(value)
+    return found
 
 
 def split_by(keys: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
@@ -30,7 +51,11 @@ def split_by(keys: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[np.int64
 def names_in_one(first: list[str], others: Sequence[list[str]]) -> tuple[list[str], list[npt.NDArray[np.int32]]]:
     """All names once, those of `first` in front as they are; and for each other list, where its names stand there."""
     numbers = {name: number for number, name in enumerate(first)}
-    places = [
-        np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32) for names in others
-    ]
+    places = [np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32) for names in others]
     return list(numbers), places
+
+
+def used(numbers: npt.NDArray[np.int32], names: Sequence[_Name]) -> tuple[npt.NDArray[np.int32], list[_Name]]:
+    """Numbers anew for the names that they stand for, which are often few of all."""
+    found, place = distinct(numbers)
+    return place, [names[number] for number in found.tolist()]

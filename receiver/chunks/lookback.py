@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.chunks.columns import column, names_in_one
-from receiver.chunks.parcels import Parcel, pack, unpack
+from receiver.chunks.columns import by_chunk, column, names_in_one
+from receiver.chunks.parcels import Parcel, parcel_of, values_in
 from receiver.chunks.states import ChunkNeeds, Ready, State
 from receiver.chunks.values import Arrivals, Plan
 from receiver.simulate.needs import needs_of
@@ -47,20 +46,14 @@ def looked_back(plan: Plan, before_us: npt.NDArray[np.int64]) -> Callable[[int, 
     """For `Flow.grouped`: `State`, `Arrivals` -> `Ready`, `ChunkNeeds`. `before_us` as for `settled`."""
 
     def work(_bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-        states: list[State] = []
-        arrivals: dict[int, list[Arrivals]] = defaultdict(list)
-        for parcel in parcels:
-            if parcel.kind == State.__name__:
-                states.append(unpack(State, parcel.payload))
-            else:
-                some = unpack(Arrivals, parcel.payload)
-                arrivals[some.chunk].append(some)
+        states, arrivals = values_in(parcels, State, Arrivals)
+        arrivals_of = by_chunk(arrivals)
         while states:
             state = states.pop()
-            sources, entries = _entries(state, arrivals.pop(state.chunk, []))
+            sources, entries = _entries(state, arrivals_of.pop(state.chunk, []))
             needs = _needs(state, len(sources), entries, int(before_us[state.chunk]))
-            yield Parcel(int(plan.chunk_bundle[state.chunk]), Ready.__name__, pack(_ready(state, sources, entries, needs)))
-            yield Parcel(0, ChunkNeeds.__name__, pack(_counted(state, sources, needs)))
+            yield parcel_of(int(plan.chunk_bundle[state.chunk]), _ready(state, sources, entries, needs))
+            yield parcel_of(0, _counted(state, sources, needs))
 
     return work
 
@@ -90,7 +83,7 @@ def _entries(state: State, arrivals: list[Arrivals]) -> tuple[list[str], _Entrie
         newer_ids=column(arrivals, "newer_ids", np.int64),
     )
     order = np.lexsort((entries.row, entries.chunk))
-    return sources, _Entries(*(values[order] for values in entries))
+    return sources, _Entries._make(values[order] for values in entries)
 
 
 def _needs(state: State, sources: int, entries: _Entries, before_us: int) -> _Needs:

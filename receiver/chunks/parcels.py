@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["Flow", "Parcel", "pack", "unpack"]
+__all__ = ["Flow", "Parcel", "pack", "parcel_of", "unpack", "values_in"]
 
 _Value = TypeVar("_Value")
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -55,6 +55,20 @@ class Flow(Protocol):
     def forget(self) -> None:
         """What was kept isn't needed any more."""
         ...
+
+
+def parcel_of(key: int, value: Any) -> Parcel:
+    """A dataclass on its way; its kind is the name of its class."""
+    return Parcel(key, type(value).__name__, pack(value))
+
+
+def values_in(parcels: Iterable[Parcel], *kinds: type[Any]) -> tuple[list[Any], ...]:
+    """The values of each kind; there are no others."""
+    found: dict[str, list[Any]] = {kind.__name__: [] for kind in kinds}
+    types = {kind.__name__: kind for kind in kinds}
+    for parcel in parcels:
+        found[parcel.kind].append(unpack(types[parcel.kind], parcel.payload))
+    return tuple(found.values())
 
 
 def pack(value: Any) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 
 from receiver.chunks.columns import column, names_in_one
 from receiver.chunks.lookback import dense_ids
-from receiver.chunks.parcels import Parcel, pack, unpack
+from receiver.chunks.parcels import Parcel, parcel_of, values_in
 from receiver.chunks.states import ChunkReplay, Ready, Tail, TopNeeds
 from receiver.chunks.values import Plan
 from receiver.simulate.headroom import count_left
@@ -21,7 +21,7 @@ from receiver.simulate.rows import DomainRows, link_rows
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Asked", "replayed", "top_needs"]
+__all__ = ["Asked", "Started", "replayed", "started", "top_needs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,14 @@ class Asked:
     """(domain, source) -> its place among `Facts.sources`."""
 
 
-class _Started(NamedTuple):
+class Started(NamedTuple):
     """A chunk behind the receipts that make its starting state."""
 
     ready: Ready
+    label: npt.NDArray[np.int64]
+    """Of the receipts before the chunk."""
     rows: DomainRows
+    """Those receipts, then the chunk's."""
     counted_from: int
 
 
@@ -47,8 +50,8 @@ def replayed(plan: Plan, asked: Asked) -> Callable[[int, Iterator[Parcel]], Iter
     """For `Flow.grouped`: `Ready`, `Tail` -> `ChunkReplay`."""
 
     def work(_bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-        for started in _started(parcels):
-            yield Parcel(0, ChunkReplay.__name__, pack(_replay(plan, asked, started)))
+        for chunk in started(parcels):
+            yield parcel_of(0, _replay(plan, asked, chunk))
 
     return work
 
@@ -57,8 +60,8 @@ def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Parc
     """For `Flow.grouped`: `Ready`, `Tail` -> `TopNeeds`, up to `most` per window and chunk."""
 
     def work(_bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-        for started in _started(parcels):
-            counts = _counts(started, windows, [0], with_needs=True)
+        for chunk in started(parcels):
+            counts = _counts(chunk, windows, [0], with_needs=True)
             missed = [np.sort(needs_us[needs_us >= 0]) for needs_us in counts.needs_us.T]
             tops = [needs_us[max(0, len(needs_us) - most) :] for needs_us in missed]
             value = TopNeeds(
@@ -66,26 +69,23 @@ def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Parc
                 expiry_us=np.concatenate(tops),
                 missed=np.array([len(needs_us) for needs_us in missed], np.int64),
             )
-            yield Parcel(0, TopNeeds.__name__, pack(value))
+            yield parcel_of(0, value)
 
     return work
 
 
-def _started(parcels: Iterator[Parcel]) -> Iterator[_Started]:
-    readies: list[Ready] = []
-    tails: dict[int, list[Tail]] = defaultdict(list)
-    for parcel in parcels:
-        if parcel.kind == Ready.__name__:
-            readies.append(unpack(Ready, parcel.payload))
-        else:
-            tail = unpack(Tail, parcel.payload)
-            tails[tail.to_chunk].append(tail)
+def started(parcels: Iterator[Parcel]) -> Iterator[Started]:
+    """Each chunk of a bundle with its tails, as replays begin with it."""
+    readies, tails = values_in(parcels, Ready, Tail)
+    tails_of: dict[int, list[Tail]] = defaultdict(list)
+    for tail in tails:
+        tails_of[tail.to_chunk].append(tail)
     while readies:
         ready = readies.pop()
-        yield _behind(ready, tails.pop(ready.chunk, []))
+        yield _behind(ready, tails_of.pop(ready.chunk, []))
 
 
-def _behind(ready: Ready, tails: list[Tail]) -> _Started:
+def _behind(ready: Ready, tails: list[Tail]) -> Started:
     sources, places = names_in_one(ready.sources, [tail.sources for tail in tails])
     given = [np.full(len(tail.row), tail.chunk, np.int32) for tail in tails]
     chunk = np.concatenate([ready.entry_chunk, *given])
@@ -104,11 +104,11 @@ def _behind(ready: Ready, tails: list[Tail]) -> _Started:
         sources=len(sources),
         distinct_ids=distinct,
     )
-    return _Started(ready, rows, len(chosen))
+    return Started(ready, label, rows, len(chosen))
 
 
 def _counts(
-    started: _Started, windows: Sequence[int], expiries_us: Sequence[int], *, with_needs: bool = False
+    started: Started, windows: Sequence[int], expiries_us: Sequence[int], *, with_needs: bool = False
 ) -> GridCounts:
     return replay_grid(
         started.rows,
@@ -120,7 +120,7 @@ def _counts(
     )
 
 
-def _replay(plan: Plan, asked: Asked, started: _Started) -> ChunkReplay:
+def _replay(plan: Plan, asked: Asked, started: Started) -> ChunkReplay:
     grid = _counts(started, asked.windows, asked.expiries_us)
     windows, expiries_us = sorted({w for w, _ in asked.pairs}), sorted({e for _, e in asked.pairs})
     counts = _counts(started, windows, expiries_us, with_needs=True)
@@ -143,7 +143,7 @@ def _replay(plan: Plan, asked: Asked, started: _Started) -> ChunkReplay:
     )
 
 
-def _asked_sources(plan: Plan, asked: Asked, started: _Started) -> npt.NDArray[np.int32]:
+def _asked_sources(plan: Plan, asked: Asked, started: Started) -> npt.NDArray[np.int32]:
     """Per duplicate, the place of its source among those asked for, or their number."""
     domain = plan.domains[plan.chunk_domain[started.ready.chunk]]
     others = len(asked.sources)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.chunks.columns import column, split_by
-from receiver.chunks.parcels import Parcel, pack, unpack
+from receiver.chunks.columns import by_chunk, column, split_by
+from receiver.chunks.parcels import Parcel, parcel_of, values_in
 from receiver.chunks.states import Leaving, State, Tally
 from receiver.chunks.values import NEVER, Body, Departures, Labels, Plan, label_of
 
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["settled"]
 
 
-def settled(plan: Plan, before_us: npt.NDArray[np.int64], source_keys: int) -> Callable[[int, Iterator[Parcel]], Iterable[Parcel]]:
+def settled(
+    plan: Plan, before_us: npt.NDArray[np.int64], source_keys: int
+) -> Callable[[int, Iterator[Parcel]], Iterable[Parcel]]:
     """For `Flow.grouped`: `Body`, `Labels`, `Departures` -> `State`, `Tally`, `Leaving`.
 
     `before_us` is, per chunk, the latest time of its domain before it, -1 if none; `source_keys` is how many keys
@@ -28,28 +29,31 @@ def settled(plan: Plan, before_us: npt.NDArray[np.int64], source_keys: int) -> C
     """
 
     def work(_bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-        bodies: list[Body] = []
-        labels: dict[int, list[Labels]] = defaultdict(list)
-        departures: dict[int, list[Departures]] = defaultdict(list)
-        for parcel in parcels:
-            if parcel.kind == Body.__name__:
-                bodies.append(unpack(Body, parcel.payload))
-            elif parcel.kind == Labels.__name__:
-                some = unpack(Labels, parcel.payload)
-                labels[some.chunk].append(some)
-            else:
-                few = unpack(Departures, parcel.payload)
-                departures[few.chunk].append(few)
+        bodies, labels, departures = values_in(parcels, Body, Labels, Departures)
+        labels_of, departures_of = by_chunk(labels), by_chunk(departures)
         while bodies:
             body = bodies.pop()
-            yield from _chunk(plan, int(before_us[body.chunk]), source_keys, body, labels[body.chunk], departures[body.chunk])
+            chunk = body.chunk
+            settling = _settling(body, int(before_us[chunk]), labels_of.pop(chunk, []), departures_of.pop(chunk, []))
+            yield parcel_of(int(plan.chunk_bundle[chunk]), settling.state)
+            yield parcel_of(0, _tally(plan, settling))
+            yield from _leaving(int(plan.chunk_domain[chunk]), settling, source_keys)
 
     return work
 
 
-def _chunk(
-    plan: Plan, before_us: int, source_keys: int, body: Body, labels: list[Labels], departures: list[Departures]
-) -> Iterator[Parcel]:
+class _Settling(NamedTuple):
+    body: Body
+    state: State
+    again: npt.NDArray[np.int32]
+    """The receipts whose id came before in the domain."""
+    replaces: npt.NDArray[np.bool_]
+    """Whether the same source had sent the id before."""
+    last: npt.NDArray[np.bool_]
+    """Whether the same source never sends the id again."""
+
+
+def _settling(body: Body, before_us: int, labels: list[Labels], departures: list[Departures]) -> _Settling:
     chunk, rows = body.chunk, len(body.source)
     clamped = np.maximum(np.maximum.accumulate(body.received_at_us), before_us)
     label = label_of(chunk, np.arange(rows, dtype=np.int32))
@@ -58,17 +62,12 @@ def _chunk(
     replaces = np.zeros(rows, np.bool_)
     replaces[again] = column(labels, "replaces", np.bool_)
     dead = _replaced_within(chunk, again, label, body.source)
-    row, to, replaced_in = (
-        column(departures, name, np.int32) for name in ("row", "to_chunk", "replaced_in")
-    )
+    row, to, replaced_in = (column(departures, name, np.int32) for name in ("row", "to_chunk", "replaced_in"))
     order = np.lexsort((to, row))
-    state = State(chunk, clamped, body.source, body.sources, label, dead, row[order], to[order], replaced_in[order])
     last = ~dead
     last[row[replaced_in < NEVER]] = False
-    yield Parcel(int(plan.chunk_bundle[chunk]), State.__name__, pack(state))
-    yield Parcel(0, Tally.__name__, pack(_tally(plan, body, state, again, replaces, last)))
-    if len(row):
-        yield from _leaving(int(plan.chunk_domain[chunk]), state, last, source_keys)
+    state = State(chunk, clamped, body.source, body.sources, label, dead, row[order], to[order], replaced_in[order])
+    return _Settling(body, state, again, replaces, last)
 
 
 def _replaced_within(
@@ -85,23 +84,19 @@ def _replaced_within(
     return dead
 
 
-def _tally(
-    plan: Plan,
-    body: Body,
-    state: State,
-    again: npt.NDArray[np.int32],
-    replaces: npt.NDArray[np.bool_],
-    last: npt.NDArray[np.bool_],
-) -> Tally:
+def _tally(plan: Plan, settling: _Settling) -> Tally:
+    body, state, again, replaces, last = settling
     steps_back = state.received_at_us - body.received_at_us
     marked = body.redelivered if len(body.redelivered) else np.zeros(len(body.source), np.bool_)
-    slices = (body.received_at_us[again] - plan.start_us) // plan.slice_us
     replaced = np.flatnonzero(state.replaced_in < NEVER)
     replaced = replaced[np.unique(state.leaving_row[replaced], return_index=True)[1]]
     pairs = (state.source[state.leaving_row[replaced]].astype(np.int64) << 32) | state.replaced_in[replaced]
     found, counts = np.unique(pairs, return_counts=True)
     newest_dead = np.flatnonzero(state.dead)[-1:]
     marked_duplicates = int(np.count_nonzero(marked[again]))
+
+    def by_slice(times_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.bincount((times_us - plan.start_us) // plan.slice_us, minlength=plan.slices).astype(np.int64)
 
     def by_source(chosen: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:
         source = state.source if chosen is None else state.source[chosen]
@@ -114,7 +109,8 @@ def _tally(
         largest_step_back_us=int(steps_back.max(initial=0)),
         marked_duplicates=marked_duplicates,
         marked_firsts=int(np.count_nonzero(marked)) - marked_duplicates,
-        duplicates_by_slice=np.bincount(slices, minlength=plan.slices).astype(np.int64),
+        receipts_by_slice=by_slice(body.received_at_us) + by_slice(body.unchecked_at_us),
+        duplicates_by_slice=by_slice(body.received_at_us[again]),
         first_us=int(state.received_at_us[0]) if len(state.source) else -1,
         dead_us=int(state.received_at_us[newest_dead[0]]) if len(newest_dead) else -1,
         sources=state.sources,
@@ -128,7 +124,10 @@ def _tally(
     )
 
 
-def _leaving(domain: int, state: State, last: npt.NDArray[np.bool_], source_keys: int) -> Iterator[Parcel]:
+def _leaving(domain: int, settling: _Settling, source_keys: int) -> Iterator[Parcel]:
+    state, last = settling.state, settling.last
+    if not len(state.leaving_row):
+        return
     by_source = np.argsort(state.source, kind="stable")
     lasts = np.cumsum(last[by_source])
     starts = np.searchsorted(state.source[by_source], np.arange(len(state.sources)))
@@ -151,4 +150,4 @@ def _leaving(domain: int, state: State, last: npt.NDArray[np.bool_], source_keys
             replaced_in=state.replaced_in[chosen],
             lasts_within=within[row],
         )
-        yield Parcel(key, Leaving.__name__, pack(leaving))
+        yield parcel_of(key, leaving)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.chunks.columns import column, split_by
-from receiver.chunks.parcels import Parcel, pack, unpack
+from receiver.chunks.parcels import Parcel, parcel_of, values_in
 from receiver.chunks.standings import Standings
 from receiver.chunks.states import Leaving
 from receiver.chunks.values import NEVER, Arrivals, Plan
@@ -71,7 +71,7 @@ def arriving(plan: Plan, standings: Standings) -> Callable[[int, Iterator[Parcel
     """For `Flow.grouped`: `Leaving` -> `Arrivals`."""
 
     def work(_key: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-        leaving = [unpack(Leaving, parcel.payload) for parcel in parcels]
+        (leaving,) = values_in(parcels, Leaving)
         if leaving:
             yield from _arrivals(plan, standings, leaving)
 
@@ -91,7 +91,8 @@ def _arrivals(plan: Plan, standings: Standings, leaving: list[Leaving]) -> Itera
     chunk = np.repeat(np.array([some.chunk for some in leaving], np.int32), [len(some.row) for some in leaving])
     row, to_chunk, replaced_in = (column(leaving, name, np.int32) for name in ("row", "to_chunk", "replaced_in"))
     order = np.lexsort((to_chunk, row, chunk, series))
-    series, chunk, row, to_chunk, replaced_in = (each[order] for each in (series, chunk, row, to_chunk, replaced_in))
+    series, chunk = series[order], chunk[order]
+    row, to_chunk, replaced_in = row[order], to_chunk[order], replaced_in[order]
     first_of_entry = np.ones(len(row), np.bool_)
     first_of_entry[1:] = (row[1:] != row[:-1]) | (chunk[1:] != chunk[:-1]) | (series[1:] != series[:-1])
     sums = np.zeros(plan.chunks + 1, np.int64)
@@ -115,4 +116,4 @@ def _arrivals(plan: Plan, standings: Standings, leaving: list[Leaving]) -> Itera
             received_at_us=received_at_us[chosen],
             newer_ids=newer_ids[chosen],
         )
-        yield Parcel(int(plan.chunk_bundle[to]), Arrivals.__name__, pack(arrivals))
+        yield parcel_of(int(plan.chunk_bundle[to]), arrivals)

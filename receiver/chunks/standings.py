@@ -70,14 +70,17 @@ def standings_of(plan: Plan, tallies: Sequence[Tally]) -> Standings:
     order = np.argsort(place)
     place = place[order]
     begins = np.flatnonzero(np.diff(place >> 32, prepend=-1))
-    return Standings(series, place, _running(np.concatenate(firsts)[order], begins), _running(np.concatenate(lasts)[order], begins))
+    return Standings(
+        series, place, _running(np.concatenate(firsts)[order], begins), _running(np.concatenate(lasts)[order], begins)
+    )
 
 
 def _running(counts: npt.NDArray[np.int64], begins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Running sums that begin anew at some places."""
     sums = np.cumsum(counts)
     before = np.concatenate([[0], sums])[begins]
-    return sums - np.repeat(before, np.diff(begins, append=len(sums)))
+    running: npt.NDArray[np.int64] = sums - np.repeat(before, np.diff(begins, append=len(sums)))
+    return running
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.chunks.parcels import Parcel, pack, unpack
+from receiver.chunks.parcels import Parcel, parcel_of, unpack
 from receiver.chunks.standings import Depths, Standings, depths_of
 from receiver.chunks.states import Ready, Tail, Tally
 from receiver.chunks.values import NEVER, Plan
@@ -95,7 +95,7 @@ def _tails(plan: Plan, tails: TailPlan, ready: Ready) -> Iterator[Parcel]:
                 source=source.astype(np.int32),
                 sources=[ready.sources[each] for each in number.tolist()],
             )
-            yield Parcel(int(plan.chunk_bundle[to_chunk]), Tail.__name__, pack(tail))
+            yield parcel_of(int(plan.chunk_bundle[to_chunk]), tail)
 
 
 class _Giving:
@@ -158,9 +158,7 @@ class _Giving:
         return self._by_label[np.searchsorted(self._ready.label[self._by_label], labels, side="right") - 1]
 
 
-def _newest_of_ids(
-    ready: Ready, order: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+def _newest_of_ids(ready: Ready, order: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Per receipt, the newest one of its id in the chunk; and the chunk in which the id comes next after it."""
     rows = len(order)
     ends = np.flatnonzero(np.diff(ready.label[order], append=-1))
