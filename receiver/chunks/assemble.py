@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from receiver.chunks.columns import used
 from receiver.chunks.parcels import Parcel, pack, unpack
 from receiver.chunks.values import Body, Ids, Opening, Piece, Plan
 from receiver.domains import Channel, domain_key
@@ -20,7 +21,7 @@ from receiver.simulate.numbering import Names, distinct
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["assembled", "cut"]
+__all__ = ["assembled", "cut", "parts_of", "placing"]
 
 _Name = TypeVar("_Name")
 _MOST_TEXT_BYTES = 64 << 20
@@ -44,7 +45,7 @@ class Stretch:
     """Empty where the file lacks it, and so is the next."""
     digest_hash: npt.NDArray[np.uint64]
     channel: npt.NDArray[np.int32]
-    """Only where the plan looks for crossings."""
+    """Only where the plan keeps channels."""
     connections: list[str]
     destinations: list[str]
 
@@ -78,19 +79,28 @@ class _Cuts(NamedTuple):
         return np.where(self.unit == piece.unit, own, others)
 
 
-def _cut_pieces(plan: Plan, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+def placing(plan: Plan) -> Callable[[Piece], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
+    """Tells of each receipt of a piece its key and its chunk."""
     name = domain_key(plan.key).name
     numbers = {domain: number for number, domain in enumerate(plan.domains)}
     later = np.flatnonzero(plan.cut_key_us >= 0)
     cuts = _Cuts(later, plan.cut_key_us[later], plan.cut_unit[later], plan.cut_row[later])
-    for parcel in parcels:
-        piece = unpack(Piece, parcel.payload)
+
+    def places(piece: Piece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         triples = zip(piece.connections, piece.destinations, piece.receivers, strict=True)
         domains = np.array([numbers[name(Channel(*triple))] for triple in triples], np.int64)
         latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
         key_us = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
-        chunk = _chunks(plan, cuts, domains[piece.channel], cuts.positions(piece, key_us))
-        yield from _stretches(plan, piece, key_us, chunk)
+        return key_us, _chunks(plan, cuts, domains[piece.channel], cuts.positions(piece, key_us))
+
+    return places
+
+
+def _cut_pieces(plan: Plan, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+    places = placing(plan)
+    for parcel in parcels:
+        piece = unpack(Piece, parcel.payload)
+        yield from _stretches(plan, piece, *places(piece))
 
 
 def _chunks(
@@ -123,16 +133,14 @@ def _stretches(
         "source": piece.source,
         "redelivered": piece.redelivered,
         "digest_hash": piece.digest_hash,
-        "channel": piece.channel if plan.looks_for_crossing else piece.channel[:0],
+        "channel": piece.channel if plan.keeps_channels else piece.channel[:0],
     }
     if order is not None:
         columns = {name: _taken(column, order) for name, column in columns.items()}
     for bundle, start, end in zip(bundles.tolist(), [0, *ends], ends, strict=False):
         some = {name: column[start:end] for name, column in columns.items()}
-        some["source"], sources = _used(some["source"], piece.sources)
-        some["channel"], channels = _used(
-            some["channel"], list(zip(piece.connections, piece.destinations, strict=True))
-        )
+        some["source"], sources = used(some["source"], piece.sources)
+        some["channel"], channels = used(some["channel"], list(zip(piece.connections, piece.destinations, strict=True)))
         stretch = Stretch(
             unit=piece.unit,
             sources=sources,
@@ -147,12 +155,6 @@ def _taken(column: Any, rows: npt.NDArray[np.int64]) -> Any:
     if not len(column):
         return column  # one that isn't there
     return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
-
-
-def _used(numbers: npt.NDArray[np.int32], names: Sequence[_Name]) -> tuple[npt.NDArray[np.int32], list[_Name]]:
-    """Numbers anew for the names that they stand for, which are often few of all."""
-    found, place = distinct(numbers)
-    return place, [names[number] for number in found.tolist()]
 
 
 def _stable_order(values: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
@@ -208,8 +210,8 @@ def _assemble(plan: Plan, bundle: int, parcels: Iterator[Parcel]) -> Iterator[Pa
         in_chunk = rows.some(slice(start, end))
         checked = in_chunk if in_chunk.id_bytes.all() else in_chunk.some(in_chunk.id_bytes > 0)
         chunk = int(in_chunk.chunk[0])
-        yield Parcel(bundle, Opening.__name__, pack(_opening(plan, chunk, in_chunk, checked, texts)))
-        yield Parcel(bundle, Body.__name__, pack(_body(chunk, checked, texts)))
+        yield Parcel(bundle, Opening.__name__, pack(_opening(chunk, in_chunk, checked, texts)))
+        yield Parcel(bundle, Body.__name__, pack(_body(chunk, in_chunk, checked, texts)))
         yield from _ids(chunk, checked, texts)
 
 
@@ -237,7 +239,7 @@ def _joined(plan: Plan, stretches: list[Stretch]) -> tuple[_Rows, _Texts]:
                 for each in stretches
             ]
         ),
-        part=np.concatenate([_parts(plan, stretch) for stretch in stretches]),
+        part=np.concatenate([parts_of(plan, stretch.chunk, stretch.unique_message_id) for stretch in stretches]),
         id_bytes=np.concatenate([np.diff(text_buffers(texts)[0]) for texts in ids]),
         id_place=np.arange(sum(sizes)),
     )
@@ -259,19 +261,20 @@ def _filled(columns: Sequence[npt.NDArray[Any]], sizes: Sequence[int]) -> npt.ND
     )
 
 
-def _parts(plan: Plan, stretch: Stretch) -> npt.NDArray[np.int32]:
-    """Where ids go: those that may be equal to the same part.
+def parts_of(plan: Plan, chunk: npt.NDArray[np.int32], ids: pa.Array) -> npt.NDArray[np.int32]:
+    """Where ids go, each of a receipt in some chunk: those that may be equal to the same part.
 
-    A domain of one chunk stays together where only ids of one domain are compared: of many small domains, each would
+    A small domain stays together where only ids of one domain are compared: of many small domains, each would
     otherwise be torn into as many parcels as it has ids.
     """
-    whole = np.bincount(plan.chunk_domain)[plan.chunk_domain[stretch.chunk]] == 1
-    if whole.all() and not plan.looks_for_crossing:
-        return stretch.chunk % np.int32(plan.partitions)
-    hashes = np.empty(len(stretch.chunk), np.uint64)
-    hash_texts(*text_buffers(stretch.unique_message_id), np.uint64(plan.hash_seed), hashes)
-    dealt = (hashes % np.uint64(plan.partitions)).astype(np.int32)
-    return dealt if plan.looks_for_crossing else np.where(whole, stretch.chunk % np.int32(plan.partitions), dealt)
+    domain = plan.chunk_domain[chunk]
+    of_domain = domain % np.int32(plan.partitions)
+    whole = plan.is_whole[domain]
+    if whole.all():
+        return of_domain
+    hashes = np.empty(len(chunk), np.uint64)
+    hash_texts(*text_buffers(ids), np.uint64(plan.hash_seed), hashes)
+    return np.where(whole, of_domain, (hashes % np.uint64(plan.partitions)).astype(np.int32))
 
 
 def _order(rows: _Rows) -> npt.NDArray[np.int64] | None:
@@ -290,20 +293,18 @@ def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
         yield from pairwise(borders)
 
 
-def _opening(plan: Plan, chunk: int, rows: _Rows, checked: _Rows, texts: _Texts) -> Opening:
-    slices = (rows.received_at_us - plan.start_us) // plan.slice_us
+def _opening(chunk: int, rows: _Rows, checked: _Rows, texts: _Texts) -> Opening:
     return Opening(
         chunk=chunk,
         receipts=len(rows.chunk),
         unchecked=len(rows.chunk) - len(checked.chunk),
         latest_us=int(checked.received_at_us.max(initial=-1)),
-        sources=_used(rows.source, texts.sources)[1],
-        receipts_by_slice=np.bincount(slices, minlength=plan.slices),
+        sources=used(rows.source, texts.sources)[1],
     )
 
 
-def _body(chunk: int, checked: _Rows, texts: _Texts) -> Body:
-    source, sources = _used(checked.source, texts.sources)
+def _body(chunk: int, rows: _Rows, checked: _Rows, texts: _Texts) -> Body:
+    source, sources = used(checked.source, texts.sources)
     return Body(
         chunk=chunk,
         received_at_us=checked.received_at_us,
@@ -312,6 +313,7 @@ def _body(chunk: int, checked: _Rows, texts: _Texts) -> Body:
         redelivered=checked.redelivered,
         unit=checked.unit,
         unit_row=checked.unit_row,
+        unchecked_at_us=rows.received_at_us[rows.id_bytes == 0],
     )
 
 
@@ -332,8 +334,8 @@ def _ids(chunk: int, checked: _Rows, texts: _Texts) -> Iterator[Parcel]:
 
 
 def _ids_of(chunk: int, row: npt.NDArray[np.int32], rows: _Rows, texts: _Texts) -> Ids:
-    source, sources = _used(rows.source, texts.sources)
-    channel, channels = _used(rows.channel, texts.channels)
+    source, sources = used(rows.source, texts.sources)
+    channel, channels = used(rows.channel, texts.channels)
     return Ids(
         chunk=chunk,
         row=row,
