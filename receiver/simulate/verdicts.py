@@ -12,13 +12,13 @@ from receiver.simulate.kernel import replay_grid
 from receiver.simulate.replay import split_domains
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
     from receiver.simulate.ingest import Receipts
 
-__all__ = ["SCHEMA", "verdict_batches", "verdicts_of"]
+__all__ = ["SCHEMA", "VERDICTS", "is_caught", "stretches", "verdict_batch", "verdict_batches", "verdicts_of"]
 
 _FEW = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema(
@@ -30,52 +30,68 @@ SCHEMA = pa.schema(
         "verdict": _FEW,
     }
 )
-_VERDICTS = [Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED]
+VERDICTS = (Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED)
+"""Verdicts are told by their places here."""
+_NAMES = pa.array([str(verdict) for verdict in VERDICTS], pa.string())
 _BATCH_ROWS = 1 << 17
 _BATCH_BYTES = 1 << 25
 
 
+def is_caught(needs_us: npt.NDArray[np.int64], expiry_us: int) -> npt.NDArray[np.bool_]:
+    """Of duplicates with such needs (see `kernel.GridCounts`) under a window: whether this expiry catches them."""
+    return (needs_us < 0) | ((needs_us <= expiry_us) & (expiry_us > 0))
+
+
 def verdicts_of(receipts: Receipts, window: int, expiry_us: int) -> npt.NDArray[np.int32]:
-    """Per receipt, the place of its verdict among `new`, `duplicate`, `unchecked`."""
-    verdicts = np.zeros(len(receipts.received_at_us), np.int32)
-    verdicts[receipts.id_number == 0] = _VERDICTS.index(Verdict.UNCHECKED)
+    """Per receipt, the place of its verdict among `VERDICTS`."""
+    verdicts = np.full(len(receipts.received_at_us), VERDICTS.index(Verdict.NEW), np.int32)
+    verdicts[receipts.id_number == 0] = VERDICTS.index(Verdict.UNCHECKED)
     for domain in split_domains(receipts):
         counts = replay_grid(domain.rows, np.array([window]), np.array([expiry_us]), with_needs=True)
-        needs_us = counts.needs_us[:, 0]
-        caught = (needs_us < 0) | ((needs_us <= expiry_us) & (expiry_us > 0))
         duplicates = domain.log_rows[domain.rows.earlier >= 0]
-        verdicts[duplicates[caught]] = _VERDICTS.index(Verdict.DUPLICATE)
+        verdicts[duplicates[is_caught(counts.needs_us[:, 0], expiry_us)]] = VERDICTS.index(Verdict.DUPLICATE)
     return verdicts
 
 
-def _cuts(receipts: Receipts) -> Iterator[tuple[int, int]]:
-    """Stretches of rows, each bounded in number and, but for a single row, in the bytes of its ids."""
-    for start in range(0, len(receipts.id_number), _BATCH_ROWS):
-        ends = np.cumsum(receipts.ids.sizes_bytes(receipts.id_number[start : start + _BATCH_ROWS]))
+def stretches(rows: int, sizes_bytes: Callable[[slice], npt.NDArray[np.int64]]) -> Iterator[slice]:
+    """All of so many rows in turn, each time bounded in number and, but for a single row, in the bytes of their ids.
+
+    `sizes_bytes` tells how long the ids of some rows are.
+    """
+    for start in range(0, rows, _BATCH_ROWS):
+        ends = np.cumsum(sizes_bytes(slice(start, min(rows, start + _BATCH_ROWS))))
         at = 0
         while at < len(ends):
             room = _BATCH_BYTES + (ends[at - 1] if at else 0)
             following = max(at + 1, int(np.searchsorted(ends, room, side="right")))
-            yield start + at, start + following
+            yield slice(start + at, start + following)
             at = following
+
+
+def verdict_batch(
+    first_row: int,
+    ids: pa.Array,
+    *,
+    domain: pa.DictionaryArray,
+    source: pa.DictionaryArray,
+    verdicts: npt.NDArray[np.int32],
+) -> pa.RecordBatch:
+    """Rows of `SCHEMA` that follow each other from `first_row` on."""
+    row = pa.array(np.arange(first_row, first_row + len(ids)))
+    verdict = pa.DictionaryArray.from_arrays(pa.array(verdicts), _NAMES)
+    return pa.record_batch([row, domain, ids, source, verdict], schema=SCHEMA)
 
 
 def verdict_batches(receipts: Receipts, window: int, expiry_us: int) -> Iterator[pa.RecordBatch]:
     """Rows of `SCHEMA`, one per receipt, in the order of the log; ids as their exact text."""
     verdicts = verdicts_of(receipts, window, expiry_us)
     domains, sources = pa.array(receipts.domains, pa.string()), pa.array(receipts.sources, pa.string())
-    names = pa.array([str(verdict) for verdict in _VERDICTS], pa.string())
-    for start, end in _cuts(receipts):
-        rows = slice(start, end)
-        yield pa.record_batch(
-            [
-                pa.array(np.arange(start, end)),
-                pa.DictionaryArray.from_arrays(
-                    pa.array(receipts.domain_of_channel[receipts.channel_number[rows]]), domains
-                ),
-                receipts.ids.texts(receipts.id_number[rows]),
-                pa.DictionaryArray.from_arrays(pa.array(receipts.source_number[rows]), sources),
-                pa.DictionaryArray.from_arrays(pa.array(verdicts[rows]), names),
-            ],
-            schema=SCHEMA,
+    numbers, channels = receipts.id_number, receipts.channel_number
+    for rows in stretches(len(numbers), lambda some: receipts.ids.sizes_bytes(numbers[some])):
+        yield verdict_batch(
+            rows.start,
+            receipts.ids.texts(numbers[rows]),
+            domain=pa.DictionaryArray.from_arrays(pa.array(receipts.domain_of_channel[channels[rows]]), domains),
+            source=pa.DictionaryArray.from_arrays(pa.array(receipts.source_number[rows]), sources),
+            verdicts=verdicts[rows],
         )
