@@ -47,9 +47,8 @@ def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks,
     with written([File("csv", rows)]) as paths:
         made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks))
     log = ChunkedLog(made.plan, made.reports, made.chunks)
-    tails = tail_plan(
-        made.plan, log._standings, log._tallies, window + wider, expiry_us + longer_us if expiry_us else 0
-    )
+    longest_us = expiry_us + setting.longer_us if expiry_us else 0
+    tails = tail_plan(made.plan, log._standings, log._tallies, window + setting.wider, longest_us)
     ready = log._ready.only("Ready")
     behind = ready.plus(ready.map(tailing(made.plan, tails)))
     by_bundle = defaultdict(list)
