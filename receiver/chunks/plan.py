@@ -74,21 +74,25 @@ def plan_of(
     start_us = min(report.first_us for report in reports if report.receipts)
     slice_us, slices = slices_of(start_us, max(report.last_us for report in reports))
     receipts = sum(report.receipts for report in reports)
+    looks_for_crossing = _splits_a_queue(name_of)
     return Plan(
         key=key.text,
         domains=domains,
         carry_us=carry_us,
         chunk_domain=np.array(chunk_domain, np.int32),
+        chunk_receipts=np.array([chunk.receipts for chunk in chunks]),
         chunk_bundle=_bundles([chunk.receipts for chunk in chunks], chunk_rows),
         cut_key_us=np.array([chunk.key_us for chunk in chunks], np.int64),
         cut_unit=np.array([chunk.unit for chunk in chunks], np.int32),
         cut_row=np.array([chunk.row for chunk in chunks], np.int64),
         partitions=max(tasks, -(-receipts // partition_rows)),
         hash_seed=secrets.randbits(64) if hash_seed is None else hash_seed,
+        is_whole=(np.bincount(chunk_domain, minlength=len(domains)) == 1) & (not looks_for_crossing),
         start_us=start_us,
         slice_us=slice_us,
         slices=slices,
-        looks_for_crossing=_splits_a_queue(name_of),
+        looks_for_crossing=looks_for_crossing,
+        keeps_channels=looks_for_crossing,
     )
 
 

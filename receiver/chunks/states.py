@@ -42,6 +42,8 @@ class Tally:
     largest_step_back_us: int
     marked_duplicates: int
     marked_firsts: int
+    receipts_by_slice: npt.NDArray[np.int64]
+    """All receipts, those without id too, over the plan's timeline; so are the next."""
     duplicates_by_slice: npt.NDArray[np.int64]
     first_us: int
     """When the first receipt with an id came, -1 without any."""

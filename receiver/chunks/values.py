@@ -48,7 +48,9 @@ class Unit:
 
     number: int
     file: int
-    """Place of its file among the files; the rows of a file stand in their order."""
+    """Place of its file among the files; the rows of a file stand in their order. Files that follow each other
+    (`LogFile.follows`) are one.
+    """
     path: bytes
     """Absolute, as the file system has it: a path need not be text."""
     name: str
@@ -133,6 +135,8 @@ class Plan:
     """Per unit, the largest time of its file before it, -1 if none."""
     chunk_domain: npt.NDArray[np.int32]
     """Chunk -> domain. Chunks are numbered domain by domain, in order of receipt."""
+    chunk_receipts: npt.NDArray[np.float64]
+    """About how many there are."""
     chunk_bundle: npt.NDArray[np.int32]
     cut_key_us: npt.NDArray[np.int64]
     """Chunk -> the place in the log where it begins, in three columns; a domain's first chunk begins before everything."""
@@ -141,12 +145,16 @@ class Plan:
     partitions: int
     """Into how many parts the ids are dealt by their hash."""
     hash_seed: int
+    is_whole: npt.NDArray[np.bool_]
+    """Per domain, whether it is so small that all of its ids go to one part, whatever their hash."""
     start_us: int
     slice_us: int
     slices: int
     """The timeline's."""
     looks_for_crossing: bool
     """Whether ids of one queue may hide in several domains."""
+    keeps_channels: bool
+    """Whether ids keep what it takes to look for them."""
 
     @property
     def chunks(self) -> int:
@@ -173,8 +181,6 @@ class Opening:
     """The largest time of its receipts with an id, -1 without any."""
     sources: list[str]
     """Those of receipts without id included."""
-    receipts_by_slice: npt.NDArray[np.int64]
-    """All receipts, over the plan's timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +197,8 @@ class Body:
     """Empty where the whole log lacks it, and so are all in `Piece`; absent flags of a file among others are False."""
     unit: npt.NDArray[np.int32]
     unit_row: npt.NDArray[np.int64]
+    unchecked_at_us: npt.NDArray[np.int64]
+    """When the chunk's receipts without id came, as read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +216,7 @@ class Ids:
     digest_hash: npt.NDArray[np.uint64]
     """Empty where there is none."""
     key_us: npt.NDArray[np.int64]
-    """This and what follows only where the plan looks for crossings, else empty: the receipt's place in the log, ..."""
+    """This and what follows only where the plan keeps channels, else empty: the receipt's place in the log, ..."""
     unit: npt.NDArray[np.int32]
     unit_row: npt.NDArray[np.int64]
     channel: npt.NDArray[np.int32]

@@ -115,9 +115,9 @@ def test_openings_count_all_receipts(log, cutting, key):
         assert max(chunk.latest_us for chunk in chunks) == max(
             (row.received_at for row in here if row.unique_message_id), default=-1
         )
-        slices = Counter((row.received_at - made.plan.start_us) // made.plan.slice_us for row in here)
-        counted = sum(chunk.receipts_by_slice for chunk in chunks)
-        assert {place: count for place, count in enumerate(counted.tolist()) if count} == slices
+        bodies = bodies_of(made, number)
+        unchecked = Counter(time for body in bodies for time in body.unchecked_at_us.tolist())
+        assert unchecked == Counter(row.received_at for row in here if not row.unique_message_id)
 
 
 @given(files())

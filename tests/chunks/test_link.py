@@ -88,16 +88,19 @@ def plan_of(log: Log, *, looks_for_crossing: bool) -> Plan:
         domains=["x", "y", "z"],
         carry_us=nothing[:0],
         chunk_domain=np.array(log.chunk_domain, np.int32),
+        chunk_receipts=nothing.astype(np.float64),
         chunk_bundle=np.array(log.chunk_bundle, np.int32),
         cut_key_us=nothing,
         cut_unit=nothing.astype(np.int32),
         cut_row=nothing,
         partitions=1,
         hash_seed=0,
+        is_whole=np.zeros(3, np.bool_),
         start_us=0,
         slice_us=1,
         slices=1,
         looks_for_crossing=looks_for_crossing,
+        keeps_channels=looks_for_crossing,
     )
 
 
