@@ -2,25 +2,147 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO, NamedTuple
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from receiver.errors import SparkError
+from receiver.errors import ReceiverError, SparkError
 
 __all__ = ["translated"]
 
+_LAST_MOMENTS_SECS = 1.0
+_MORE_MEMORY = (
+    "fewer cores per executor, or more memory: spark.executor.memory, spark.executor.memoryOverhead for Python; on a local "
+    "master the variable SPARK_DRIVER_MEMORY, such as 4g, or --master local[1]"
+)
+
+
+class _Failure(NamedTuple):
+    sign: str
+    """What Spark's text contains, as a regular expression."""
+    message: str
+    """May name the expression's groups."""
+    hint: str
+
+
+_FAILURES = (
+    _Failure(
+        r"No space left on device|Disk quota exceeded",
+        "the disk that Spark works on is full",
+        "make room, or let spark.local.dir (or the variable SPARK_LOCAL_DIRS) name a folder on a larger disk",
+    ),
+    _Failure(
+        r"PYTHON_VERSION_MISMATCH\W.*different version: (?P<theirs>[\d.]+) than that in driver: (?P<ours>[\d.]+)",
+        "Spark's workers run Python {theirs}, and this is Python {ours}",
+        "let the variable PYSPARK_PYTHON name a Python {ours} on the workers' machines",
+    ),
+    _Failure(
+        r"ModuleNotFoundError: No module named '(?P<module>\w+)",
+        "the Python of Spark's workers has no module {module}",
+        "let PYSPARK_PYTHON name a Python that has this package with the extra 'spark', or send one along with --archives: "
+        "see docs/spark.md",
+    ),
+    _Failure(
+        r'Cannot run program "(?P<program>[^"]+)"',
+        "Spark's workers can't start {program}",
+        "let the variable PYSPARK_PYTHON name a Python on the workers' machines",
+    ),
+    _Failure(
+        r"bigger than (?P<setting>spark\.driver\.maxResultSize) \((?P<size>[^)]*)\)",
+        "the summaries of this log take more than {setting}, {size}",
+        "set it higher, and spark.driver.memory with it",
+    ),
+    _Failure(
+        r"OutOfMemoryError|GC overhead|OutOfMemory|MemoryError|UNABLE_TO_ACQUIRE_MEMORY|[Ee]xit (code|status):? 137|"
+        r"Container killed|memory limits",
+        "Spark ran out of memory",
+        _MORE_MEMORY,
+    ),
+    _Failure(
+        r"Python worker (exited unexpectedly|failed)",
+        "a Python worker of Spark was killed or crashed, mostly for want of memory",
+        _MORE_MEMORY,
+    ),
+    _Failure(
+        r"ExecutorLostFailure|MetadataFetchFailed|FetchFailed",
+        "Spark lost executors and what they had kept, mostly for want of memory",
+        _MORE_MEMORY,
+    ),
+    _Failure(
+        r"All masters are unresponsive|Master removed our application|Could not parse Master URL|stopped SparkContext",
+        "the Spark master didn't take this job, or ended it",
+        "is it a Spark master of the same version, and is this its address, as its web page shows it?",
+    ),
+    _Failure(
+        r"UnknownHostException: (?P<host>[^\s:]+)",
+        "this machine can't find itself by its own name, {host}",
+        "set the variable SPARK_LOCAL_IP=127.0.0.1, or mend /etc/hosts",
+    ),
+)
+
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Raise `SparkError` for what Spark raises in the block, which is the cause."""
+def translated(printed: IO[bytes] | None) -> Iterator[None]:
+    """Raise `SparkError` for what Spark raises in the block, which is its cause.
+
+    `printed` is what Java has printed; without it the user has seen that, and sees Spark's words in full.
+    """
     try:
         yield
-    except (Py4JError, PySparkException) as error:
-        raise _meaning(error) from error
+    except ReceiverError:
+        raise
+    except Exception as error:
+        gone = _java_is_gone(error)
+        if not (gone or isinstance(error, (Py4JError, PySparkException))):
+            raise
+        if printed is None:
+            traceback.print_exception(error, file=sys.stderr)
+        raise _meaning(str(error), _all_of(printed), gone=gone) from error
 
 
-def _meaning(error: Exception) -> SparkError:
-    return SparkError(f"Spark failed: {str(error).splitlines()[0]}")
+def _java_is_gone(error: Exception) -> bool:
+    # Then whatever was being done fails in a way of its own, perhaps a moment before Java has ended.
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None or isinstance(error, (Py4JJavaError, PySparkException)):
+        return False
+    try:
+        process.wait(_LAST_MOMENTS_SECS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _all_of(printed: IO[bytes] | None) -> str:
+    if printed is None:
+        return ""
+    printed.seek(0, os.SEEK_SET)
+    return printed.read().decode(errors="replace")
+
+
+def _meaning(raised: str, printed: str, *, gone: bool) -> SparkError:
+    for text in (raised, printed):  # the latter may tell of troubles that Spark had got over
+        for failure in _FAILURES:
+            if found := re.search(failure.sign, text):
+                names = found.groupdict()
+                return SparkError(failure.message.format(**names), hint=failure.hint.format(**names))
+    if gone or "JAVA_GATEWAY_EXITED" in raised:
+        said, what = _causes(printed), "Java ended while Spark ran in it"
+    else:
+        said, what = _causes(raised) or raised.strip().splitlines(), "Spark failed"
+    return SparkError(f"{what}: {said[-1]}" if said else what, hint="--verbose shows what Spark and Java say")
+
+
+def _causes(text: str) -> list[str]:
+    """The lines that tell what happened, without the names of Java's packages."""
+    return re.findall(
+        r"^(?:Caused by: |Exception in thread \S+ )?(?:[\w.$]+\.)?(\w*(?:Exception|Error): \S.*)$", text, re.MULTILINE
+    )

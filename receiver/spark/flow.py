@@ -21,7 +21,6 @@ from pyspark.sql.functions import col
 
 from receiver.chunks.parcels import Parcel
 from receiver.errors import ReceiverError
-from receiver.spark.failures import translated
 from receiver.spark.progress import Told, watched
 
 if TYPE_CHECKING:
@@ -38,14 +37,15 @@ _ERROR = "!"
 
 def start(spark: SparkSession, parcels: Iterable[Parcel], tasks: int, told: Told | None = None) -> SparkFlow:
     """Deal parcels to tasks by their keys, round and round. `told` hears how far each step has come."""
-    with translated():
-        frame = spark.createDataFrame(pa.table(_columns(list(parcels)), schema=_SCHEMA), _SPARK_SCHEMA)
-        return SparkFlow(_dealt(frame, tasks), told)
+    frame = spark.createDataFrame(pa.table(_columns(list(parcels)), schema=_SCHEMA), _SPARK_SCHEMA)
+    return SparkFlow(_dealt(frame, tasks), told)
 
 
 @dataclass(frozen=True, slots=True)
 class SparkFlow:
-    """See `Flow`. A `ReceiverError` raised by work in a task is raised here as it is, by `kept` or `collect`."""
+    """See `Flow`. A `ReceiverError` raised by work in a task is raised here as it is, by `kept` or `collect`; what Spark
+    raises is left to the session to translate.
+    """
 
     frame: DataFrame
     told: Told | None = None
@@ -72,22 +72,16 @@ class SparkFlow:
         return replace(self, frame=reduce(DataFrame.unionAll, (other.frame for other in others), self.frame))
 
     def kept(self, what: str) -> SparkFlow:
-        with translated():
-            kept = replace(self, frame=self.frame.persist(StorageLevel.DISK_ONLY))
-            try:
-                kept.only().collect(what)  # works all out, and raises the errors met
-            except BaseException:
-                kept.forget()
-                raise
+        kept = replace(self, frame=self.frame.persist(StorageLevel.DISK_ONLY))
+        kept.only().collect(what)  # works all out, and raises the errors met
         return kept
 
     def collect(self, what: str) -> list[Parcel]:
-        with translated(), watched(self.frame.sparkSession.sparkContext, what, self.told):
+        with watched(self.frame.sparkSession.sparkContext, what, self.told):
             return list(_parcels(self.frame.toArrow().to_batches()))
 
     def forget(self) -> None:
-        with translated():
-            self.frame.unpersist()
+        self.frame.unpersist()
 
 
 def _dealt(frame: DataFrame, partitions: int) -> DataFrame:

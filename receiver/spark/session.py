@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
@@ -68,18 +70,20 @@ def session(master: str | None, *, verbose: bool = False) -> Iterator[SparkSessi
     from receiver.spark.failures import translated
 
     with ExitStack() as ending:
-        with translated():
+        printed = None if verbose else ending.enter_context(tempfile.TemporaryFile())
+        with translated(printed):
             active = SparkSession.getActiveSession()
             if active is not None:
                 spark = _child(active, master)
             else:
-                printed = None if verbose else ending.enter_context(tempfile.TemporaryFile())
+                if not verbose:
+                    ending.enter_context(_py4j_quiet())
                 context = _started(master, printed)
                 ending.callback(_stop, context)
                 spark = SparkSession.builder.getOrCreate()
             for name, value in _SESSION_SETTINGS.items():
                 spark.conf.set(name, value)
-        yield spark
+            yield spark
 
 
 def _check_master(master: str) -> None:
@@ -136,8 +140,8 @@ def _started(master: str | None, printed: IO[bytes] | None) -> SparkContext:
     context = SparkContext(conf=_conf(master))
     if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
-    if printed is not None:
-        context.setLogLevel("OFF")  # for spark-submit, which printed before and on its own
+    if _GIVEN_BY_SPARK_SUBMIT in os.environ and printed is not None:
+        context.setLogLevel("OFF")
     return context
 
 
@@ -166,6 +170,18 @@ def _defaults_in_environment(**values: str) -> Iterator[None]:
             del os.environ[name]
 
 
+@contextmanager
+def _py4j_quiet() -> Iterator[None]:
+    """Where Java is gone, Py4J logs each try to speak to it; without a handler that goes to the terminal."""
+    handler = logging.NullHandler()
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
 def _stop(context: SparkContext) -> None:
-    with suppress(Exception):  # Java may be gone, of which the step that lost it has told
+    # Where Java is gone, the step that lost it has told.
+    with suppress(Exception), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         context.stop()
