@@ -38,24 +38,38 @@ SAMPLE_ROWS = 8_192
 """One receipt in so many of a channel tells the plan where it stands: chunks come out about so exact."""
 
 
-def ingest(options: ReadOptions, *, sample_rows: int = SAMPLE_ROWS) -> Callable[[Iterator[Parcel]], Iterator[Parcel]]:
-    """For `Flow.map`: each `Unit` becomes `Piece`s and one `UnitReport`. `options` are checked ones."""
-    return partial(_read_units, options, sample_rows)
+def ingest(
+    options: ReadOptions, *, sample_rows: int = SAMPLE_ROWS, carry: Callable[[Piece, Batch], Piece] | None = None
+) -> Callable[[Iterator[Parcel]], Iterator[Parcel]]:
+    """For `Flow.map`: each `Unit` becomes `Piece`s and one `UnitReport`. `options` are checked ones.
+
+    `carry` may make of a piece one that holds more of its batch.
+    """
+    return partial(_read_units, options, sample_rows, carry or _as_it_is)
 
 
-def _read_units(options: ReadOptions, sample_rows: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+def _as_it_is(piece: Piece, _batch: Batch) -> Piece:
+    return piece
+
+
+def _read_units(
+    options: ReadOptions, sample_rows: int, carry: Callable[[Piece, Batch], Piece], parcels: Iterator[Parcel]
+) -> Iterator[Parcel]:
     for parcel in parcels:
-        yield from _read_unit(unpack(Unit, parcel.payload), options, sample_rows)
+        yield from _read_unit(unpack(Unit, parcel.payload), options, sample_rows, carry)
 
 
-def _read_unit(unit: Unit, options: ReadOptions, sample_rows: int) -> Iterator[Parcel]:
+def _read_unit(
+    unit: Unit, options: ReadOptions, sample_rows: int, carry: Callable[[Piece, Batch], Piece]
+) -> Iterator[Parcel]:
     tally = _Tally(unit.number, sample_rows)
     problem = None
     try:
         for batch in read_unit(unit, options):
             piece = tally.add(batch)
             if piece is not None:
-                yield Parcel(unit.number, Piece.__name__, pack(piece))
+                carried = carry(piece, batch)
+                yield Parcel(unit.number, type(carried).__name__, pack(carried))
     except LogFormatError as error:
         problem = error
     yield Parcel(unit.number, UnitReport.__name__, pack(tally.report(problem)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +23,9 @@ _PARQUET = b"PAR1"
 def units_of(files: Sequence[LogFile], *, rows_per_unit: int) -> list[Unit]:
     """The units of files that each task can open, in order. Nothing is read but the footers of Parquet files."""
     units: list[Unit] = []
-    for place, file in enumerate(files):
+    place = -1
+    for file in files:
+        place += not file.follows
         assert file.path is not None  # noqa: S101 - standard input can't be read by many
         path = os.fsencode(file.path.absolute())
         units += [
@@ -43,7 +45,7 @@ def _runs(path: Path, rows_per_unit: int) -> list[RowGroups]:
         sizes = group_sizes(path)
     except (OSError, pa.ArrowException):
         return whole  # whoever reads it says what is wrong
-    before = [sum(sizes[:group]) for group in range(len(sizes))]
+    before = list(accumulate(sizes, initial=0))
     together = [list(run) for _, run in groupby(range(len(sizes)), lambda group: before[group] // rows_per_unit)]
     return [RowGroups(run[0], len(run), before[run[0]]) for run in together] if len(together) > 1 else whole
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import get_args
 from zoneinfo import ZoneInfo
@@ -67,7 +67,8 @@ class LogBatches(Iterator[Batch]):
         sizes = [file.size_bytes for file in files if file.size_bytes is not None]
         self._total_bytes = sum(sizes) if len(sizes) == len(files) else None
         self._done_bytes = 0
-        self._batches = self._rows_of(files[0]) if len(files) == 1 else self._merged()
+        logs = _whole_logs(files)
+        self._batches = self._rows_of(logs[0]) if len(logs) == 1 else self._merged(logs)
 
     def __next__(self) -> Batch:
         batch = next(self._batches, None)
@@ -79,30 +80,43 @@ class LogBatches(Iterator[Batch]):
         self.columns_present |= optional_columns(batch)
         return batch
 
-    def _rows_of(self, file: LogFile, *, told: bool = True) -> Iterator[Batch]:
-        with open_log(file, self._options, self._advance if told else None) as (source, reader):
-            yield from reader(source, self._options)
+    def _rows_of(self, log: Sequence[LogFile], *, told: bool = True) -> Iterator[Batch]:
+        for file in log:
+            with open_log(file, self._options, self._advance if told else None) as (source, reader):
+                yield from reader(source, self._options)
 
-    def _merged(self) -> Iterator[Batch]:
-        return merge([self._waiting(file, place) for place, file in enumerate(self._files)])
+    def _merged(self, logs: Sequence[Sequence[LogFile]]) -> Iterator[Batch]:
+        return merge([self._waiting(log, place) for place, log in enumerate(logs)])
 
-    def _waiting(self, file: LogFile, place: int) -> Waiting:
-        """Look at the file's first receipt. It is read from the start again when its turn comes, where it can be."""
-        batches = self._rows_of(file, told=not file.can_reopen)
+    def _waiting(self, log: Sequence[LogFile], place: int) -> Waiting:
+        """Look at the log's first receipt. It is read from the start again when its turn comes, where it can be."""
+        can_reopen = all(file.can_reopen for file in log)
+        batches = self._rows_of(log, told=not can_reopen)
         ahead: list[Batch] = []
         for batch in batches:
             ahead.append(batch)
             if len(batch):
                 break
         first_us = int(ahead[-1].received_at_us[0]) if ahead and len(ahead[-1]) else 0
-        if file.can_reopen:
-            return Waiting(first_us, place, lambda: self._rows_of(file))
+        if can_reopen:
+            return Waiting(first_us, place, lambda: self._rows_of(log))
         return Waiting(first_us, place, lambda: chain(ahead, batches))
 
     def _advance(self, read_bytes: int) -> None:
         self._done_bytes += read_bytes
         if self._progress is not None:
             self._progress(self._done_bytes, self._total_bytes)
+
+
+def _whole_logs(files: Iterable[LogFile]) -> list[list[LogFile]]:
+    """The files that are one log together."""
+    logs: list[list[LogFile]] = []
+    for file in files:
+        if file.follows:
+            logs[-1].append(file)
+        else:
+            logs.append([file])
+    return logs
 
 
 def no_receipt(names: Sequence[str]) -> LogFormatError:

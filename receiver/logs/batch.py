@@ -33,6 +33,8 @@ class ReadOptions:
     on_error: OnError = "stop"
     column_map: dict[str, str] = field(default_factory=dict)
     """Canonical column name -> the field to read it from (`--map`)."""
+    on_skipped: Callable[[str, int, str], None] | None = None
+    """Told of each unreadable row that is left out: the file, the line, and what is wrong with the row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from receiver.errors import LogFormatError, SettingsError
 from receiver.logs.batch import LogReader, LogSource, ReadOptions
 from receiver.logs.blocks import BOM
 from receiver.logs.columns import COLUMNS, spellings
+from receiver.logs.compacted import STATUS_LINES, STATUS_LINES_BEGIN, Manifest, manifest_of, read_status_lines
 from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
 from receiver.logs.jsonl import read_jsonl
@@ -54,6 +55,8 @@ class LogFile:
     """As errors name it."""
     size_bytes: int | None
     """None where it isn't known before the end: a pipe."""
+    follows: bool = False
+    """Whether its rows come after those of the file before, as if both were one file."""
 
     @property
     def can_reopen(self) -> bool:
@@ -63,7 +66,8 @@ class LogFile:
 def find_files(paths: Sequence[str]) -> list[LogFile]:
     """The files that paths, folders, globs and `-` stand for, in order; a folder's and a glob's by name.
 
-    Where a rotating log was recorded to a path, the path stands for its segments.
+    Where a rotating log was recorded to a path, the path stands for its segments. The folder of a compacted log stands
+    for the files that its manifest names.
     """
     if not paths:
         raise SettingsError("no log was named", hint="name a file, a folder, a glob, or - for standard input")
@@ -89,6 +93,9 @@ def _expanded(text: str) -> list[LogFile]:
         return [_log_file(Path(match)) for match in matches]
     if not stat.S_ISDIR(mode):
         return [_log_file(path)]
+    manifest = manifest_of(path)
+    if manifest is not None:
+        return _compacted(path, manifest)
     try:
         found = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
     except OSError as error:
@@ -98,6 +105,15 @@ def _expanded(text: str) -> list[LogFile]:
         hint = _hint_on_recording(text) or "folders inside it are not searched"
         raise LogFormatError(_printable(text), "a folder without logs", hint=hint)
     return [_log_file(log) for log in logs]
+
+
+def _compacted(folder: Path, manifest: Manifest) -> list[LogFile]:
+    status_lines = [_log_file(folder / STATUS_LINES)] if manifest.status_lines else []
+    return status_lines + [
+        _log_file(folder / part.path, follows=place > 0)
+        for domain in manifest.domains
+        for place, part in enumerate(domain.files)
+    ]
 
 
 def _segments(text: str) -> list[str]:
@@ -118,12 +134,13 @@ def _hint_on_recording(text: str) -> str | None:
     return "what is being recorded there can be read once its file is finished" if recording else None
 
 
-def _log_file(path: Path) -> LogFile:
+def _log_file(path: Path, *, follows: bool = False) -> LogFile:
     try:
         status = path.stat()
     except OSError as error:
         raise LogFormatError(_printable(str(path)), error.strerror or str(error)) from error
-    return LogFile(path, _printable(str(path)), status.st_size if stat.S_ISREG(status.st_mode) else None)
+    size_bytes = status.st_size if stat.S_ISREG(status.st_mode) else None
+    return LogFile(path, _printable(str(path)), size_bytes, follows)
 
 
 def _printable(text: str) -> str:
@@ -249,6 +266,8 @@ def _decompressed(pieces: Iterator[bytes], packed: _Compression, name: str) -> I
 def _reader_by_content(head: bytes, options: ReadOptions) -> LogReader | None:
     if head.startswith(_PARQUET):
         return read_parquet
+    if head.startswith(STATUS_LINES_BEGIN):
+        return read_status_lines
     text = head.removeprefix(BOM).lstrip(b" \t\r\n")
     if text.startswith((b"{", b"[")):
         return read_jsonl

@@ -95,6 +95,10 @@ class BatchMaker:
         self._check_unit(read.units, ~bad, raw.line_of, before=stop.line if stop else None)
         if stop is not None:
             raise LogFormatError(f"{self._name}:{stop.line}", stop.problem)
+        if self._options.on_skipped is not None:
+            bad_values = [self._unreadable(raw, checked, row) for row in np.flatnonzero(bad).tolist()]
+            for skipped in sorted([*raw.unreadable, *bad_values]):
+                self._options.on_skipped(self._name, skipped.line, skipped.problem)
         return _batch_of(checked, bad, raw, self._unit)
 
     def _checked(self, column: str, values: pa.Array) -> _Checked:
@@ -126,10 +130,12 @@ class BatchMaker:
     ) -> Unreadable | None:
         found = raw.unreadable[:1]
         if bad.any():
-            row = int(bad.argmax())
-            column = next(name for name, column in checked.items() if column.bad is not None and column.bad[row])
-            found.append(Unreadable(raw.line_of(row), self._problem(column, raw.columns[column][row])))
+            found.append(self._unreadable(raw, checked, int(bad.argmax())))
         return min(found, default=None)
+
+    def _unreadable(self, raw: RawRows, checked: dict[str, _Checked], row: int) -> Unreadable:
+        column = next(name for name, column in checked.items() if column.bad is not None and column.bad[row])
+        return Unreadable(raw.line_of(row), self._problem(column, raw.columns[column][row]))
 
     def _problem(self, column: str, scalar: pa.Scalar) -> str:
         if column in TEXT:

@@ -1,0 +1,151 @@
+"""A compacted log: a folder of Parquet files by domain and day that says how its files follow each other.
+
+    _receiver_log.json                                   the manifest
+    _status_lines.jsonl                                  the `JMS Status:` lines of the log, if it had any
+    _bad_rows.jsonl                                      rows left out of it; no reader needs them
+    domain=bridge-1%3Aqueue%3A%2F%2Forders/day=2026-11-21/part-00000.parquet
+
+The files of a domain are one log, whose rows stand in their order: taken for a log each, they would be merged by their
+times, and rows around a clock's step back would change places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from receiver.errors import LogFormatError
+from receiver.logs.batch import Batch, LogSource, ReadOptions, StatusLine
+from receiver.logs.blocks import blocks_of
+
+__all__ = [
+    "BAD_ROWS",
+    "STATUS_LINES",
+    "STATUS_LINES_BEGIN",
+    "DomainFiles",
+    "Manifest",
+    "PartFile",
+    "manifest_of",
+    "part_path",
+    "read_status_lines",
+    "status_lines_text",
+    "write_manifest",
+]
+
+STATUS_LINES = "_status_lines.jsonl"
+BAD_ROWS = "_bad_rows.jsonl"
+STATUS_LINES_BEGIN = b'{"jms_status_at_us":'
+
+_MANIFEST = "_receiver_log.json"
+_VERSION = 1
+_LONGEST_FOLDER_NAME = 200
+"""Most file systems end at 255 bytes."""
+_COMPACT_AGAIN = "compact the log again, and leave the folder as it is"
+
+
+class PartFile(msgspec.Struct, frozen=True):
+    path: str
+    """Under the folder, with "/" on every system."""
+    rows: int
+
+
+class DomainFiles(msgspec.Struct, frozen=True):
+    domain: str
+    files: list[PartFile]
+    """In the order of their rows."""
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a compacted log holds. A replay by the KEY it was made with gives the figures of the log it was made of."""
+
+    domain_key: str
+    domains: list[DomainFiles]
+    """Ordered by name."""
+    columns: list[str]
+    receipts: int
+    skipped: int
+    """Rows that couldn't be read, which aren't in it."""
+    status_lines: int
+    version: int = _VERSION
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class _Status(msgspec.Struct):
+    jms_status_at_us: int
+    values: dict[str, float]
+
+
+def part_path(domain: str, day: np.datetime64, number: int) -> PurePosixPath:
+    """Where a file stands. Numbers are unique in the whole log: not every file system tells `Orders` from `orders`."""
+    name = quote(domain, safe="")
+    if len(name) > _LONGEST_FOLDER_NAME:
+        digest = hashlib.sha256(domain.encode()).hexdigest()
+        name = f"{name[: _LONGEST_FOLDER_NAME - len(digest) - 1]}+{digest}"  # "+" is in no name that wasn't shortened
+    return PurePosixPath(f"domain={name}", f"day={day}", f"part-{number:05}.parquet")
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    (folder / _MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+
+
+def manifest_of(folder: Path) -> Manifest | None:
+    """The manifest of a compacted log, None of any other folder; `LogFormatError` for one that this package can't use."""
+    place = folder / _MANIFEST
+    try:
+        data = place.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LogFormatError(str(place), f"can't be read: {error.strerror or error}") from error
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+        if version != _VERSION:
+            raise LogFormatError(
+                str(place),
+                f"a compacted log of version {version}, expected {_VERSION}",
+                hint="upgrade this package" if version > _VERSION else _COMPACT_AGAIN,
+            )
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LogFormatError(str(place), f"not a compacted log's manifest: {error}", hint=_COMPACT_AGAIN) from error
+    for part in (part for domain in manifest.domains for part in domain.files):
+        _check(folder, part)
+    return manifest
+
+
+def _check(folder: Path, part: PartFile) -> None:
+    path = PurePosixPath(part.path)
+    if path.is_absolute() or ".." in path.parts or "\0" in part.path:
+        raise LogFormatError(str(folder / _MANIFEST), f"names a file elsewhere, {part.path!r}", hint=_COMPACT_AGAIN)
+    if not (folder / path).is_file():
+        raise LogFormatError(str(folder / path), "the file is missing from a compacted log", hint=_COMPACT_AGAIN)
+
+
+def status_lines_text(lines: Iterable[StatusLine]) -> bytes:
+    """The content of `STATUS_LINES`."""
+    return msgspec.json.Encoder().encode_lines(_Status(line.logged_at_us, _finite(line.values)) for line in lines)
+
+
+def _finite(values: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if math.isfinite(value)}  # JSON has no others
+
+
+def read_status_lines(source: LogSource, options: ReadOptions) -> Iterator[Batch]:  # noqa: ARG001
+    """The status lines of a compacted log; there are no receipts among them."""
+    decode = msgspec.json.Decoder(_Status).decode_lines
+    for block in blocks_of(source.pieces, source.name):
+        try:
+            lines = [StatusLine(line.jms_status_at_us, line.values) for line in decode(block.data)]
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise LogFormatError(source.name, f"no status lines: {error}", hint=_COMPACT_AGAIN) from error
+        yield Batch(np.empty(0, np.int64), pa.array([], pa.string()), status_lines=lines)
