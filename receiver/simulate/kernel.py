@@ -141,11 +141,18 @@ def _note_need(need_us: int, duplicate: int, expiries_us: _Int64s, needing: _Int
 
 
 @compiled(forceinline=True)
-def _count_anew(peak_ids: _Int64s, room: _Int32s, needing: _Int64s) -> None:
-    for e in range(len(room)):
-        room[e] -= peak_ids[e]
-    peak_ids[:] = 0
-    needing[:] = 0
+def _limits(times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Flags, start: int) -> tuple[_Int32s, _Int32s]:
+    """Limits and room before row `start`, where no id was counted yet."""
+    limit = np.zeros(len(expiries_us), np.int32)
+    room = np.zeros(len(expiries_us), np.int32)
+    for e in range(len(expiries_us)):
+        if expiries_us[e] == 0:
+            limit[e] = len(times)  # remembers no id that spilled
+        elif clock != _NOTHING:
+            limit[e] = _first_not_before(times, 0, clock, times[clock] - expiries_us[e])
+        for row in range(limit[e], start):
+            room[e] -= spilled[row]
+    return limit, room
 
 
 @compiled()
@@ -169,45 +176,47 @@ def _replay(
     spilled = np.zeros(len(times), np.bool_)  # newest receipts of ids that are in no queue
     in_queues = 0  # distinct ids
     clock = _NOTHING
-    limit = np.where(expiries_us > 0, 0, len(times)).astype(np.int32)  # E = 0 remembers no id that spilled
-    room = np.zeros(len(expiries_us), np.int32)  # ids that queues may hold before a peak may be passed
-    needing = np.zeros(len(expiries_us) + 1, np.int64)  # duplicates, by the first E that catches them
     duplicates = 0
-    for row in range(len(times)):
-        if row == counted_from:
-            _count_anew(peak_ids, room, needing)
-        queue, number, previous, old = source[row], several[row], earlier[row], replaced[row]
-        if previous == _NOTHING:
-            in_queues += 1
-        elif spilled[previous]:
-            spilled[previous] = False
-            in_queues += 1
-            _give_room(previous, limit, room)
-            need_us = max(1, times[clock] - times[previous])  # E = 0 catches nothing
-            _note_need(need_us, duplicates, expiries_us, needing, needs_us)
-        duplicates += previous != _NOTHING
+    needing = np.zeros(len(expiries_us) + 1, np.int64)  # duplicates, by the first E that catches them
+    for counting in (False, True):  # what comes before the counted rows is replayed for the queues alone
+        start, end = (counted_from, len(times)) if counting else (0, counted_from)
+        asked_us = expiries_us if counting else expiries_us[:0]
+        # Room is for ids that queues may hold before a peak may be passed.
+        limit, room = _limits(times, clock, asked_us, spilled, start)
+        needing[:] = 0
+        for row in range(start, end):
+            queue, number, previous, old = source[row], several[row], earlier[row], replaced[row]
+            if previous == _NOTHING:
+                in_queues += 1
+            elif spilled[previous]:
+                spilled[previous] = False
+                in_queues += 1
+                _give_room(previous, limit, room)
+                need_us = max(1, times[clock] - times[previous])  # E = 0 catches nothing
+                _note_need(need_us, duplicates, asked_us, needing, needs_us)
+            duplicates += previous != _NOTHING
 
-        replaces = old != _NOTHING and old >= mark[queue]
-        if number != _NOTHING:
-            newest[number] = row
-            held[number] += not replaces
-        if replaces:
-            clock = max(clock, old)
-            continue  # the queues hold the same ids as before
+            replaces = old != _NOTHING and old >= mark[queue]
+            if number != _NOTHING:
+                newest[number] = row
+                held[number] += not replaces
+            if replaces:
+                clock = max(clock, old)
+                continue  # the queues hold the same ids as before
 
-        spilling = _NOTHING
-        if length[queue] < window:
-            length[queue] += 1
-        else:
-            gone = _take_oldest(row, queue, mark, following, replaced_by)
-            clock = max(clock, gone)
-            spilling = _last_of_id(gone, several, held, newest)
-        if spilling != _NOTHING:
-            spilled[spilling] = True
-            in_queues -= 1
-        if _take_room(spilling, limit, room) < in_queues:
-            _move_limits(times, clock, expiries_us, spilled, in_queues, limit, room)
-            _raise_peaks(in_queues, room, peak_ids)
+            spilling = _NOTHING
+            if length[queue] < window:
+                length[queue] += 1
+            else:
+                gone = _take_oldest(row, queue, mark, following, replaced_by)
+                clock = max(clock, gone)
+                spilling = _last_of_id(gone, several, held, newest)
+            if spilling != _NOTHING:
+                spilled[spilling] = True
+                in_queues -= 1
+            if _take_room(spilling, limit, room) < in_queues:
+                _move_limits(times, clock, asked_us, spilled, in_queues, limit, room)
+                _raise_peaks(in_queues, room, peak_ids)
     counted = np.count_nonzero(earlier[counted_from:] != _NOTHING)
     caught[:] = counted - needing.sum() + np.cumsum(needing[:-1])
 
