@@ -64,12 +64,12 @@ def receiver(
     """Two-tier duplicate detection for at-least-once messages, and the sizing of its windows from your own log."""
 
 
-def run() -> int:
+def run(command: typer.Typer = app, name: str = "receiver") -> int:
     """Run the command line and give its exit status: never a traceback for what a user can mend."""
     if sys.stdout is None:
         return _complain(OutputError("can't write to standard output: it is closed"))
     try:
-        status = app(prog_name="receiver", standalone_mode=False) or 0
+        status = command(prog_name=name, standalone_mode=False) or 0
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         status = _INTERRUPTED
@@ -89,7 +89,7 @@ def run() -> int:
         status = _complain(error)
     except typer.TyperException as error:
         usage = getattr(error, "ctx", None)
-        asked = usage.command_path if usage else "receiver"
+        asked = usage.command_path if usage else name
         status = _complain(SettingsError(error.format_message(), hint=f"{asked} --help tells what there is"))
     return status
 

@@ -14,6 +14,7 @@ import typer
 
 from receiver.cli.output import console, print_json
 from receiver.cli.progress import progress
+from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.settings import SimulateSettings
@@ -44,26 +45,8 @@ class _Engine(StrEnum):
     SPARK = "spark"
 
 
-class _TimeUnit(StrEnum):
-    S = "s"
-    MS = "ms"
-    US = "us"
-
-
-class _OnError(StrEnum):
-    STOP = "stop"
-    SKIP = "skip"
-
-
 def simulate(  # noqa: PLR0917 - options of the command, given by name
-    logs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LOG...",
-            help="Files, folders, globs, or - for standard input: CSV, JSON Lines, Parquet or an Apama correlator log, "
-            "each plain, .gz or .zst.",
-        ),
-    ],
+    logs: Logs,
     window: Annotated[
         str | None,
         typer.Option(
@@ -74,10 +57,7 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     expiry: Annotated[
         str | None, typer.Option(metavar="LIST", help="Expiries E to try, in seconds. Chosen from the log if left out.")
     ] = None,
-    domain: Annotated[
-        str,
-        typer.Option(metavar="KEY", help="default, destination, connection, receiver, or name:TEXT for one domain."),
-    ] = "default",
+    domain: Domain = "default",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,  # noqa: FBT002
     report: Annotated[
         str | None, typer.Option(metavar="FILE.html", help="Write a report to look at in a browser.")
@@ -100,15 +80,10 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     margin: Annotated[
         float | None, typer.Option(help="How many times the log's need to recommend. [default: 2.0]")
     ] = None,
-    column_map: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="COLUMN=FIELD", help="Read a column from another field; may be repeated."),
-    ] = None,
-    time_unit: Annotated[
-        _TimeUnit | None, typer.Option(help="Unit of times that are numbers; told by magnitude if left out.")
-    ] = None,
-    time_zone: Annotated[str, typer.Option(help="Zone of times that name none.")] = "UTC",
-    on_error: Annotated[_OnError, typer.Option(help="What to do with a row that can't be read.")] = _OnError.STOP,
+    column_map: ColumnMap = None,
+    time_unit: TimeUnit = None,
+    time_zone: TimeZone = "UTC",
+    on_error: WhenUnreadable = OnError.STOP,
     engine: Annotated[_Engine, typer.Option(help="Where to run.")] = _Engine.LOCAL,
 ) -> int:
     """Replay a log of receipts under many settings at once.
@@ -124,7 +99,7 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
             "--verdicts needs one setting",
             hint="give one --window and one --expiry, such as --window 2000 --expiry 120",
         )
-    analysis = _answer(logs, question, _read_options(column_map, time_unit, time_zone, on_error), report, verdicts)
+    analysis = _answer(logs, question, read_options(column_map, time_unit, time_zone, on_error), report, verdicts)
     _print(analysis, as_json=as_json)
     if fail_on_missed is None:
         return 0
@@ -167,27 +142,6 @@ def _single_setting(question: Question) -> tuple[int, int] | None:
         if (window, expiry_us) != (0, 0)
     ]
     return pairs[0] if len(pairs) == 1 else None
-
-
-def _read_options(
-    column_map: list[str] | None, time_unit: _TimeUnit | None, time_zone: str, on_error: _OnError
-) -> ReadOptions:
-    from receiver.logs import ReadOptions
-
-    fields: dict[str, str] = {}
-    for item in column_map or ():
-        column, equals, field = item.partition("=")
-        if not (column and equals and field):
-            raise SettingsError(f"--map {item!r} is not of the form COLUMN=FIELD")
-        if column in fields:
-            raise SettingsError(f"--map gives {column} twice")
-        fields[column] = field
-    return ReadOptions(
-        time_unit=None if time_unit is None else time_unit.value,
-        time_zone=time_zone,
-        on_error=on_error.value,
-        column_map=fields,
-    )
 
 
 def _answer(
