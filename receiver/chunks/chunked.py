@@ -14,6 +14,7 @@ from receiver.chunks.lookback import looked_back
 from receiver.chunks.parcels import Flow, Parcel, unpack
 from receiver.chunks.replaying import Asked, replayed, top_needs
 from receiver.chunks.settle import settled
+from receiver.chunks.slices import Slices
 from receiver.chunks.spans import arriving
 from receiver.chunks.standings import standings_of
 from receiver.chunks.states import ChunkNeeds, ChunkReplay, Leaving, Ready, State, Tally, TopNeeds
@@ -48,7 +49,11 @@ def _collected(flow: Flow, kind: type[_Value], what: str) -> list[_Value]:
 class ChunkedLog:
     """The `Replays` of a log whose chunks have been assembled: `chunks` holds `Body`, `Ids` and `Opening` parcels."""
 
-    def __init__(self, plan: Plan, reports: Sequence[UnitReport], chunks: Flow) -> None:
+    def __init__(
+        self, plan: Plan, reports: Sequence[UnitReport], chunks: Flow, *, slices: Slices | None = None
+    ) -> None:
+        self.slices = slices
+        """Where verdicts will be asked for."""
         self._plan = plan
         self._reports = reports
         self._chunks = chunks
@@ -213,10 +218,17 @@ class ChunkedLog:
         return Replayed(tuple(caught), tuple(peaks), tuple(outcomes))
 
     def _replayed(self, work: _Work, window: int, expiry_us: int, kind: type[_Value], what: str) -> list[_Value]:
+        return _collected(self._behind_tails(window, expiry_us).grouped(work, self._plan.bundles), kind, what)
+
+    def judged(self, work: _Work, window: int, expiry_us: int) -> Flow:
+        """What `work` makes of each bundle's `Ready`, `Tail` and `Body`, ready to be replayed under one setting."""
+        chunks = self._behind_tails(window, expiry_us).plus(self._chunks.only(Body.__name__))
+        return chunks.grouped(work, self._plan.bundles)
+
+    def _behind_tails(self, window: int, expiry_us: int) -> Flow:
         chunks = self._ready.only(Ready.__name__)
         tails = tail_plan(self._plan, self._standings, self._tallies, window, expiry_us)
-        whole = chunks.plus(chunks.map(tailing(self._plan, tails)))
-        return _collected(whole.grouped(work, self._plan.bundles), kind, what)
+        return chunks.plus(chunks.map(tailing(self._plan, tails)))
 
 
 def _lefts(shares: Sequence[ChunkReplay], place: int, pairs: int, sources: int) -> LeftCounts:

@@ -52,6 +52,13 @@ class Flow(Protocol):
         """Bring parcels here, in no order: summaries, never receipts."""
         ...
 
+    def in_order(self, what: str) -> Iterator[Parcel]:
+        """Bring here what `grouped` has made and was kept, a key at a time: by ascending key, then as its work made it.
+
+        The work must not have given its parcels other keys.
+        """
+        ...
+
     def forget(self) -> None:
         """What was kept isn't needed any more."""
         ...

@@ -21,7 +21,7 @@ from receiver.simulate.rows import DomainRows, link_rows
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Asked", "Started", "replayed", "started", "top_needs"]
+__all__ = ["Asked", "Started", "counts_of", "replayed", "started", "top_needs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Parc
 
     def work(_bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
         for chunk in started(parcels):
-            counts = _counts(chunk, windows, [0], with_needs=True)
+            counts = counts_of(chunk, windows, [0], with_needs=True)
             missed = [np.sort(needs_us[needs_us >= 0]) for needs_us in counts.needs_us.T]
             tops = [needs_us[max(0, len(needs_us) - most) :] for needs_us in missed]
             value = TopNeeds(
@@ -107,7 +107,7 @@ def _behind(ready: Ready, tails: list[Tail]) -> Started:
     return Started(ready, label, rows, len(chosen))
 
 
-def _counts(
+def counts_of(
     started: Started, windows: Sequence[int], expiries_us: Sequence[int], *, with_needs: bool = False
 ) -> GridCounts:
     return replay_grid(
@@ -121,9 +121,9 @@ def _counts(
 
 
 def _replay(plan: Plan, asked: Asked, started: Started) -> ChunkReplay:
-    grid = _counts(started, asked.windows, asked.expiries_us)
+    grid = counts_of(started, asked.windows, asked.expiries_us)
     windows, expiries_us = sorted({w for w, _ in asked.pairs}), sorted({e for _, e in asked.pairs})
-    counts = _counts(started, windows, expiries_us, with_needs=True)
+    counts = counts_of(started, windows, expiries_us, with_needs=True)
     places = [(windows.index(window), expiries_us.index(expiry_us)) for window, expiry_us in asked.pairs]
     source = _asked_sources(plan, asked, started)
     lefts = [

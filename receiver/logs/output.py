@@ -1,23 +1,24 @@
-"""Files that appear whole or not at all: what stood at the path before stays until the new one is complete."""
+"""Files and folders that appear whole or not at all: what stood at the path before stays until the new one is complete."""
 
 from __future__ import annotations
 
 import io
 import os
 import secrets
+import shutil
 import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from receiver.errors import OutputError
+from receiver.errors import OutputError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from _typeshed import ReadableBuffer, StrPath
 
-__all__ = ["replacing"]
+__all__ = ["appearing", "replacing"]
 
 
 @contextmanager
@@ -56,6 +57,32 @@ def replacing(path: StrPath, *, unfinished: Path | None = None) -> Iterator[IO[b
     except BaseException:
         with suppress(OSError):  # what went wrong first is what to tell
             unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def appearing(path: StrPath) -> Iterator[Path]:
+    """A folder to fill, which stands at `path` when the block ends well; else nothing has changed.
+
+    It is made at once beside `path`. `SettingsError` where something is there already, but for an empty folder;
+    `OutputError` where it can't be made.
+    """
+    target = Path(os.path.realpath(path))
+    with _naming(path):
+        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+            raise SettingsError(
+                f"{os.fspath(path)} is there already and isn't empty", hint="name a folder that isn't there yet"
+            )
+        if target.is_mount():
+            raise SettingsError(f"{os.fspath(path)} is where a disk is mounted", hint="name a folder within it")
+        unfinished = target.with_name(f".receiver-{secrets.token_hex(8)}.part")
+        unfinished.mkdir()
+    try:
+        yield unfinished
+        with _naming(path):
+            unfinished.replace(target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)  # what went wrong first is what to tell
         raise
 
 

@@ -1,7 +1,7 @@
 """Parcels in a list: the plainest `Flow`, with what a real one does to them on purpose: other tasks, other orders."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from receiver.chunks.parcels import Parcel
 
@@ -47,6 +47,10 @@ class PlainFlow:
     def collect(self, what: str) -> list[Parcel]:
         self.steps.append(what)
         return self._shuffled()
+
+    def in_order(self, what: str) -> Iterator[Parcel]:
+        self.steps.append(what)
+        return iter(sorted(self.parcels, key=lambda parcel: parcel.key))
 
     def forget(self) -> None:
         pass

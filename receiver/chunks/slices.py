@@ -1,0 +1,154 @@
+"""The whole log in order, in slices that fit a task: receipts without regard to their domains, as a table shows them.
+
+A receipt has a number here: its place in the order of reading, which is that of units, then of rows. Within a slice
+receipts stand by key, then by number, which is the order of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from receiver.chunks.assemble import placing
+from receiver.chunks.columns import column, names_in_one, split_by, used
+from receiver.chunks.parcels import Flow, Parcel, parcel_of, unpack
+from receiver.chunks.plan import plan_of
+from receiver.chunks.values import Piece, Plan, Unit, UnitReport
+from receiver.domains import Channel, domain_key
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["Places", "SliceRows", "Slices", "Strip", "joined", "sliced"]
+
+_WHOLE_LOG = domain_key("name:log")
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Receipts of a unit that follow each other and lie in one slice. Key: the slice."""
+
+    number: int
+    """Of the first one."""
+    key_us: npt.NDArray[np.int64]
+    unique_message_id: pa.Array
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+    domain: npt.NDArray[np.int32]
+    domains: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Extents:
+    """How far some strips reach. To the driver."""
+
+    slice: npt.NDArray[np.int32]
+    number: npt.NDArray[np.int64]
+    receipts: npt.NDArray[np.int64]
+
+
+class Places(NamedTuple):
+    """Where the strips lie: by it a receipt's slice is told."""
+
+    unit_number: npt.NDArray[np.int64]
+    """Unit -> the number of its first receipt."""
+    strip_number: npt.NDArray[np.int64]
+    """The numbers at which strips begin, ascending, and their slices."""
+    strip_slice: npt.NDArray[np.int32]
+    first_row: npt.NDArray[np.int64]
+    """Slice -> the row of the log that it begins with."""
+
+    @property
+    def slices(self) -> int:
+        return len(self.first_row)
+
+    def by_slice(self, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """Numbers of receipts, slice by slice."""
+        slices = self.strip_slice[np.searchsorted(self.strip_number, numbers, side="right") - 1]
+        for each, rows in split_by(slices):
+            yield each, numbers[rows]
+
+
+class Slices(NamedTuple):
+    """A log cut into slices."""
+
+    strips: Flow
+    places: Places
+
+
+def sliced(pieces: Flow, plan: Plan, reports: Sequence[UnitReport], units: Sequence[Unit], slice_rows: int) -> Slices:
+    """Cut a log into slices of about so many receipts. Domains are named as in `plan`."""
+    slices = plan_of(reports, units, _WHOLE_LOG, chunk_rows=slice_rows, partition_rows=slice_rows)
+    unit_number = np.cumsum([0, *(report.receipts for report in reports)])
+    strips = pieces.only(Piece.__name__).map(partial(_cut, plan, slices, unit_number)).kept("Putting receipts in order")
+    found = strips.only(_Extents.__name__).collect("Putting receipts in order")
+    extents = [unpack(_Extents, parcel.payload) for parcel in found]
+    number, slice_of = column(extents, "number", np.int64), column(extents, "slice", np.int32)
+    receipts = np.bincount(slice_of, column(extents, "receipts", np.int64), slices.chunks).astype(np.int64)
+    order = np.argsort(number)
+    places = Places(unit_number, number[order], slice_of[order], np.cumsum(receipts) - receipts)
+    return Slices(strips.only(Strip.__name__), places)
+
+
+def _cut(plan: Plan, slices: Plan, unit_number: npt.NDArray[np.int64], parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+    """Each `Piece` becomes strips, and all of them `_Extents`."""
+    places, name = placing(slices), domain_key(plan.key).name
+    extents: list[tuple[int, int, int]] = []
+    for parcel in parcels:
+        piece = unpack(Piece, parcel.payload)
+        key_us, slice_of = places(piece)
+        channels = zip(piece.connections, piece.destinations, piece.receivers, strict=True)
+        domains, (domain_of,) = names_in_one([], [[name(Channel(*channel)) for channel in channels]])
+        for each, rows in split_by(slice_of):
+            some = slice(int(rows[0]), int(rows[-1]) + 1)  # slices follow each other in a unit as its rows do
+            source, sources = used(piece.source[some], piece.sources)
+            domain, names = used(domain_of[piece.channel[some]], domains)
+            strip = Strip(
+                number=int(unit_number[piece.unit]) + piece.first_row + some.start,
+                key_us=key_us[some],
+                unique_message_id=piece.unique_message_id[some],
+                source=source,
+                sources=sources,
+                domain=domain,
+                domains=names,
+            )
+            extents.append((each, strip.number, len(rows)))
+            yield parcel_of(each, strip)
+    slice_column, number, receipts = np.array(extents, np.int64).reshape(-1, 3).T
+    yield parcel_of(0, _Extents(slice_column.astype(np.int32), number, receipts))
+
+
+class SliceRows(NamedTuple):
+    """The receipts of a slice, in the order of the log."""
+
+    number: npt.NDArray[np.int64]
+    ids: pa.Array
+    """`large_string`, as a slice of long ids may have more than 2 GB; not in order: see `id_place`."""
+    id_place: npt.NDArray[np.int64]
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+    domain: npt.NDArray[np.int32]
+    domains: list[str]
+
+
+def joined(strips: Sequence[Strip]) -> SliceRows:
+    """Join the strips of a slice."""
+    strips = sorted(strips, key=lambda strip: strip.number)
+    sources, source_places = names_in_one([], [strip.sources for strip in strips])
+    domains, domain_places = names_in_one([], [strip.domains for strip in strips])
+    number = np.concatenate([np.arange(len(strip.key_us)) + strip.number for strip in strips])
+    order = np.argsort(column(strips, "key_us", np.int64), kind="stable")
+    return SliceRows(
+        number=number[order],
+        ids=pa.concat_arrays([strip.unique_message_id.cast(pa.large_string()) for strip in strips]),
+        id_place=order,
+        source=np.concatenate([place[strip.source] for place, strip in zip(source_places, strips, strict=True)])[order],
+        sources=sources,
+        domain=np.concatenate([place[strip.domain] for place, strip in zip(domain_places, strips, strict=True)])[order],
+        domains=domains,
+    )
