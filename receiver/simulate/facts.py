@@ -126,7 +126,7 @@ def _reused(digests: npt.NDArray[np.uint64] | None, domains: Sequence[Domain], n
 def _against_flags(flags: npt.NDArray[np.bool_] | None, domains: Sequence[Domain]) -> tuple[int, int]:
     """Duplicates without the flag, and first receipts with it."""
     if flags is None:
-        return 0, 0
+        return sum(domain.rows.duplicates for domain in domains), 0
     unmarked = marked = 0
     for domain in domains:
         flagged, new = flags[domain.log_rows], domain.rows.earlier < 0

@@ -13,13 +13,9 @@ from receiver.simulate.replays import Lefts, PairOutcome
 from receiver.simulate.summaries import STEPS, histogram_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     import numpy.typing as npt
 
-    from receiver.simulate.replays import SourceNeeds
-
-__all__ = ["LeftCounts", "count_left", "headroom_of", "pair_outcome", "places_of"]
+__all__ = ["LeftCounts", "count_left", "headroom_of", "pair_outcome"]
 
 _NONE_CAUGHT = np.iinfo(np.int64).max
 
@@ -77,12 +73,6 @@ def _count(  # noqa: PLR0917 - compiled functions take no names
             left = expiry_us - needs_us[k]
             expiry_counts[np.searchsorted(steps, left, side="right") - 1] += 1
             least_expiry_us[source[k]] = min(least_expiry_us[source[k]], left)
-
-
-def places_of(worst: Sequence[SourceNeeds], domain: str, names: Iterable[str]) -> npt.NDArray[np.int32]:
-    """Per name of a source of a domain, its place among the `worst` sources of the log, or their number."""
-    places = {source.source: place for place, source in enumerate(worst) if source.domain == domain}
-    return np.array([places.get(name, len(worst)) for name in names], np.int32)
 
 
 def count_left(

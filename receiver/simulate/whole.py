@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.simulate.facts import facts_of
-from receiver.simulate.headroom import LeftCounts, count_left, pair_outcome, places_of
+from receiver.simulate.headroom import LeftCounts, count_left, pair_outcome
 from receiver.simulate.kernel import replay_grid
 from receiver.simulate.needs import needs_of
 from receiver.simulate.replay import split_domains
@@ -71,16 +71,19 @@ class WholeLog:
         self, domain: Domain, needs: Needs, pairs: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, int, LeftCounts]]:
         """Per pair: duplicates caught, ids at the peak, and what the pair left."""
-        names = (self._receipts.sources[number] for number in domain.source_numbers.tolist())
-        place = places_of(self._facts.sources, domain.name, names)[domain.rows.source[needs.row]]
-        windows, expiries_us = (np.unique(np.array(column, np.int64)) for column in zip(*pairs, strict=True))
-        counts = replay_grid(domain.rows, windows, expiries_us, with_needs=True)
-        for window, expiry_us in pairs:
-            at = np.searchsorted(windows, window), np.searchsorted(expiries_us, expiry_us)
-            left = count_left(
-                (window, expiry_us), needs.window, counts.needs_us[:, at[0]], place, len(self._facts.sources)
-            )
+        windows, expiries_us = (sorted({pair[of] for pair in pairs}) for of in (0, 1))
+        counts = replay_grid(domain.rows, np.array(windows, np.int64), np.array(expiries_us, np.int64), with_needs=True)
+        source = self._places(domain)[domain.rows.source[needs.row]]
+        for pair in pairs:
+            at = windows.index(pair[0]), expiries_us.index(pair[1])
+            left = count_left(pair, needs.window, counts.needs_us[:, at[0]], source, len(self._facts.sources))
             yield int(counts.caught[at]), int(counts.peak_ids[at]), left
+
+    def _places(self, domain: Domain) -> npt.NDArray[np.int32]:
+        """Per source of a domain, its place among the sources of the facts, or their number."""
+        worst, names = self._facts.sources, self._receipts.sources
+        places = {source.source: place for place, source in enumerate(worst) if source.domain == domain.name}
+        return np.array([places.get(names[number], len(worst)) for number in domain.source_numbers.tolist()], np.int32)
 
 
 def _expiry_need_us(needs_us: npt.NDArray[np.int64], max_missed: int) -> int:

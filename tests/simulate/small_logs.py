@@ -12,8 +12,9 @@ from receiver.domains import Channel, domain_key
 from receiver.logs import Batch
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
-from receiver.simulate.figures import Analysis
+from receiver.simulate.figures import Analysis, Histogram
 from receiver.simulate.ingest import Receipts, ingest
+from receiver.simulate.summaries import counts_of, histogram_of
 from receiver.simulate.whole import WholeLog
 
 SECOND_US = 1_000_000
@@ -77,6 +78,10 @@ def found(log: Sequence[Receipt], key: str = "default", **how) -> dict[str, str]
     """The findings, by their kind."""
     analysis = analyse(WholeLog(ingested(log, key, **how)), Question(key))
     return {finding.kind: finding.text for finding in analysis.findings}
+
+
+def histogram(values: Sequence[int]) -> Histogram:
+    return histogram_of(counts_of(np.array(values, np.int64)))
 
 
 def domains_of(log: Sequence[Receipt], key: str = "default") -> list[str]:

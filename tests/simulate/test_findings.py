@@ -170,7 +170,7 @@ def test_receipts_without_id():
 def test_status_lines_of_the_receiver_itself():
     log = batches(pair({}, {}))
     first = next(log)
-    first.status_lines += [StatusLine(1, {"rDupIds": 1500.0, "rDupsDet": 3.0}), StatusLine(2, {"rDupIds": 40.0})]
+    first.status_lines += [StatusLine(2, {"rDupIds": 40.0}), StatusLine(1, {"rDupIds": 1500.0, "rDupsDet": 3.0})]
     log = type(log)([first], log.columns_present)
     analysis = analyse(WholeLog(ingest(log, domain_key("default"))), Question("default"))
     text = next(finding.text for finding in analysis.findings if finding.kind == "status-lines")

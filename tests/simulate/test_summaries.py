@@ -1,19 +1,27 @@
-"""Histograms, headroom, worst sources and the course of time, each by its definition."""
+"""Histograms, worst sources and the course of time, each by its definition, and whether counts of parts add up."""
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from model import Model
-from small_logs import Receipt, analysed, domains_of, logs, repeats
+from small_logs import Receipt, analysed, histogram, logs, repeats
 
-from receiver.simulate.summaries import WORST_SOURCES, counts_of, histogram_of
+from receiver.logs import StatusLine
+from receiver.simulate.replays import SourceNeeds, ValueCounts
+from receiver.simulate.summaries import (
+    WORST_SOURCES,
+    counts_of,
+    histogram_of,
+    in_order,
+    maybe_worst,
+    slices_of,
+    value_histogram,
+    worst,
+)
+
+VALUES = st.lists(st.integers(0, 4 * 10**17) | st.integers(0, 30), max_size=30)
 
 
-def histogram(values):
-    return histogram_of(counts_of(np.array(values, np.int64)))
-
-
-@given(st.lists(st.integers(0, 4 * 10**17) | st.integers(0, 30), max_size=30))
+@given(VALUES)
 def test_a_histogram_counts_each_value_between_its_edges(values):
     counted = histogram(values)
     assert sum(counted.counts) == len(values)
@@ -21,6 +29,21 @@ def test_a_histogram_counts_each_value_between_its_edges(values):
     assert len(counted.edges) == (len(counted.counts) + 1 if values else 0)
     for low, high, count in zip(counted.edges, counted.edges[1:], counted.counts, strict=False):
         assert count == sum(low <= value < high for value in values)
+
+
+@given(VALUES, st.integers(0, 30))
+def test_counts_of_parts_add_up_and_so_do_values_counted_one_by_one(values, cut):
+    parts = [np.array(part, np.int64) for part in (values[:cut], values[cut:])]
+    assert histogram_of(sum(counts_of(part) for part in parts)) == histogram(values)
+    assert value_histogram(ValueCounts.of(np.array(values, np.int64))) == histogram(values)
+
+
+@given(VALUES.filter(bool), st.data())
+def test_values_counted_one_by_one_keep_their_ranks(values, data):
+    counted = ValueCounts.of(np.array(values, np.int64))
+    rank = data.draw(st.integers(0, len(values) - 1))
+    assert counted.at(rank) == sorted(values)[rank]
+    assert (counted.total, counted.most) == (len(values), max(values))
 
 
 @given(logs())
@@ -44,30 +67,12 @@ def test_the_timeline_slices_time_as_read():
     assert timeline.duplicates == (0,) * 100 + (5,) * 100
 
 
-@given(logs())
-@settings(max_examples=100)
-def test_headroom_is_what_the_model_has_left(log):
-    assume(repeats(log))
-    analysis = analysed(log)
-    setting = analysis.recommendation.setting
-    models, windows, expiries_us = {}, [], []
-    for domain, receipt in zip(domains_of(log), log, strict=True):
-        model = models.setdefault(domain, Model(setting.window, setting.expiry_us))
-        id_ = receipt.unique_message_id
-        if id_ and id_ in model.remembered():
-            if model.tier(id_) == "source":
-                windows.append(model.window_left(id_))
-            else:
-                # An expiry of 0 catches nothing, so no duplicate needs less than 1.
-                expiries_us.append(min(setting.expiry_us - 1, model.expiry_left_us(id_)))
-        model.receive(id_, receipt.message_source_id, receipt.received_at_us)
-    headroom = analysis.headroom
-    assert headroom.caught_by_source == len(windows)
-    assert headroom.caught_by_time == len(expiries_us)
-    assert headroom.least_window_left == min(windows, default=None)
-    assert headroom.least_expiry_left_us == min(expiries_us, default=None)
-    assert headroom.window_left == histogram(windows)
-    assert headroom.expiry_left_us == histogram(expiries_us)
+@given(st.integers(0, 10**15), st.integers(0, 10**15))
+def test_slices_of_time_are_round_few_and_reach_the_end(first_us, span_us):
+    slice_us, slices = slices_of(first_us, first_us + span_us)
+    assert str(slice_us).rstrip("0") in {"1", "2", "5"}
+    assert slices <= 201
+    assert (slices - 1) * slice_us <= span_us < slices * slice_us
 
 
 def test_the_worst_sources_come_first_and_not_all_of_them():
@@ -86,4 +91,30 @@ def test_a_source_without_duplicates_is_no_worst_source():
     log = [Receipt(1, "a", "s"), Receipt(2, "b", "t"), Receipt(3, "a", "s")]
     assert [(source.source, source.window_need, source.expiry_need_us) for source in analysed(log).sources] == [
         ("s", 1, 1)
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=4 * WORST_SOURCES), st.randoms())
+def test_the_worst_are_the_same_however_their_log_was_cut(needs, random):
+    """Ties are many here, and more sources than are told of; then the name decides."""
+    names = [f"s{number}" for number in range(len(needs))]
+    random.shuffle(names)
+    sources = [SourceNeeds("d", name, 2, 1, *need) for name, need in zip(names, needs, strict=True)]
+    expected = sorted(sources, key=lambda s: (-s.window_need, -s.expiry_need_us, s.source))[:WORST_SOURCES]
+    assert list(worst(sources)) == expected
+    columns = np.array(needs, np.int64).reshape(-1, 2)
+    places = maybe_worst(columns[:, 0], columns[:, 1])
+    assert list(worst(sources[place] for place in places)) == expected
+    assert list(worst(source for start in (0, 1) for source in worst(sources[start::2]))) == expected
+
+
+@given(st.permutations([(1, {"a": 2.0}), (1, {"a": 1.0, "b": 5.0}), (1, {"a": 1.0}), (0, {"z": 9.0}), (2, {})]))
+def test_status_lines_stand_in_the_order_they_were_logged_however_files_were_merged(lines):
+    ordered = in_order(StatusLine(*line) for line in lines)
+    assert [(line.logged_at_us, line.values) for line in ordered] == [
+        (0, {"z": 9.0}),
+        (1, {"a": 1.0}),
+        (1, {"a": 1.0, "b": 5.0}),
+        (1, {"a": 2.0}),
+        (2, {}),
     ]

@@ -1,0 +1,53 @@
+"""A log held whole, asked as any other: the answers are the naive model's."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_logs import ingested, judged, logs, repeats
+
+from receiver.domains import Channel
+from receiver.simulate.crossing import parted_queues
+from receiver.simulate.whole import WholeLog
+
+KEYS = st.sampled_from(["default", "destination", "connection", "receiver", "name:all"])
+PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 60)).filter(any), max_size=4)
+
+
+@given(logs(), KEYS, PAIRS)
+@settings(max_examples=60)
+def test_pairs_are_replayed_beside_the_grid_in_any_order(log, key, pairs):
+    told = []
+    whole = WholeLog(ingested(log, key), advance=told.append)
+    replayed = whole.replay([0, 2], [5], pairs)
+    for (window, expiry_us), outcome in zip(pairs, replayed.pairs, strict=True):
+        by_model = judged(log, window, expiry_us, key)
+        assert (outcome.caught, outcome.peak_ids) == (by_model.caught, by_model.peak_ids)
+        assert outcome.caught == outcome.lefts.window_counts.sum() + outcome.lefts.expiry_counts.sum()
+    assert sum(figures[1, 0] for figures in replayed.caught) == judged(log, 2, 5, key).caught
+    assert told == [1] * len(whole.facts().domains)
+
+
+@given(logs(), KEYS, st.integers(0, 3))
+@settings(max_examples=60)
+def test_the_expiry_that_a_window_needs_beside_it_is_the_smallest(log, key, max_missed):
+    duplicates = len(repeats(log, key))
+    windows = [0, 1, 3]
+    for window, expiry_us in zip(
+        windows, WholeLog(ingested(log, key)).expiry_needs_us(windows, max_missed), strict=True
+    ):
+        if (window, expiry_us) != (0, 0):
+            assert duplicates - judged(log, window, expiry_us, key).caught <= max_missed
+        if expiry_us:
+            less = judged(log, window, expiry_us - 1, key) if window or expiry_us > 1 else None
+            assert duplicates - (less.caught if less else 0) > max_missed
+
+
+def test_a_queue_is_parted_where_its_channels_are_of_several_domains():
+    channels = [
+        Channel("b1", "queue://q", ""),
+        Channel("b2", "q", ""),
+        Channel("b1", "queue://alone", ""),
+        Channel("b1", "topic://t", ""),
+        Channel("b2", "topic://t", ""),
+    ]
+    assert parted_queues(channels, [0, 1, 0, 0, 1]).tolist() == [0, 0, -1, -1, -1]
+    assert parted_queues(channels, [0, 0, 0, 0, 1]).tolist() == [-1] * len(channels)
