@@ -7,11 +7,9 @@ does no harm. What counts is moved to its place at the end, and the folder appea
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import groupby, pairwise
@@ -29,7 +27,7 @@ from receiver.chunks.plan import plan_of
 from receiver.chunks.units import parcels_of, units_of
 from receiver.chunks.values import Piece, Plan, UnitReport
 from receiver.domains import DomainKey
-from receiver.errors import OutputError, SettingsError
+from receiver.errors import SettingsError
 from receiver.logs import Batch, ReadOptions, StatusLine
 from receiver.logs.columns import REQUIRED, SCHEMA
 from receiver.logs.compacted import (
@@ -43,6 +41,7 @@ from receiver.logs.compacted import (
     write_manifest,
 )
 from receiver.logs.files import LogFile
+from receiver.logs.output import naming
 from receiver.logs.writer import open_table
 from receiver.simulate.numbering import distinct, plain_text
 
@@ -108,75 +107,47 @@ def compact(
     files: Sequence[LogFile],
     options: ReadOptions,
     key: DomainKey,
-    out: Path,
+    folder: Path,
     *,
     start: Callable[[list[Parcel], int], Flow],
     rows_per_file: int = ROWS_PER_FILE,
     sample_rows: int = SAMPLE_ROWS,
 ) -> Manifest:
-    """Write the receipts of a log, in order, to the folder `out`, which every task can write to.
+    """Write the receipts of a log, in order, to an empty folder that every task can write to.
 
     `options` are checked ones. A task holds about `rows_per_file` rows, and no file has more. Raises `LogFormatError`,
-    `OutputError`, and `SettingsError` where `out` holds something or standard input is among the files.
+    `OutputError`, and `SettingsError` where standard input is among the files.
     """
     if rows_per_file < 1:
-        raise SettingsError(f"a file can't hold {rows_per_file} rows", hint="1 or more")
+        raise SettingsError(f"no file can hold {rows_per_file} rows", hint="1 or more")
     if any(file.path is None for file in files):
         raise SettingsError("standard input can't be shared by many tasks", hint="write it to a file first")
-    with _appearing(out) as folder:
-        attempts = folder / _ATTEMPTS
-        units = units_of(files, rows_per_unit=rows_per_file)
-        read = start(parcels_of(units), len(units)).map(partial(_read, options, attempts, sample_rows))
-        read = read.kept("Reading receipts")
-        told = read.only(UnitReport.__name__, _BadRows.__name__).collect("Reading receipts")
-        reports = reports_of([parcel for parcel in told if parcel.kind == UnitReport.__name__], units, key)
-        plan = plan_of(reports, units, key, chunk_rows=rows_per_file, partition_rows=rows_per_file)
-        columns = _columns(reports)
-        rows = read.only(_WholePiece.__name__).map(partial(_cut, plan, columns))
-        written = rows.grouped(partial(_write, attempts, rows_per_file), plan.bundles).collect("Writing files")
-        read.forget()
-        with _naming(out):
-            manifest = Manifest(
-                domain_key=key.text,
-                domains=_placed(folder, plan, [unpack(_Part, parcel.payload) for parcel in written]),
-                columns=columns,
-                receipts=sum(report.receipts for report in reports),
-                skipped=sum(report.skipped for report in reports),
-                status_lines=_write_status_lines(folder, reports),
-            )
-            if options.on_error == "skip":
-                _write_bad_rows(
-                    folder, [unpack(_BadRows, each.payload) for each in told if each.kind == _BadRows.__name__]
-                )
-            shutil.rmtree(attempts)
-            write_manifest(folder, manifest)
+    attempts = folder / _ATTEMPTS
+    attempts.mkdir()
+    units = units_of(files, rows_per_unit=rows_per_file)
+    read = start(parcels_of(units), len(units)).map(partial(_read, options, attempts, sample_rows))
+    read = read.kept("Reading receipts")
+    told = read.only(UnitReport.__name__, _BadRows.__name__).collect("Reading receipts")
+    reports = reports_of([parcel for parcel in told if parcel.kind == UnitReport.__name__], units, key)
+    plan = plan_of(reports, units, key, chunk_rows=rows_per_file, partition_rows=rows_per_file)
+    columns = _columns(reports)
+    rows = read.only(_WholePiece.__name__).map(partial(_cut, plan, columns))
+    written = rows.grouped(partial(_write, attempts, rows_per_file), plan.bundles).collect("Writing files")
+    read.forget()
+    with naming(folder):
+        manifest = Manifest(
+            domain_key=key.text,
+            domains=_placed(folder, plan, [unpack(_Part, parcel.payload) for parcel in written]),
+            columns=columns,
+            receipts=sum(report.receipts for report in reports),
+            skipped=sum(report.skipped for report in reports),
+            status_lines=_write_status_lines(folder, reports),
+        )
+        if options.on_error == "skip":
+            _write_bad_rows(folder, [unpack(_BadRows, each.payload) for each in told if each.kind == _BadRows.__name__])
+        shutil.rmtree(attempts)
+        write_manifest(folder, manifest)
     return manifest
-
-
-@contextmanager
-def _appearing(out: Path) -> Iterator[Path]:
-    """A folder to fill, which stands at `out` when the block ends well, and nowhere when it doesn't."""
-    target = Path(os.path.realpath(out))
-    with _naming(out):
-        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-            raise SettingsError(f"{out} is there already and isn't empty", hint="name a folder that isn't there yet")
-        folder = target.with_name(f".receiver-{secrets.token_hex(8)}.part")
-        (folder / _ATTEMPTS).mkdir(parents=True)
-    try:
-        yield folder
-        with _naming(out):
-            folder.replace(target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)  # what went wrong first is what to tell
-        raise
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"can't write {path}: {error.strerror or error}") from error
 
 
 def _columns(reports: Iterable[UnitReport]) -> list[str]:
@@ -191,7 +162,7 @@ def _read(options: ReadOptions, attempts: Path, sample_rows: int, parcels: Itera
             yield from ingest(options, sample_rows=sample_rows, carry=_whole)(iter([parcel]))
             continue
         path = _attempt(attempts, "jsonl")
-        with _naming(path), path.open("w") as file:
+        with naming(path), path.open("w") as file:
             telling = replace(options, on_skipped=partial(_tell, file))
             yield from ingest(telling, sample_rows=sample_rows, carry=_whole)(iter([parcel]))
         yield Parcel(parcel.key, _BadRows.__name__, pack(_BadRows(parcel.key, path.name)))

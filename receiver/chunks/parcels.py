@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,7 @@ class Flow(Protocol):
 
     def only(self, *kinds: str) -> Flow: ...
 
-    def plus(self, *others: Flow) -> Flow: ...
+    def plus(self, *others: Self) -> Self: ...
 
     def kept(self, what: str) -> Flow:
         """The same, worked out now and kept for whoever asks later; `what` names the step to those who wait."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer, StrPath
 
-__all__ = ["appearing", "replacing"]
+__all__ = ["appearing", "naming", "replacing"]
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def replacing(path: StrPath, *, unfinished: Path | None = None) -> Iterator[IO[b
     `unfinished` names the file until then, in the same folder. Nobody else may write it; one that a killed process left
     is overwritten.
     """
-    with _naming(path):
+    with naming(path):
         mode = Path(path).stat().st_mode if Path(path).exists() else None
         target = Path(os.path.realpath(path))  # unlike `resolve`, it takes links that lead in a circle
         # Renaming over a file asks for no right to write to it; its owner does.
@@ -48,9 +48,9 @@ def replacing(path: StrPath, *, unfinished: Path | None = None) -> Iterator[IO[b
     try:
         with _open(unfinished, opening, path) as file:
             yield file
-            with _naming(path):
+            with naming(path):
                 os.fsync(file.fileno())
-        with _naming(path):
+        with naming(path):
             if mode is not None:
                 unfinished.chmod(stat.S_IMODE(mode))
             unfinished.replace(target)
@@ -68,7 +68,7 @@ def appearing(path: StrPath) -> Iterator[Path]:
     `OutputError` where it can't be made.
     """
     target = Path(os.path.realpath(path))
-    with _naming(path):
+    with naming(path):
         if target.exists() and not (target.is_dir() and not any(target.iterdir())):
             raise SettingsError(
                 f"{os.fspath(path)} is there already and isn't empty", hint="name a folder that isn't there yet"
@@ -79,7 +79,7 @@ def appearing(path: StrPath) -> Iterator[Path]:
         unfinished.mkdir()
     try:
         yield unfinished
-        with _naming(path):
+        with naming(path):
             unfinished.replace(target)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)  # what went wrong first is what to tell
@@ -87,7 +87,8 @@ def appearing(path: StrPath) -> Iterator[Path]:
 
 
 @contextmanager
-def _naming(path: StrPath) -> Iterator[None]:
+def naming(path: StrPath) -> Iterator[None]:
+    """What the system refuses in the block is an `OutputError` that names the path."""
     try:
         yield
     except BrokenPipeError:
@@ -97,7 +98,7 @@ def _naming(path: StrPath) -> Iterator[None]:
 
 
 def _open(file: Path, mode: str, path: StrPath) -> _NamedFile:
-    with _naming(path):
+    with naming(path):
         return _NamedFile(file, mode, path)
 
 
@@ -115,11 +116,11 @@ class _NamedFile(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data).cast("B")
         rest = view
-        with _naming(self._path):
+        with naming(self._path):
             while rest:  # the system may take less than it was given
                 rest = rest[super().write(rest) :]
         return len(view)
 
     def close(self) -> None:
-        with _naming(self._path):
+        with naming(self._path):
             super().close()
