@@ -64,10 +64,13 @@ def dense_ids(
     """Numbers from 0 for the labels of earlier receipts and of all receipts of a chunk, and how many there are."""
     rows = len(label)
     is_own = label >> 32 == chunk
-    foreign = np.unique(np.concatenate([earlier, label[~is_own]]))
+    foreign = np.sort(np.concatenate([earlier, label[~is_own]]))  # mostly in order, which `unique` makes no use of
+    foreign = foreign[np.diff(foreign, prepend=-1) != 0]
     ids = np.empty(len(earlier) + rows, np.int32)
     ids[: len(earlier)] = rows + np.searchsorted(foreign, earlier)
-    ids[len(earlier) :] = np.where(is_own, label & 0xFFFFFFFF, rows + np.searchsorted(foreign, label))
+    here = ids[len(earlier) :]
+    here[:] = label & 0xFFFFFFFF
+    here[~is_own] = rows + np.searchsorted(foreign, label[~is_own])
     return ids, rows + len(foreign)
 
 

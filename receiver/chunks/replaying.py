@@ -91,7 +91,9 @@ def _behind(ready: Ready, tails: list[Tail]) -> Started:
     chunk = np.concatenate([ready.entry_chunk, *given])
     row = np.concatenate([ready.entry_row, column(tails, "row", np.int32)])
     # An entry may be given by a tail too.
-    _, chosen = np.unique((chunk.astype(np.int64) << 32) | row, return_index=True)
+    place = (chunk.astype(np.int64) << 32) | row
+    order = np.argsort(place, kind="stable")
+    chosen = order[np.diff(place[order], prepend=-1) != 0]
     label = np.concatenate([ready.entry_label, column(tails, "label", np.int64)])[chosen]
     times = np.concatenate([ready.entry_received_at_us, column(tails, "received_at_us", np.int64)])[chosen]
     given_source = [place[tail.source] for place, tail in zip(places, tails, strict=True)]

@@ -20,8 +20,6 @@ from receiver.logs.files import LogFile
 __all__ = ["Sizes", "chunked_log"]
 
 _LEAST_CHUNK_ROWS = 50_000
-_ROUNDS = 2
-"""Chunks of a log that is small for its cluster come to so many per core, lest the last one keep all others waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ def chunked_log(
     pieces = start(parcels_of(units), len(units)).map(ingest(options)).kept("Reading receipts")
     reports = reports_of(pieces.only(UnitReport.__name__).collect("Reading receipts"), units, key)
     receipts = sum(report.receipts for report in reports)
-    chunk_rows = min(sizes.chunk_rows, max(_LEAST_CHUNK_ROWS, receipts // (_ROUNDS * cores) + 1))
+    chunk_rows = min(sizes.chunk_rows, max(_LEAST_CHUNK_ROWS, -(-receipts // cores)))
     plan = plan_of(reports, units, key, chunk_rows=chunk_rows, partition_rows=sizes.partition_rows, tasks=cores)
     chunks = (
         pieces.only(Piece.__name__).map(cut(plan)).grouped(assembled(plan), plan.bundles).kept("Cutting into chunks")
