@@ -19,7 +19,6 @@ from receiver.chunks.replaying import counts_of, started
 from receiver.chunks.slices import Places, Strip, joined
 from receiver.chunks.values import Body
 from receiver.errors import OutputError
-from receiver.logs.output import appearing
 from receiver.logs.writer import open_table
 from receiver.message import Verdict
 from receiver.simulate.verdicts import SCHEMA, VERDICTS, is_caught, stretches, verdict_batch
@@ -74,15 +73,14 @@ def verdict_batches(log: ChunkedLog, window: int, expiry_us: int) -> Iterator[pa
 
 
 def write_parts(log: ChunkedLog, window: int, expiry_us: int, folder: Path) -> None:
-    """Write these rows to a folder of Parquet files, whose names are ordered as their rows are; each by a task.
+    """Write these rows into an empty folder that every task can write to (see `logs.output.appearing`).
 
-    The folder appears whole or not at all: see `appearing`.
+    It holds files of Parquet then, ordered by name as their rows are.
     """
-    with appearing(folder) as unfinished:
-        places, receipts = _receipts_and_caught(log, window, expiry_us)
-        receipts.grouped(partial(_write, places, unfinished), places.slices).collect("Writing verdicts")
-        for leftover in unfinished.glob(".*"):
-            leftover.unlink()  # of a task that was killed, and tried again
+    places, receipts = _receipts_and_caught(log, window, expiry_us)
+    receipts.grouped(partial(_write, places, folder), places.slices).collect("Writing verdicts")
+    for leftover in folder.glob(".*"):
+        leftover.unlink()  # of a task that was killed, and tried again
 
 
 def _receipts_and_caught(log: ChunkedLog, window: int, expiry_us: int) -> tuple[Places, Flow]:
@@ -136,7 +134,7 @@ def _judged(places: Places, each: int, parcels: Iterator[Parcel]) -> Iterator[Ju
 def _write(places: Places, folder: Path, each: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
     if not folder.is_dir():
         raise OutputError(
-            f"a task can't see the folder {folder.parent}, where verdicts are written",
+            f"a task can't see {folder.parent}, where verdicts are written",
             hint="name a folder that all machines of the cluster share",
         )
     digits = max(5, len(str(places.slices - 1)))

@@ -12,7 +12,7 @@ from receiver.chunks.chunked import ChunkedLog
 from receiver.chunks.slices import sliced
 from receiver.chunks.verdicts import verdict_batches, write_parts
 from receiver.domains import domain_key
-from receiver.errors import SettingsError
+from receiver.errors import OutputError
 from receiver.logs import read_logs
 from receiver.simulate.ingest import ingest
 from receiver.simulate.verdicts import SCHEMA
@@ -77,37 +77,19 @@ def test_a_slice_of_long_ids_is_given_in_several_batches(paths, monkeypatch):
 
 @pytest.mark.parametrize("slice_rows", [7, 1000])
 def test_parts_are_ordered_by_name_as_their_rows_are(paths, tmp_path, slice_rows):
-    folder = tmp_path / "verdicts"
-    write_parts(cut_log(paths, "default", Cutting(), slice_rows), 2, 3, folder)
-    parts = sorted(folder.iterdir())
+    write_parts(cut_log(paths, "default", Cutting(), slice_rows), 2, 3, tmp_path)
+    parts = sorted(tmp_path.iterdir())
     assert [part.name for part in parts] == [f"part-{number:05}.parquet" for number in range(-(-60 // slice_rows))]
     rows = [row for part in parts for row in pq.ParquetFile(part).read(use_threads=False).to_pylist()]
     assert rows == judged_whole(paths, "default", (2, 3))
-    assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_an_empty_folder_is_filled(paths, tmp_path):
-    folder = tmp_path / "verdicts"
-    folder.mkdir()
-    write_parts(cut_log(paths, "default", Cutting(), 1000), 2, 3, folder)
-    assert [part.name for part in folder.iterdir()] == ["part-00000.parquet"]
+def test_what_a_killed_task_left_is_cleared_away(paths, tmp_path):
+    (tmp_path / ".receiver-0123456789abcdef.part").write_bytes(b"half")
+    write_parts(cut_log(paths, "default", Cutting(), 1000), 2, 3, tmp_path)
+    assert [part.name for part in tmp_path.iterdir()] == ["part-00000.parquet"]
 
 
-def test_a_folder_that_holds_something_is_refused_before_work_begins(paths, tmp_path):
-    (tmp_path / "mine").write_text("precious")
-    log = cut_log(paths, "default", Cutting(), 1000)
-    done = len(log.slices.strips.steps)
-    with pytest.raises(SettingsError, match="isn't empty"):
-        write_parts(log, 2, 3, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-    assert len(log.slices.strips.steps) == done
-
-
-def test_a_folder_that_could_not_be_filled_leaves_nothing(paths, tmp_path, monkeypatch):
-    def fail(*_, **_how):
-        raise OSError("no more")
-
-    monkeypatch.setattr("receiver.chunks.verdicts.verdict_batch", fail)
-    with pytest.raises(OSError, match="no more"):
-        write_parts(cut_log(paths, "default", Cutting(), 7), 2, 3, tmp_path / "verdicts")
-    assert not list(tmp_path.iterdir())
+def test_a_folder_that_tasks_can_not_see_is_told_of(paths, tmp_path):
+    with pytest.raises(OutputError, match="share"):
+        write_parts(cut_log(paths, "default", Cutting(), 1000), 2, 3, tmp_path / "elsewhere")
