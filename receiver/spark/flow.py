@@ -80,6 +80,12 @@ class SparkFlow:
         with watched(self.frame.sparkSession.sparkContext, what, self.told):
             return list(_parcels(self.frame.toArrow().to_batches()))
 
+    def in_order(self, what: str) -> Iterator[Parcel]:
+        # A key has a partition to itself, and partitions come here one by one.
+        with watched(self.frame.sparkSession.sparkContext, what, self.told):
+            for key, kind, payload in self.frame.toLocalIterator():
+                yield Parcel(key, kind, bytes(payload))
+
     def forget(self) -> None:
         self.frame.unpersist()
 
