@@ -27,7 +27,7 @@ from receiver.chunks.plan import plan_of
 from receiver.chunks.units import parcels_of, units_of
 from receiver.chunks.values import Piece, Plan, UnitReport
 from receiver.domains import DomainKey
-from receiver.errors import SettingsError
+from receiver.errors import OutputError, SettingsError
 from receiver.logs import Batch, ReadOptions, StatusLine
 from receiver.logs.columns import REQUIRED, SCHEMA
 from receiver.logs.compacted import (
@@ -169,6 +169,10 @@ def _read(options: ReadOptions, attempts: Path, sample_rows: int, parcels: Itera
 
 
 def _attempt(attempts: Path, ending: str) -> Path:
+    if not attempts.is_dir():
+        raise OutputError(
+            f"can't write {attempts}: a task can't see it", hint="name a folder at a path that every task sees"
+        )
     return attempts / f"{secrets.token_hex(8)}.{ending}"
 
 
