@@ -118,15 +118,18 @@ def manifest_of(folder: Path) -> Manifest | None:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LogFormatError(str(place), f"not a compacted log's manifest: {error}", hint=_COMPACT_AGAIN) from error
-    for part in (part for domain in manifest.domains for part in domain.files):
-        _check(folder, part)
+    parts = [part.path for domain in manifest.domains for part in domain.files]
+    if not parts:
+        raise LogFormatError(str(place), "names no files", hint=_COMPACT_AGAIN)
+    for name in parts + [STATUS_LINES] * (manifest.status_lines > 0):
+        _check(folder, name)
     return manifest
 
 
-def _check(folder: Path, part: PartFile) -> None:
-    path = PurePosixPath(part.path)
-    if path.is_absolute() or ".." in path.parts or "\0" in part.path:
-        raise LogFormatError(str(folder / _MANIFEST), f"names a file elsewhere, {part.path!r}", hint=_COMPACT_AGAIN)
+def _check(folder: Path, name: str) -> None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise LogFormatError(str(folder / _MANIFEST), f"names a file elsewhere, {name!r}", hint=_COMPACT_AGAIN)
     if not (folder / path).is_file():
         raise LogFormatError(str(folder / path), "the file is missing from a compacted log", hint=_COMPACT_AGAIN)
 
