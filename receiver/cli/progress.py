@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Timer
 
-__all__ = ["progress"]
+__all__ = ["progress", "stages"]
 
 _PATIENCE_SECS = 2.0
 
@@ -18,8 +18,21 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
     A bar on standard error, once the work has taken two seconds; nothing where that is no terminal.
     """
+    with _bar(what, total) as update:
+        yield lambda done: update(advance=done)
+
+
+@contextmanager
+def stages(what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """As `progress`, of work in stages. It begins with `what`; then the function is told what goes on, done, and total."""
+    with _bar(what, None) as update:
+        yield lambda now, done, total: update(description=now, completed=done, total=total or None)
+
+
+@contextmanager
+def _bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
     if not sys.stderr.isatty():
-        yield lambda _done: None
+        yield lambda **_changes: None
         return
 
     from rich.console import Console
@@ -28,14 +41,12 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task(what, total=total)
-    began = time.monotonic()
-
-    def advance(done: int) -> None:
-        bar.advance(task, done)
-        if time.monotonic() - began > _PATIENCE_SECS:
-            bar.start()  # does nothing the second time
-
+    start = Timer(_PATIENCE_SECS, bar.start)
+    start.daemon = True
+    start.start()
     try:
-        yield advance
+        yield lambda **changes: bar.update(task, **changes)
     finally:
+        start.cancel()
+        start.join()
         bar.stop()

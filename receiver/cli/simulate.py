@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import replace
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from receiver.cli.engines import Master, Verbose, simulate_here, single_setting
 from receiver.cli.output import console, print_json
-from receiver.cli.progress import progress
 from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.settings import SimulateSettings
 
 if TYPE_CHECKING:
-    from receiver.logs import ReadOptions
     from receiver.simulate.analysis import Question
     from receiver.simulate.figures import Analysis
 
@@ -85,6 +81,8 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     time_zone: TimeZone = "UTC",
     on_error: WhenUnreadable = OnError.STOP,
     engine: Annotated[_Engine, typer.Option(help="Where to run.")] = _Engine.LOCAL,
+    master: Master = None,
+    verbose: Verbose = False,  # noqa: FBT002
 ) -> int:
     """Replay a log of receipts under many settings at once.
 
@@ -92,14 +90,18 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     """
     if engine is _Engine.SPARK:
         raise SettingsError("this version has no Spark engine", hint="leave --engine out")
+    if master is not None or verbose:
+        option = "--verbose" if master is None else "--master"
+        raise SettingsError(f"{option} is about Spark, and the engine is local", hint="add --engine spark")
     question = _question(domain, window, expiry, max_missed, margin)
-    single = _single_setting(question)
+    single = single_setting(question)
     if verdicts is not None and single is None:
         raise SettingsError(
             "--verdicts needs one setting",
             hint="give one --window and one --expiry, such as --window 2000 --expiry 120",
         )
-    analysis = _answer(logs, question, read_options(column_map, time_unit, time_zone, on_error), report, verdicts)
+    options = read_options(column_map, time_unit, time_zone, on_error)
+    analysis = simulate_here(logs, question, options, report, verdicts)
     _print(analysis, as_json=as_json)
     if fail_on_missed is None:
         return 0
@@ -131,59 +133,6 @@ def _question(
     if given and all(0 in values for values in given):  # a list chosen from the log holds 0
         print("note: the pair of a window of 0 and an expiry of 0 detects nothing and is left out", file=sys.stderr)
     return Question(domain, windows, expiries_us, settings)
-
-
-def _single_setting(question: Question) -> tuple[int, int] | None:
-    """The one pair asked for, if it is one; its expiry is in microseconds."""
-    pairs = [
-        (window, expiry_us)
-        for window in question.windows or ()
-        for expiry_us in question.expiries_us or ()
-        if (window, expiry_us) != (0, 0)
-    ]
-    return pairs[0] if len(pairs) == 1 else None
-
-
-def _answer(
-    logs: list[str], question: Question, options: ReadOptions, report: str | None, verdicts: str | None
-) -> Analysis:
-    """Read, replay and write the files asked for, which were made before the work begins."""
-    from receiver.logs import read_logs
-    from receiver.logs.output import replacing
-    from receiver.logs.writer import open_table
-    from receiver.simulate.analysis import analyse
-    from receiver.simulate.ingest import ingest
-    from receiver.simulate.verdicts import SCHEMA, verdict_batches
-    from receiver.simulate.whole import WholeLog
-
-    with ExitStack() as outputs:
-        report_file = outputs.enter_context(replacing(report)) if report is not None else None
-        table = outputs.enter_context(open_table(verdicts, SCHEMA)) if verdicts is not None else None
-        batches = read_logs(logs, options)
-        _spare_logs(batches.paths, report, verdicts)  # nothing is in its place yet
-        with progress("Reading receipts", None) as advance:
-            receipts = ingest(batches, domain_key(question.key), advance=advance)
-        with progress("Replaying domains", len(receipts.domains)) as advance:
-            analysis = analyse(WholeLog(receipts, advance=advance), question)
-        if table is not None and (single := _single_setting(question)):
-            for batch in verdict_batches(receipts, *single):
-                table.write(batch)
-        if report_file is not None:
-            from receiver.report.html import html_text
-
-            report_file.write(html_text(analysis).encode())
-    return analysis
-
-
-def _spare_logs(logs: Iterable[str], report: str | None, verdicts: str | None) -> None:
-    """Refuse to write where something is read from, or two results into one file."""
-    read = {Path(log).resolve() for log in logs}
-    outputs = [Path(path).resolve() for path in (report, verdicts) if path is not None]
-    for path in outputs:
-        if path in read and path.is_file():
-            raise SettingsError(f"{path} is a log to read, and would be overwritten", hint="name another file")
-    if len(outputs) > len(set(outputs)) and not outputs[0].is_char_device():
-        raise SettingsError("--report and --verdicts name the same file", hint="name two files")
 
 
 def _print(analysis: Analysis, *, as_json: bool) -> None:

@@ -4,7 +4,6 @@ import csv
 import io
 import subprocess
 import sys
-import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +12,6 @@ import typer
 from typer.testing import CliRunner
 
 from receiver.cli.generate import EPILOG, generate
-from receiver.cli.progress import progress
 from receiver.errors import OutputError, SettingsError
 from receiver.simulate.scenarios import SCENARIOS
 
@@ -76,28 +74,3 @@ def test_help_needs_none_of_the_heavy_packages():
     code = "import receiver.cli.generate, sys; print(sorted({'numpy', 'pyarrow', 'zstandard'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_shows_on_a_terminal_once_the_work_has_taken_long(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    with progress("Generating", 100) as advance:
-        clock[0] = 1.0
-        advance(10)
-        assert sys.stderr.getvalue() == ""
-        clock[0] = 3.0
-        advance(10)
-    assert "Generating" in sys.stderr.getvalue()
-
-
-def test_progress_is_silent_where_there_is_no_terminal(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with progress("Generating", 100) as advance:
-        advance(100)
-    assert sys.stderr.getvalue() == ""

@@ -1,0 +1,24 @@
+"""`receiver simulate --engine spark`, for a cluster: spark-submit spark_jobs/size_windows.py LOG... [OPTIONS].
+
+Arguments, output and exit status are those of the command; the session is the one that spark-submit describes.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from receiver.cli import run
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Run the command on Spark, whatever engine its options name."""
+    arguments = sys.argv[1:]
+    names_only = arguments.index("--") if "--" in arguments else len(arguments)
+    sys.argv[1:] = ["simulate", *arguments[:names_only], "--engine", "spark", *arguments[names_only:]]
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
