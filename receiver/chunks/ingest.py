@@ -183,8 +183,13 @@ def _count_empty(piece: Piece) -> int:
     return int(pc.sum(pc.equal(pc.binary_length(piece.unique_message_id), 0)).as_py() or 0)
 
 
-def reports_of(parcels: Iterable[Parcel], units: Sequence[Unit], key: DomainKey) -> list[UnitReport]:
-    """The reports by unit; `LogFormatError` for what is wrong with the log, as reading it in one place would tell."""
+def reports_of(
+    parcels: Iterable[Parcel], units: Sequence[Unit], key: DomainKey, before: Sequence[UnitReport] = ()
+) -> list[UnitReport]:
+    """The reports by unit; `LogFormatError` for what is wrong with the log, as reading it in one place would tell.
+
+    `before` are those of what was read of the log before, in which nothing was wrong.
+    """
     reports = sorted((unpack(UnitReport, parcel.payload) for parcel in parcels), key=lambda report: report.unit)
     told: dict[int, TimeUnit] = {}
     for report, unit in zip(reports, units, strict=True):
@@ -195,7 +200,8 @@ def reports_of(parcels: Iterable[Parcel], units: Sequence[Unit], key: DomainKey)
                 raise two_units(unit.name, first, time_unit)
         if report.problem:
             raise LogFormatError(report.problem_place, report.problem, hint=report.problem_hint or None)
-    if not any(report.receipts for report in reports):
+    whole = [*before, *reports]
+    if not any(report.receipts for report in whole):
         raise no_receipt(list({unit.file: unit.name for unit in units}.values()))
-    check_columns({column for report in reports for column in report.columns_present}, key)
+    check_columns({column for report in whole for column in report.columns_present}, key)
     return reports

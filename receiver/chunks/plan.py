@@ -16,7 +16,7 @@ from receiver.simulate.summaries import slices_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["plan_of"]
+__all__ = ["bundles_of", "names_of", "plan_of", "splits_a_queue", "time_of"]
 
 _BEFORE_EVERYTHING = -1
 
@@ -49,17 +49,14 @@ def plan_of(
     chunks_per_domain: int | None = None,
     hash_seed: int | None = None,
 ) -> Plan:
-    """Cut a log with receipts into chunks and bundles of about `chunk_rows` receipts, and its ids into parts of about
+    """Cut a log into chunks and bundles of about `chunk_rows` receipts, and its ids into parts of about
     `partition_rows`, at least one for each of `tasks` that run at once.
 
     `chunks_per_domain` forces their number, as far as samples allow. Nobody can foresee the hash of an id unless
     `hash_seed` is given, so no log can be made to deal all ids to one part.
     """
-    channels = [
-        [Channel(*parts) for parts in zip(report.connections, report.destinations, report.receivers, strict=True)]
-        for report in reports
-    ]
-    name_of = {channel: key.name(channel) for channel in {channel for each in channels for channel in each}}
+    channels = [_channels(report) for report in reports]
+    name_of = names_of(reports, key)
     domains = sorted(set(name_of.values()))
     number = {name: place for place, name in enumerate(domains)}
     domain_of = [np.array([number[name_of[channel]] for channel in each], np.int64) for each in channels]
@@ -71,29 +68,44 @@ def plan_of(
         found = _cut(places, wanted)
         chunks += found
         chunk_domain += [domain] * len(found)
-    start_us = min(report.first_us for report in reports if report.receipts)
-    slice_us, slices = slices_of(start_us, max(report.last_us for report in reports))
+    start_us, slice_us, slices = time_of(reports)
     receipts = sum(report.receipts for report in reports)
-    looks_for_crossing = _splits_a_queue(name_of)
+    looks_for_crossing = splits_a_queue(name_of)
     return Plan(
         key=key.text,
         domains=domains,
         carry_us=carry_us,
         chunk_domain=np.array(chunk_domain, np.int32),
-        chunk_receipts=np.array([chunk.receipts for chunk in chunks]),
-        chunk_bundle=_bundles([chunk.receipts for chunk in chunks], chunk_rows),
+        chunk_receipts=np.array([chunk.receipts for chunk in chunks], np.float64),
+        chunk_bundle=bundles_of([chunk.receipts for chunk in chunks], chunk_rows),
         cut_key_us=np.array([chunk.key_us for chunk in chunks], np.int64),
         cut_unit=np.array([chunk.unit for chunk in chunks], np.int32),
         cut_row=np.array([chunk.row for chunk in chunks], np.int64),
         partitions=max(tasks, -(-receipts // partition_rows)),
-        hash_seed=secrets.randbits(64) if hash_seed is None else hash_seed,
-        is_whole=(np.bincount(chunk_domain, minlength=len(domains)) == 1) & (not looks_for_crossing),
+        hash_seed=secrets.randbits(63) if hash_seed is None else hash_seed,
+        is_whole=(np.bincount(np.array(chunk_domain, np.int32), minlength=len(domains)) == 1)
+        & (not looks_for_crossing),
         start_us=start_us,
         slice_us=slice_us,
         slices=slices,
         looks_for_crossing=looks_for_crossing,
         keeps_channels=looks_for_crossing,
     )
+
+
+def _channels(report: UnitReport) -> list[Channel]:
+    return [Channel(*parts) for parts in zip(report.connections, report.destinations, report.receivers, strict=True)]
+
+
+def names_of(reports: Iterable[UnitReport], key: DomainKey) -> dict[Channel, str]:
+    """The domain of each channel."""
+    return {channel: key.name(channel) for channel in {channel for report in reports for channel in _channels(report)}}
+
+
+def time_of(reports: Sequence[UnitReport]) -> tuple[int, int, int]:
+    """The timeline: its start, the length of a slice, and how many there are."""
+    start_us = min((report.first_us for report in reports if report.receipts), default=0)
+    return start_us, *slices_of(start_us, max(start_us, *(report.last_us for report in reports)))
 
 
 def _carry_us(reports: Sequence[UnitReport], units: Sequence[Unit]) -> npt.NDArray[np.int64]:
@@ -104,7 +116,7 @@ def _carry_us(reports: Sequence[UnitReport], units: Sequence[Unit]) -> npt.NDArr
     return carry_us
 
 
-def _splits_a_queue(name_of: dict[Channel, str]) -> bool:
+def splits_a_queue(name_of: dict[Channel, str]) -> bool:
     """Whether some queue is read in several domains, so that a repeat may hide from all of them."""
     pairs = {(destination_name(channel.destination), name) for channel, name in name_of.items()}
     queues = [destination for destination, _ in pairs if destination.startswith("queue://")]
@@ -163,7 +175,7 @@ def _cut(places: _Places, wanted: int) -> list[_Chunk]:
     ]
 
 
-def _bundles(sizes: Sequence[float], most: int) -> npt.NDArray[np.int32]:
+def bundles_of(sizes: Sequence[float], most: int) -> npt.NDArray[np.int32]:
     """Chunks that follow each other are worked on together as long as they hold no more than so many receipts."""
     bundles = np.zeros(len(sizes), np.int32)
     bundle, held = 0, 0.0
