@@ -8,12 +8,14 @@ from __future__ import annotations
 import sys
 
 from receiver.cli import run
+from receiver.spark.submitted import keep_errors_apart
 
 __all__ = ["main"]
 
 
 def main() -> int:
     """Run the command on Spark, whatever engine its options name."""
+    keep_errors_apart()
     arguments = sys.argv[1:]
     names_only = arguments.index("--") if "--" in arguments else len(arguments)
     sys.argv[1:] = ["simulate", *arguments[:names_only], "--engine", "spark", *arguments[names_only:]]

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING
 
 from receiver.errors import MissingExtraError, SettingsError, SparkError
 from receiver.spark.java import check_java
+from receiver.spark.submitted import GIVEN_BY_SPARK_SUBMIT
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["session"]
 
-_GIVEN_BY_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _PROBE_SECS = 5.0
 _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[\d+, *\d+, *\d+\]|spark://.+|yarn|k8s://.+")
 
@@ -128,8 +128,9 @@ def _started(master: str | None, printed: IO[bytes] | None) -> SparkContext:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
+    submitted = GIVEN_BY_SPARK_SUBMIT in os.environ
     if SparkContext._gateway is None:
-        if _GIVEN_BY_SPARK_SUBMIT not in os.environ:
+        if not submitted:
             check_java()
         launch_conf = SparkConf(loadDefaults=False)
         if master is not None:
@@ -137,15 +138,13 @@ def _started(master: str | None, printed: IO[bytes] | None) -> SparkContext:
         with _defaults_in_environment(SPARK_DRIVER_MEMORY=f"{1024 + 256 * (os.cpu_count() or 1)}m"):
             gateway = launch_gateway(launch_conf, {"stderr": printed})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
-    context = SparkContext(conf=_conf(master))
+    context = SparkContext(conf=_conf(master, silent=submitted and printed is not None))
     if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
-    if _GIVEN_BY_SPARK_SUBMIT in os.environ and printed is not None:
-        context.setLogLevel("OFF")
     return context
 
 
-def _conf(master: str | None) -> SparkConf:
+def _conf(master: str | None, *, silent: bool) -> SparkConf:
     """What the user has set anywhere, which Java knows by now, before what we think best."""
     from pyspark import SparkConf
 
@@ -156,6 +155,8 @@ def _conf(master: str | None) -> SparkConf:
     local = str(conf.get("spark.master")).startswith("local")
     for name, value in (_CONTEXT_DEFAULTS | (_LOCAL_DEFAULTS if local else {})).items():
         conf.setIfMissing(name, value)
+    if silent:
+        conf.setIfMissing("spark.log.level", "OFF")
     return conf
 
 
