@@ -116,12 +116,14 @@ def compact(
     """Write the receipts of a log, in order, to an empty folder that every task can write to.
 
     `options` are checked ones. A task holds about `rows_per_file` rows, and no file has more. Raises `LogFormatError`,
-    `OutputError`, and `SettingsError` where standard input is among the files.
+    `OutputError`, and `SettingsError` for what can't be meant, standard input among it.
     """
     if rows_per_file < 1:
         raise SettingsError(f"no file can hold {rows_per_file} rows", hint="1 or more")
     if any(file.path is None for file in files):
         raise SettingsError("standard input can't be shared by many tasks", hint="write it to a file first")
+    if any("\ud800" <= letter <= "\udfff" for letter in key.text):
+        raise SettingsError(f"the domain key {key.text!r} is no text in UTF-8", hint="name the domain in UTF-8")
     attempts = folder / _ATTEMPTS
     attempts.mkdir()
     units = units_of(files, rows_per_unit=rows_per_file)

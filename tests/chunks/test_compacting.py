@@ -1,6 +1,10 @@
 """A compacted log reads back as the log it was made of, however it was cut on the way."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,6 +141,78 @@ def test_columns_that_the_log_lacks_are_lacking(tmp_path):
     assert read(out) == [Row(1, "a"), Row(2, "b", "s")]
 
 
+class Retried(PlainFlow):
+    """Each task fails at its end, and is tried again."""
+
+    def _with(self, parcels):
+        return Retried(super()._with(parcels).parcels)
+
+    def map(self, work):
+        def twice(parcels):
+            parcels = list(parcels)
+            list(work(iter(parcels)))
+            return work(iter(parcels))
+
+        return super().map(twice)
+
+    def grouped(self, work, keys):
+        def twice(key, parcels):
+            parcels = list(parcels)
+            list(work(key, iter(parcels)))
+            return work(key, iter(parcels))
+
+        return super().grouped(twice, keys)
+
+
+def test_tasks_that_are_tried_again_leave_nothing_behind(tmp_path):
+    rows = [Row(time, str(time), destination=f"q{time % 3}") for time in range(20)]
+    (log,) = write(tmp_path, [File("csv", rows)])
+    out = tmp_path / "out"
+    out.mkdir()
+    options = checked_options(ReadOptions(time_unit="us", on_error="skip"))
+    manifest = compact(
+        find_files([log]),
+        options,
+        domain_key("destination"),
+        out,
+        start=lambda parcels, _: Retried(parcels),
+        rows_per_file=4,
+    )
+    parts = [part.path for domain in manifest.domains for part in domain.files]
+    there = [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()]
+    assert sorted(there) == sorted([*parts, "_bad_rows.jsonl", "_receiver_log.json"])
+    assert sorted(row.received_at for row in read(out)) == list(range(20))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from plain_flow import PlainFlow
+from receiver.chunks.compacting import compact
+from receiver.domains import domain_key
+from receiver.logs import ReadOptions
+from receiver.logs.files import find_files
+from receiver.logs.output import appearing
+
+with appearing(sys.argv[2]) as folder:
+    Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    compact(
+        find_files([sys.argv[1]]), ReadOptions(), domain_key("name:x"), folder, start=lambda parcels, _: PlainFlow(parcels)
+    )
+"""
+
+
+def test_a_kill_leaves_no_half_log(tmp_path):
+    (log,) = write(tmp_path, [File("csv", [Row(1, "a")])])
+    out = tmp_path / "out"
+    script = [sys.executable, "-c", KILLED, log, str(out)]
+    here = str(Path(__file__).parent)
+    killed = subprocess.run(script, env={**os.environ, "PYTHONPATH": here}, check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not out.exists()
+    assert all(name.startswith((".", "00")) for name in os.listdir(tmp_path))  # noqa: PTH208 - names alone
+
+
 STATUS = "2017-03-05 15:56:{:02}.484 INFO  [1:Status] - JMS Status: rRedel=1 rMaxDeliverySecs=0.5 rDupsDet={} rDupIds=6,182\n"
 MESSAGE = """\
 2017-03-05 18:17:36.091 INFO  [1:JMSReceiver:r] - 'r' has received JMS message: Property.uniqueMessageId=a
@@ -195,13 +271,15 @@ def test_an_unreadable_row_stops_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows_per_file", "paths", "error"), [(0, None, SettingsError), (1, ["-"], SettingsError)], ids=["no rows", "stdin"]
+    ("rows_per_file", "key", "path"),
+    [(0, "name:x", "a.csv"), (1, "name:\udcff", "a.csv"), (1, "name:x", "-")],
+    ids=["no rows", "no text", "standard input"],
 )
-def test_what_can_not_be_meant(tmp_path, rows_per_file, paths, error):
-    log = tmp_path / "a.csv"
-    log.write_bytes(csv_bytes([Row(1, "a")]))
-    with pytest.raises(error):
-        compacted(paths or [log], tmp_path, Cutting(chunk_rows=rows_per_file), "name:x")
+def test_what_can_not_be_meant(tmp_path, monkeypatch, rows_per_file, key, path):
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_bytes(csv_bytes([Row(1, "a")]))
+    with pytest.raises(SettingsError):
+        compacted([path], tmp_path, Cutting(chunk_rows=rows_per_file), key)
 
 
 def test_a_folder_that_tasks_can_not_see(tmp_path):

@@ -1,0 +1,116 @@
+"""Logs compacted on Spark: `receiver simulate OUT` says what it says of the log itself."""
+
+import json
+import random
+import sys
+
+import pytest
+import zstandard
+
+from receiver import cli
+from spark_jobs import compact_logs
+from tests.logs.reading import Row, csv_bytes, jsonl_bytes, parquet_bytes
+
+HOSTILE = ["", "queue://a/b", "topic://t", "../..", "a\0b", "\n", "Orders", "orders", "caf\u00e9", "x" * 65_536, "%41"]
+MORNING_US = 1_795_219_200_000_000
+
+
+def receipts(seed: int, destinations: list[str], rows: int = 400) -> list[Row]:
+    """Over three days, with ties and a clock that steps back at times, ids that come again, and some without."""
+    draw = random.Random(seed)  # noqa: S311 - draws by seed
+    time_us, found = MORNING_US, []
+    for _ in range(rows):
+        time_us += draw.choice([0, 1, 600_000_000, 1_500_000_000, -900_000_000])
+        found.append(
+            Row(
+                time_us,
+                draw.choice(["", "NaN", "007", *(f"{number}\0:\u00e9" for number in range(60))]),
+                draw.choice(["", "s", "t"]),
+                draw.choice(["c", "d:e", ""]),
+                draw.choice(destinations),
+                draw.choice(["", "r"]),
+                jms_redelivered=draw.random() < 0.2,
+                jms_timestamp=draw.choice([0, (time_us - 5_000_000) // 1_000]),
+                body_digest=draw.choice(["", "x", "y"]),
+            )
+        )
+    return found
+
+
+@pytest.fixture
+def logs(tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "a.csv").write_bytes(csv_bytes(receipts(1, HOSTILE[:4])) + b"never,,,,,,,,\n")
+    (folder / "b.jsonl.zst").write_bytes(zstandard.compress(b"{}\n" + jsonl_bytes(receipts(2, HOSTILE))))
+    (folder / "c.parquet").write_bytes(parquet_bytes(receipts(3, HOSTILE[2:8])))
+    return folder
+
+
+@pytest.fixture
+def run(spark, monkeypatch, capfd):  # noqa: ARG001 - it has to be there
+    """A command in this process, on the session of all tests here; its status and what it printed."""
+
+    def run(main, *arguments):
+        monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
+        status = main()
+        out, err = capfd.readouterr()
+        return status, out, err
+
+    return run
+
+
+def figures(run, log, key: str) -> dict:
+    """What a replay of the log says, but for rows left out of it, and for what goes by the order between domains."""
+    options = ["--domain", key, "--window", "0,3,20", "--expiry", "0,600,90000", "--on-error", "skip", "--json"]
+    status, out, err = run(cli.run, "simulate", log, *options)
+    assert status == 0, err
+    found = json.loads(out)
+    found["log"].pop("skipped")
+    found["findings"] = [each for each in found["findings"] if each["kind"] != "crosses-connections"]
+    return found
+
+
+@pytest.mark.parametrize("key", ["default", "name:all"])
+def test_a_compacted_log_gives_the_figures_of_the_log(logs, tmp_path, run, key):
+    out = tmp_path / "out"
+    options = ["--domain", key, "--rows-per-file", 150, "--on-error", "skip"]
+    status, printed, err = run(compact_logs.main, logs, out, *options)
+    assert (status, err) == (0, "")
+    assert printed.startswith("1,200 receipts of ")
+    assert figures(run, out, key) == figures(run, logs, key)
+    bad = [json.loads(line) for line in (out / "_bad_rows.jsonl").read_text().splitlines()]
+    assert [(row["file"], row["line"]) for row in bad] == [(str(logs / "a.csv"), 402), (str(logs / "b.jsonl.zst"), 1)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "out"]
+
+
+def test_a_row_that_can_not_be_read_leaves_nothing(logs, tmp_path, run):
+    status, printed, err = run(compact_logs.main, logs, tmp_path / "out")
+    assert (status, printed) == (2, "")
+    assert f"{logs / 'a.csv'}:402: " in err
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+@pytest.mark.usefixtures("logs")
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["logs", "full"], "is there already and isn't empty"),
+        (["logs", "logs/a.csv"], "is there already and isn't empty"),
+        (["nothing", "out"], "nothing"),
+        (["logs", "out", "--domain", "dommain"], "unknown domain key"),
+        (["logs", "out", "--rows-per-file", "0"], "rows-per-file"),
+        (["-", "out"], "standard input"),
+        (["logs", "nowhere/out"], "can't write nowhere/out"),
+        (["logs"], "compact_logs.py --help"),
+    ],
+)
+def test_refusals(tmp_path, monkeypatch, run, arguments, complaint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "kept").write_text("kept")
+    status, printed, err = run(compact_logs.main, *arguments)
+    assert (status, printed) == (2, "")
+    assert complaint in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "logs"]
+    assert (tmp_path / "full" / "kept").read_text() == "kept"
