@@ -17,6 +17,7 @@ from benchmarks.kernel import kernel
 from benchmarks.memory import memory
 from benchmarks.pairing import Comparison
 from benchmarks.simulate import simulate
+from benchmarks.spark import spark
 
 BENCHMARKS: dict[str, Callable[[float], Iterable[Comparison]]] = {
     "receive": receive,
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[float], Iterable[Comparison]]] = {
     "memory": memory,
     "kernel": kernel,
     "simulate": simulate,
+    "spark": spark,
     "durable": durable,
     "imports": imports,
 }

@@ -23,7 +23,10 @@ import pyarrow.parquet as pq
 from benchmarks.pairing import Comparison, Goal, by_turns
 from benchmarks.workload import SOURCES, Trace, source_text, trace
 
-__all__ = ["simulate"]
+__all__ = ["GRID", "simulate", "write_log"]
+
+GRID = ["--domain", "destination", "--window", "100:20000:8", "--expiry", "1:600:8"]
+"""The settings that whole commands are measured with."""
 
 _TURNS = 3
 _ROWS_PER_GROUP = 1_000_000
@@ -77,7 +80,7 @@ def _table(rows: Trace) -> pa.Table:
     )
 
 
-def _write_log(receipts: Trace, file: Path) -> None:
+def write_log(receipts: Trace, file: Path) -> None:
     writer = None
     for start in range(0, len(receipts.source), _ROWS_PER_GROUP):
         rows = slice(start, start + _ROWS_PER_GROUP)
@@ -89,8 +92,7 @@ def _write_log(receipts: Trace, file: Path) -> None:
 
 
 def _receiver_simulate(file: Path) -> list[str]:
-    grid = ["--window", "100:20000:8", "--expiry", "1:600:8"]
-    return [sys.executable, "-m", "receiver", "simulate", str(file), "--domain", "destination", *grid, "--json"]
+    return [sys.executable, "-m", "receiver", "simulate", str(file), *GRID, "--json"]
 
 
 def simulate(scale: float) -> list[Comparison]:
@@ -98,11 +100,11 @@ def simulate(scale: float) -> list[Comparison]:
     work = f"receiver simulate, whole process: {count:,} rows Parquet, 8 windows x 8 expiries"
     with tempfile.TemporaryDirectory() as folder:
         warm_up = Path(folder) / "small.parquet"
-        _write_log(trace(1_000), warm_up)
+        write_log(trace(1_000), warm_up)
         _Process(_receiver_simulate(warm_up)).seconds()  # compiles
 
         log = Path(folder) / "log.parquet"
-        _write_log(trace(count), log)
+        write_log(trace(count), log)
         ours = _Process(_receiver_simulate(log))
         duckdb = _Process([sys.executable, "-c", _COUNT_DISTINCT, str(log)])
         speed = by_turns(

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from receiver.cli.progress import progress
+from receiver.cli.progress import progress, stages
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 
 if TYPE_CHECKING:
     from receiver.logs import ReadOptions
+    from receiver.logs.files import LogFile
     from receiver.simulate.analysis import Question
     from receiver.simulate.figures import Analysis
 
-__all__ = ["Master", "Verbose", "simulate_here", "single_setting"]
+__all__ = ["Asked", "Cluster", "Master", "State", "Verbose", "simulate_here", "simulate_on_spark", "single_setting"]
 
 Master = Annotated[
     str | None,
@@ -26,6 +30,13 @@ Master = Annotated[
         metavar="URL",
         help="Where Spark runs: local[4], spark://HOST:7077, yarn, k8s://HOST:PORT. Left out, it is as Spark is "
         "configured, or else all cores here.",
+    ),
+]
+State = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="Keep here what the next run needs of this log, and read only what is new since the last; Spark only.",
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Let through what Spark and Java say.")]
@@ -42,23 +53,39 @@ def single_setting(question: Question) -> tuple[int, int] | None:
     return pairs[0] if len(pairs) == 1 else None
 
 
-def simulate_here(
-    logs: list[str], question: Question, options: ReadOptions, report: str | None, verdicts: str | None
-) -> Analysis:
+class Asked(NamedTuple):
+    """What to simulate, and the files to write on the way."""
+
+    logs: list[str]
+    question: Question
+    options: ReadOptions
+    report: str | None
+    verdicts: str | None
+
+
+class Cluster(NamedTuple):
+    """How to run on Spark."""
+
+    master: str | None
+    verbose: bool
+    state: str | None
+
+
+def simulate_here(asked: Asked) -> Analysis:
     """Read, replay and write the files asked for, which were made before the work begins: in this process."""
     from receiver.logs import read_logs
-    from receiver.logs.output import replacing
     from receiver.logs.writer import open_table
     from receiver.simulate.analysis import analyse
     from receiver.simulate.ingest import ingest
     from receiver.simulate.verdicts import SCHEMA, verdict_batches
     from receiver.simulate.whole import WholeLog
 
+    question = asked.question
     with ExitStack() as outputs:
-        report_file = outputs.enter_context(replacing(report)) if report is not None else None
-        table = outputs.enter_context(open_table(verdicts, SCHEMA)) if verdicts is not None else None
-        batches = read_logs(logs, options)
-        _spare_logs(batches.paths, report, verdicts)  # nothing is in its place yet
+        write_report = outputs.enter_context(_report(asked.report))
+        table = outputs.enter_context(open_table(asked.verdicts, SCHEMA)) if asked.verdicts is not None else None
+        batches = read_logs(asked.logs, asked.options)
+        _spare_logs(batches.paths, asked)  # nothing is in its place yet
         with progress("Reading receipts", None) as advance:
             receipts = ingest(batches, domain_key(question.key), advance=advance)
         with progress("Replaying domains", len(receipts.domains)) as advance:
@@ -66,17 +93,106 @@ def simulate_here(
         if table is not None and (single := single_setting(question)):
             for batch in verdict_batches(receipts, *single):
                 table.write(batch)
-        if report_file is not None:
-            from receiver.report.html import html_text
-
-            report_file.write(html_text(analysis).encode())
+        write_report(analysis)
     return analysis
 
 
-def _spare_logs(logs: Iterable[str], report: str | None, verdicts: str | None) -> None:
+def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
+    """The same in the tasks of Spark; its `--verdicts` may name a folder, which they fill with Parquet."""
+    from receiver.chunks.sizing import chunked_log
+    from receiver.chunks.state import StateFolder
+    from receiver.chunks.verdicts import verdict_batches, write_parts
+    from receiver.logs import checked_options
+    from receiver.logs.files import find_files
+    from receiver.logs.output import appearing
+    from receiver.logs.writer import open_table
+    from receiver.simulate.analysis import analyse
+    from receiver.simulate.verdicts import SCHEMA
+    from receiver.spark.session import session
+
+    question = asked.question
+    with ExitStack() as outputs:
+        write_report = outputs.enter_context(_report(asked.report))
+        names_folder = asked.verdicts is not None and (asked.verdicts.endswith("/") or Path(asked.verdicts).is_dir())
+        folder = outputs.enter_context(appearing(asked.verdicts)) if names_folder and asked.verdicts else None
+        table = None
+        if asked.verdicts is not None and folder is None:
+            table = outputs.enter_context(open_table(asked.verdicts, SCHEMA))
+        state = None if cluster.state is None else StateFolder(Path(cluster.state))
+        options = checked_options(asked.options)
+        files = find_files(asked.logs) if state is None else state.find_files(asked.logs)
+        _spare_logs([str(file.path) for file in files if file.path is not None], asked)
+        files = outputs.enter_context(_at_hand(files, cluster.master))
+        told = outputs.enter_context(stages("Starting Spark"))
+        spark = outputs.enter_context(session(cluster.master, verbose=cluster.verbose))
+
+        from receiver.spark.flow import start  # once it is known that there is a Spark
+
+        log = chunked_log(
+            files,
+            options,
+            domain_key(question.key),
+            start=partial(start, spark, told=told),
+            cores=spark.sparkContext.defaultParallelism,
+            with_verdicts=asked.verdicts is not None,
+            state=state,
+            note=lambda text: print(f"note: {text}", file=sys.stderr),
+        )
+        analysis = analyse(log, question)
+        if single := single_setting(question):
+            if folder is not None:
+                write_parts(log, *single, folder)
+            if table is not None:
+                for batch in verdict_batches(log, *single):
+                    table.write(batch)
+        write_report(analysis)
+    return analysis
+
+
+@contextmanager
+def _report(path: str | None) -> Iterator[Callable[[Analysis], None]]:
+    """Makes the file at once; writes it by the function it gives."""
+    if path is None:
+        yield lambda _analysis: None
+        return
+
+    from receiver.logs.output import replacing
+
+    with replacing(path) as file:
+
+        def write(analysis: Analysis) -> None:
+            from receiver.report.html import html_text
+
+            file.write(html_text(analysis).encode())
+
+        yield write
+
+
+@contextmanager
+def _at_hand(files: list[LogFile], master: str | None) -> Iterator[list[LogFile]]:
+    """What comes through a pipe is kept in files for as long as tasks need it, which must be able to open them."""
+    piped = [file for file in files if not file.can_reopen]
+    if not piped:
+        yield files
+        return
+    if master is not None and not master.startswith("local"):
+        raise SettingsError(
+            f"{piped[0].name} comes through a pipe, which the executors of {master} can't read",
+            hint="save it to a file that all of them see",
+        )
+
+    from receiver.logs.files import spooled
+
+    with TemporaryDirectory(prefix="receiver-") as folder:
+        yield [
+            file if file.can_reopen else spooled(file, Path(folder) / str(place)) for place, file in enumerate(files)
+        ]
+
+
+def _spare_logs(logs: Iterable[str], asked: Asked) -> None:
     """Refuse to write where something is read from, or two results into one file."""
     read = {Path(log).resolve() for log in logs}
-    outputs = [Path(path).resolve() for path in (report, verdicts) if path is not None]
+    outputs = [Path(path).resolve() for path in (asked.report, asked.verdicts) if path is not None]
     for path in outputs:
         if path in read and path.is_file():
             raise SettingsError(f"{path} is a log to read, and would be overwritten", hint="name another file")

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from receiver.cli.engines import Master, Verbose, simulate_here, single_setting
+from receiver.cli.engines import (
+    Asked,
+    Cluster,
+    Master,
+    State,
+    Verbose,
+    simulate_here,
+    simulate_on_spark,
+    single_setting,
+)
 from receiver.cli.output import console, print_json
 from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
 from receiver.domains import domain_key
@@ -61,7 +70,9 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     verdicts: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Write the verdict on each receipt (.csv, .jsonl, .parquet); one setting only."
+            metavar="FILE",
+            help="Write the verdict on each receipt (.csv, .jsonl, .parquet; on Spark also FOLDER/, with Parquet parts); "
+            "one setting only.",
         ),
     ] = None,
     fail_on_missed: Annotated[
@@ -82,17 +93,17 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     on_error: WhenUnreadable = OnError.STOP,
     engine: Annotated[_Engine, typer.Option(help="Where to run.")] = _Engine.LOCAL,
     master: Master = None,
+    state: State = None,
     verbose: Verbose = False,  # noqa: FBT002
 ) -> int:
     """Replay a log of receipts under many settings at once.
 
     It says what each would have missed and what it costs, recommends one, and says why.
     """
-    if engine is _Engine.SPARK:
-        raise SettingsError("this version has no Spark engine", hint="leave --engine out")
-    if master is not None or verbose:
-        option = "--verbose" if master is None else "--master"
-        raise SettingsError(f"{option} is about Spark, and the engine is local", hint="add --engine spark")
+    if engine is _Engine.LOCAL:
+        for option, value in (("--master", master), ("--state", state), ("--verbose", verbose)):
+            if value:
+                raise SettingsError(f"{option} is about Spark, and the engine is local", hint="add --engine spark")
     question = _question(domain, window, expiry, max_missed, margin)
     single = single_setting(question)
     if verdicts is not None and single is None:
@@ -100,8 +111,9 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
             "--verdicts needs one setting",
             hint="give one --window and one --expiry, such as --window 2000 --expiry 120",
         )
-    options = read_options(column_map, time_unit, time_zone, on_error)
-    analysis = simulate_here(logs, question, options, report, verdicts)
+    asked = Asked(logs, question, read_options(column_map, time_unit, time_zone, on_error), report, verdicts)
+    local = engine is _Engine.LOCAL
+    analysis = simulate_here(asked) if local else simulate_on_spark(asked, Cluster(master, verbose, state))
     _print(analysis, as_json=as_json)
     if fail_on_missed is None:
         return 0

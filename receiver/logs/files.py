@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -30,7 +31,7 @@ from receiver.logs.jsonl import read_jsonl
 from receiver.logs.parquet import read_parquet
 from receiver.logs.segments import segment_names
 
-__all__ = ["LogFile", "find_files", "open_log"]
+__all__ = ["LogFile", "find_files", "open_log", "spooled"]
 
 _PIECE_BYTES = 128 << 10
 _HEAD_BYTES = 64 << 10
@@ -57,6 +58,8 @@ class LogFile:
     """None where it isn't known before the end: a pipe."""
     follows: bool = False
     """Whether its rows come after those of the file before, as if both were one file."""
+    manifest: Manifest | None = field(default=None, repr=False)
+    """Of the compacted log that it is a file of."""
 
     @property
     def can_reopen(self) -> bool:
@@ -108,12 +111,13 @@ def _expanded(text: str) -> list[LogFile]:
 
 
 def _compacted(folder: Path, manifest: Manifest) -> list[LogFile]:
-    status_lines = [_log_file(folder / STATUS_LINES)] if manifest.status_lines else []
-    return status_lines + [
+    files = [_log_file(folder / STATUS_LINES)] if manifest.status_lines else []
+    files += [
         _log_file(folder / part.path, follows=place > 0)
         for domain in manifest.domains
         for place, part in enumerate(domain.files)
     ]
+    return [replace(file, manifest=manifest) for file in files]
 
 
 def _segments(text: str) -> list[str]:
@@ -145,6 +149,16 @@ def _log_file(path: Path, *, follows: bool = False) -> LogFile:
 
 def _printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
+
+
+def spooled(file: LogFile, path: Path) -> LogFile:
+    """The same log, copied to a file at `path`."""
+    try:
+        with _opened(file) as stream, path.open("wb") as copy:
+            shutil.copyfileobj(stream, copy, _PIECE_BYTES)
+    except OSError as error:
+        raise LogFormatError(file.name, f"can't be kept in a temporary file: {error.strerror or error}") from error
+    return replace(file, path=path, size_bytes=path.stat().st_size)
 
 
 @contextmanager
