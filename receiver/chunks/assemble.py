@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.chunks.columns import used
-from receiver.chunks.parcels import Parcel, pack, unpack
+from receiver.chunks.parcels import Parcel, parcel_of, unpack
 from receiver.chunks.values import Body, Ids, Opening, Piece, Plan
 from receiver.domains import Channel, domain_key
 from receiver.simulate.interning import hash_texts, text_buffers
@@ -21,7 +21,7 @@ from receiver.simulate.numbering import Names, distinct
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["assembled", "cut", "parts_of", "placing"]
+__all__ = ["Stretch", "assembled", "chunks_of", "cut", "keys_us", "parts_of", "placing", "stretches_of"]
 
 _Name = TypeVar("_Name")
 _MOST_TEXT_BYTES = 64 << 20
@@ -89,18 +89,25 @@ def placing(plan: Plan) -> Callable[[Piece], tuple[npt.NDArray[np.int64], npt.ND
     def places(piece: Piece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         triples = zip(piece.connections, piece.destinations, piece.receivers, strict=True)
         domains = np.array([numbers[name(Channel(*triple))] for triple in triples], np.int64)
-        latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
-        key_us = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
+        key_us = keys_us(plan, piece)
         return key_us, _chunks(plan, cuts, domains[piece.channel], cuts.positions(piece, key_us))
 
     return places
+
+
+def keys_us(plan: Plan, piece: Piece) -> npt.NDArray[np.int64]:
+    """Of each receipt of a piece, the largest time of its file up to it."""
+    latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
+    keys: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
+    return keys
 
 
 def _cut_pieces(plan: Plan, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
     places = placing(plan)
     for parcel in parcels:
         piece = unpack(Piece, parcel.payload)
-        yield from _stretches(plan, piece, *places(piece))
+        for bundle, stretch in stretches_of(plan, piece, *places(piece)):
+            yield parcel_of(bundle, stretch)
 
 
 def _chunks(
@@ -117,9 +124,10 @@ def _chunks(
     return chunk
 
 
-def _stretches(
+def stretches_of(
     plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]
-) -> Iterator[Parcel]:
+) -> Iterator[tuple[int, Stretch]]:
+    """Cut a piece by the bundles of its receipts, whose keys and chunks are given."""
     bundles, place = distinct(plan.chunk_bundle[chunk])
     order = _stable_order(place)
     ends = np.cumsum(np.bincount(place)).tolist()
@@ -141,14 +149,16 @@ def _stretches(
         some = {name: column[start:end] for name, column in columns.items()}
         some["source"], sources = used(some["source"], piece.sources)
         some["channel"], channels = used(some["channel"], list(zip(piece.connections, piece.destinations, strict=True)))
-        stretch = Stretch(
-            unit=piece.unit,
-            sources=sources,
-            connections=[connection for connection, _ in channels],
-            destinations=[destination for _, destination in channels],
-            **some,
+        yield (
+            bundle,
+            Stretch(
+                unit=piece.unit,
+                sources=sources,
+                connections=[connection for connection, _ in channels],
+                destinations=[destination for _, destination in channels],
+                **some,
+            ),
         )
-        yield Parcel(bundle, Stretch.__name__, pack(stretch))
 
 
 def _taken(column: Any, rows: npt.NDArray[np.int64]) -> Any:
@@ -202,7 +212,12 @@ class _Texts(NamedTuple):
 
 
 def _assemble(plan: Plan, bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-    rows, texts = _joined(plan, [unpack(Stretch, parcel.payload) for parcel in parcels])
+    yield from chunks_of(plan, bundle, (unpack(Stretch, parcel.payload) for parcel in parcels))
+
+
+def chunks_of(plan: Plan, bundle: int, stretches: Iterable[Stretch]) -> Iterator[Parcel]:
+    """Of each chunk of a bundle that some stretch has receipts of, the `Opening`, the `Body` and `Ids`."""
+    rows, texts = _joined(plan, list(stretches))
     order = _order(rows)
     if order is not None:
         rows = rows.some(order)
@@ -210,8 +225,8 @@ def _assemble(plan: Plan, bundle: int, parcels: Iterator[Parcel]) -> Iterator[Pa
         in_chunk = rows.some(slice(start, end))
         checked = in_chunk if in_chunk.id_bytes.all() else in_chunk.some(in_chunk.id_bytes > 0)
         chunk = int(in_chunk.chunk[0])
-        yield Parcel(bundle, Opening.__name__, pack(_opening(chunk, in_chunk, checked, texts)))
-        yield Parcel(bundle, Body.__name__, pack(_body(chunk, in_chunk, checked, texts)))
+        yield parcel_of(bundle, _opening(chunk, in_chunk, checked, texts))
+        yield parcel_of(bundle, _body(chunk, in_chunk, checked, texts))
         yield from _ids(chunk, checked, texts)
 
 
@@ -329,8 +344,7 @@ def _ids(chunk: int, checked: _Rows, texts: _Texts) -> Iterator[Parcel]:
         size_bytes = np.cumsum(dealt.id_bytes[first:last], dtype=np.int64)
         for start, end in _runs(size_bytes // _MOST_TEXT_BYTES):
             some = slice(first + start, first + end)
-            ids = _ids_of(chunk, row[some], dealt.some(some), texts)
-            yield Parcel(int(dealt.part[first]), Ids.__name__, pack(ids))
+            yield parcel_of(int(dealt.part[first]), _ids_of(chunk, row[some], dealt.some(some), texts))
 
 
 def _ids_of(chunk: int, row: npt.NDArray[np.int32], rows: _Rows, texts: _Texts) -> Ids:

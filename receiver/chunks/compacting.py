@@ -100,6 +100,8 @@ class _Part:
     day: int
     """Since the epoch."""
     rows: int
+    latest_us: int
+    """The largest time of its rows."""
     file: str
 
 
@@ -144,6 +146,7 @@ def compact(
             receipts=sum(report.receipts for report in reports),
             skipped=sum(report.skipped for report in reports),
             status_lines=_write_status_lines(folder, reports),
+            splits_a_queue=plan.looks_for_crossing,
         )
         if options.on_error == "skip":
             _write_bad_rows(folder, [unpack(_BadRows, each.payload) for each in told if each.kind == _BadRows.__name__])
@@ -251,12 +254,14 @@ def _write(attempts: Path, rows_per_file: int, bundle: int, parcels: Iterator[Pa
     del found
     order = np.lexsort((key_us, chunk))  # stable: what is equal stays by unit and row
     table, chunk, day = table.take(pa.array(order)), chunk[order], key_us[order] // _DAY_US
+    received_at_us = table["received_at"].cast(pa.int64()).to_numpy()
     for first, last in _cuts(chunk, day, rows_per_file):
         path = _attempt(attempts, "parquet")
         with open_table(path, table.schema) as file:
             for batch in table.slice(first, last - first).to_batches(max_chunksize=_GROUP_ROWS):
                 file.write(batch)
-        part = _Part(int(chunk[first]), first, int(day[first]), last - first, path.name)
+        latest_us = int(received_at_us[first:last].max())
+        part = _Part(int(chunk[first]), first, int(day[first]), last - first, latest_us, path.name)
         yield Parcel(bundle, _Part.__name__, pack(part))
 
 
@@ -273,16 +278,23 @@ def _placed(folder: Path, plan: Plan, parts: Sequence[_Part]) -> list[DomainFile
     in_order = sorted(parts, key=lambda part: (part.chunk, part.place))
     numbered = groupby(enumerate(in_order), lambda each: int(plan.chunk_domain[each[1].chunk]))
     return [
-        DomainFiles(plan.domains[domain], [_move(folder, plan.domains[domain], *each) for each in of_domain])
+        DomainFiles(plan.domains[domain], list(_moved(folder, plan.domains[domain], of_domain)))
         for domain, of_domain in numbered
     ]
 
 
-def _move(folder: Path, domain: str, number: int, part: _Part) -> PartFile:
+def _moved(folder: Path, domain: str, parts: Iterable[tuple[int, _Part]]) -> Iterator[PartFile]:
+    latest_us = -1
+    for number, part in parts:
+        latest_us = max(latest_us, part.latest_us)
+        yield PartFile(_move(folder, domain, number, part), part.rows, latest_us)
+
+
+def _move(folder: Path, domain: str, number: int, part: _Part) -> str:
     path = part_path(domain, np.datetime64(part.day, "D"), number)
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     (folder / _ATTEMPTS / part.file).rename(folder / path)
-    return PartFile(str(path), part.rows)
+    return str(path)
 
 
 def _write_status_lines(folder: Path, reports: Iterable[UnitReport]) -> int:

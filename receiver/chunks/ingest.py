@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from receiver.chunks.parcels import Parcel, pack, unpack
+from receiver.chunks.parcels import Parcel, parcel_of, unpack
 from receiver.chunks.units import read_unit
 from receiver.chunks.values import Piece, Unit, UnitReport
 from receiver.domains import DomainKey
@@ -32,47 +32,56 @@ from receiver.simulate.numbering import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["SAMPLE_ROWS", "ingest", "reports_of"]
+__all__ = ["SAMPLE_ROWS", "ingest", "pieces_of", "reports_of"]
 
 SAMPLE_ROWS = 8_192
 """One receipt in so many of a channel tells the plan where it stands: chunks come out about so exact."""
-
-
-def ingest(
-    options: ReadOptions, *, sample_rows: int = SAMPLE_ROWS, carry: Callable[[Piece, Batch], Piece] | None = None
-) -> Callable[[Iterator[Parcel]], Iterator[Parcel]]:
-    """For `Flow.map`: each `Unit` becomes `Piece`s and one `UnitReport`. `options` are checked ones.
-
-    `carry` may make of a piece one that holds more of its batch.
-    """
-    return partial(_read_units, options, sample_rows, carry or _as_it_is)
 
 
 def _as_it_is(piece: Piece, _batch: Batch) -> Piece:
     return piece
 
 
+def ingest(
+    options: ReadOptions,
+    *,
+    sample_rows: int = SAMPLE_ROWS,
+    carry: Callable[[Piece, Batch], Piece] = _as_it_is,
+) -> Callable[[Iterator[Parcel]], Iterator[Parcel]]:
+    """For `Flow.map`: each `Unit` becomes `Piece`s and one `UnitReport`. `options` are checked ones.
+
+    `carry` may make of a piece one that holds more of its batch.
+    """
+    return partial(_read_units, options, sample_rows, carry)
+
+
 def _read_units(
     options: ReadOptions, sample_rows: int, carry: Callable[[Piece, Batch], Piece], parcels: Iterator[Parcel]
 ) -> Iterator[Parcel]:
     for parcel in parcels:
-        yield from _read_unit(unpack(Unit, parcel.payload), options, sample_rows, carry)
+        unit = unpack(Unit, parcel.payload)
+        for value in pieces_of(unit, options, sample_rows=sample_rows, carry=carry):
+            yield parcel_of(unit.number, value)
 
 
-def _read_unit(
-    unit: Unit, options: ReadOptions, sample_rows: int, carry: Callable[[Piece, Batch], Piece]
-) -> Iterator[Parcel]:
+def pieces_of(
+    unit: Unit,
+    options: ReadOptions,
+    *,
+    sample_rows: int = SAMPLE_ROWS,
+    carry: Callable[[Piece, Batch], Piece] = _as_it_is,
+) -> Iterator[Piece | UnitReport]:
+    """The pieces of a unit in order, then its report. What is wrong with the unit is told by the report."""
     tally = _Tally(unit.number, sample_rows)
     problem = None
     try:
         for batch in read_unit(unit, options):
             piece = tally.add(batch)
             if piece is not None:
-                carried = carry(piece, batch)
-                yield Parcel(unit.number, type(carried).__name__, pack(carried))
+                yield carry(piece, batch)
     except LogFormatError as error:
         problem = error
-    yield Parcel(unit.number, UnitReport.__name__, pack(tally.report(problem)))
+    yield tally.report(problem)
 
 
 @dataclass(slots=True)

@@ -20,8 +20,11 @@ __all__ = ["parcels_of", "read_unit", "units_of"]
 _PARQUET = b"PAR1"
 
 
-def units_of(files: Sequence[LogFile], *, rows_per_unit: int) -> list[Unit]:
-    """The units of files that each task can open, in order. Nothing is read but the footers of Parquet files."""
+def units_of(files: Sequence[LogFile], *, rows_per_unit: int | None) -> list[Unit]:
+    """The units of files that each task can open, in order; whole files where `rows_per_unit` is None.
+
+    Nothing is read but the footers of Parquet files that may be cut.
+    """
     units: list[Unit] = []
     place = -1
     for file in files:
@@ -35,9 +38,11 @@ def units_of(files: Sequence[LogFile], *, rows_per_unit: int) -> list[Unit]:
     return units
 
 
-def _runs(path: Path, rows_per_unit: int) -> list[RowGroups]:
+def _runs(path: Path, rows_per_unit: int | None) -> list[RowGroups]:
     """Runs of row groups; one without groups stands for a whole file."""
     whole = [RowGroups(0, 0, 0)]
+    if rows_per_unit is None:
+        return whole
     try:
         with path.open("rb") as file:
             if file.read(len(_PARQUET)) != _PARQUET:

@@ -27,6 +27,7 @@ from receiver.logs.blocks import blocks_of
 
 __all__ = [
     "BAD_ROWS",
+    "COMPACT_AGAIN",
     "STATUS_LINES",
     "STATUS_LINES_BEGIN",
     "DomainFiles",
@@ -47,13 +48,15 @@ _MANIFEST = "_receiver_log.json"
 _VERSION = 1
 _LONGEST_FOLDER_NAME = 200
 """Most file systems end at 255 bytes."""
-_COMPACT_AGAIN = "compact the log again, and leave the folder as it is"
+COMPACT_AGAIN = "compact the log again, and leave the folder as it is"
 
 
 class PartFile(msgspec.Struct, frozen=True):
     path: str
     """Under the folder, with "/" on every system."""
     rows: int
+    latest_us: int
+    """The largest time of the domain's rows up to its end."""
 
 
 class DomainFiles(msgspec.Struct, frozen=True):
@@ -73,6 +76,8 @@ class Manifest(msgspec.Struct, frozen=True):
     skipped: int
     """Rows that couldn't be read, which aren't in it."""
     status_lines: int
+    splits_a_queue: bool
+    """Whether some queue is read in several of the domains."""
     version: int = _VERSION
 
 
@@ -113,14 +118,14 @@ def manifest_of(folder: Path) -> Manifest | None:
             raise LogFormatError(
                 str(place),
                 f"a compacted log of version {version}, expected {_VERSION}",
-                hint="upgrade this package" if version > _VERSION else _COMPACT_AGAIN,
+                hint="upgrade this package" if version > _VERSION else COMPACT_AGAIN,
             )
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LogFormatError(str(place), f"not a compacted log's manifest: {error}", hint=_COMPACT_AGAIN) from error
+        raise LogFormatError(str(place), f"not a compacted log's manifest: {error}", hint=COMPACT_AGAIN) from error
     parts = [part.path for domain in manifest.domains for part in domain.files]
     if not parts:
-        raise LogFormatError(str(place), "names no files", hint=_COMPACT_AGAIN)
+        raise LogFormatError(str(place), "names no files", hint=COMPACT_AGAIN)
     for name in parts + [STATUS_LINES] * (manifest.status_lines > 0):
         _check(folder, name)
     return manifest
@@ -129,9 +134,9 @@ def manifest_of(folder: Path) -> Manifest | None:
 def _check(folder: Path, name: str) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise LogFormatError(str(folder / _MANIFEST), f"names a file elsewhere, {name!r}", hint=_COMPACT_AGAIN)
+        raise LogFormatError(str(folder / _MANIFEST), f"names a file elsewhere, {name!r}", hint=COMPACT_AGAIN)
     if not (folder / path).is_file():
-        raise LogFormatError(str(folder / path), "the file is missing from a compacted log", hint=_COMPACT_AGAIN)
+        raise LogFormatError(str(folder / path), "the file is missing from a compacted log", hint=COMPACT_AGAIN)
 
 
 def status_lines_text(lines: Iterable[StatusLine]) -> bytes:
@@ -150,5 +155,5 @@ def read_status_lines(source: LogSource, options: ReadOptions) -> Iterator[Batch
         try:
             lines = [StatusLine(line.jms_status_at_us, line.values) for line in decode(block.data)]
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise LogFormatError(source.name, f"no status lines: {error}", hint=_COMPACT_AGAIN) from error
+            raise LogFormatError(source.name, f"no status lines: {error}", hint=COMPACT_AGAIN) from error
         yield Batch(np.empty(0, np.int64), pa.array([], pa.string()), status_lines=lines)

@@ -57,10 +57,10 @@ def made(folder: Path, *domains: list[list[Row]], status_lines: int = 0) -> Path
             path = part_path(f"domain {place}", DAY, number)
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(parquet_bytes(rows))
-            files.append(PartFile(str(path), len(rows)))
+            files.append(PartFile(str(path), len(rows), max(row.received_at for row in rows)))
             number += 1
         found.append(DomainFiles(f"domain {place}", files))
-    write_manifest(folder, Manifest("default", found, ["received_at", "unique_message_id"], 5, 0, status_lines))
+    write_manifest(folder, Manifest("default", found, ["received_at", "unique_message_id"], 5, 0, status_lines, False))
     return folder
 
 
@@ -139,7 +139,7 @@ def test_a_missing_file(tmp_path):
 
 
 def naming(path: str) -> list:
-    return [{"domain": "", "files": [{"path": path, "rows": 1}]}]
+    return [{"domain": "", "files": [{"path": path, "rows": 1, "latest_us": 0}]}]
 
 
 @pytest.mark.parametrize(
