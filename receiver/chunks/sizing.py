@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from receiver.chunks.assemble import assembled, cut
 from receiver.chunks.chunked import ChunkedLog
+from receiver.chunks.direct import layout_of, made_directly
 from receiver.chunks.ingest import ingest, reports_of
 from receiver.chunks.layers import Layer, can_split_queues, first_key_us, joined, moved, partitions_of
 from receiver.chunks.parcels import Flow, Parcel
@@ -58,6 +59,8 @@ def chunked_log(
         if with_verdicts:
             raise SettingsError("verdicts take all receipts, and a state spares reading them", hint="leave one out")
         return _Growing(making, state, note or (lambda _text: None)).log(files)
+    if not with_verdicts and (log := making.directly(files)):
+        return log
     read = making.read(files)
     plan = making.plan(read)
     chunks = making.chunks(read, plan)
@@ -92,6 +95,22 @@ class _Making:
     start: Callable[[list[Parcel], int], Flow]
     cores: int
     sizes: Sizes
+
+    def directly(self, files: Sequence[LogFile]) -> ChunkedLog | None:
+        """The log, where it was compacted and its layout allows; None of any other."""
+        layout = layout_of(files, self.options, self.key)
+        if layout is None or not layout.fits(chunk_rows := self.chunk_rows(layout.receipts)):
+            return None
+        plan, reports, chunks = made_directly(
+            layout,
+            self.options,
+            self.key,
+            start=self.start,
+            chunk_rows=chunk_rows,
+            partition_rows=self.sizes.partition_rows,
+            tasks=self.cores,
+        )
+        return ChunkedLog(plan, reports, chunks)
 
     def read(self, files: Sequence[LogFile], before: Sequence[UnitReport] = ()) -> _Read:
         """`before` are the reports on what was read of the log before."""
@@ -141,7 +160,9 @@ class _Growing:
             before = []
             read = self._read(found, before)
         if found.gone:
-            self.note(f"{len(found.gone)} files are gone, and come from the state {self.state.path}")
+            count = len(found.gone)
+            files_are = "1 file is" if count == 1 else f"{count} files are"
+            self.note(f"{files_are} gone, and taken from the state {self.state.path}")
         return self._joined(found, before, read)
 
     def _refused(self, found: Found, files: Sequence[LogFile]) -> Found:

@@ -29,7 +29,7 @@ class Standings:
     """One entry per chunk in which a series has receipts, ordered by series, then chunk."""
 
     series: dict[tuple[int, str], int]
-    """(domain, source) -> its number; only domains of several chunks."""
+    """(domain, source) -> its number; only domains of several chunks. Numbered as they come, chunk by chunk."""
     place: npt.NDArray[np.int64]
     """series << 32 | chunk."""
     firsts: npt.NDArray[np.int64]
@@ -56,7 +56,7 @@ def standings_of(plan: Plan, tallies: Sequence[Tally]) -> Standings:
     several = np.bincount(plan.chunk_domain, minlength=len(plan.domains)) > 1
     series: dict[tuple[int, str], int] = {}
     places, firsts, lasts = [], [], []
-    for tally in tallies:
+    for tally in sorted(tallies, key=lambda tally: tally.chunk):
         domain = int(plan.chunk_domain[tally.chunk])
         if several[domain]:
             numbers = [series.setdefault((domain, source), len(series)) for source in tally.sources]
@@ -117,14 +117,18 @@ def _walk(  # noqa: PLR0917 - compiled functions take no names
     count = 0
     newest = np.full(int(place_series.max()) + 1, -1, np.int64)  # series -> its newest place so far
     seen, gone = 0, 0
+    begin, end = 0, 0  # the series of the chunk's domain that have come so far
     for chunk in range(chunks):
         while seen < len(by_chunk) and place_chunk[by_chunk[seen]] < chunk:
             newest[place_series[by_chunk[seen]]] = by_chunk[seen]
+            end = max(end, place_series[by_chunk[seen]] + 1)
             seen += 1
+        if first_chunk[chunk] == chunk:
+            begin = end
         while gone < len(gone_in) and gone_in[gone] < chunk:
             alive[gone_at[gone]] -= gone_count[gone]
             gone += 1
-        for s in range(len(newest)):
+        for s in range(begin, end):
             at, left = newest[s], depth
             while left > 0 and at >= 0 and place_series[at] == s and place_chunk[at] >= first_chunk[chunk]:
                 some = min(left, alive[at])
