@@ -1,0 +1,143 @@
+"""`receiver simulate --engine spark` prints what the local engine prints, byte for byte, and writes the same files."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from receiver.cli import app
+from receiver.simulate.scenarios import SCENARIOS
+from tests.logs.reading import FORMATS, Row
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "artemis-receipts.csv.gz"
+pytestmark = pytest.mark.usefixtures("spark")
+VECTORS = json.loads((ROOT / "tests" / "vectors" / "two_tier.json").read_text())
+
+
+def run(*arguments) -> bytes:
+    """The command in this process, where it finds the session of the tests."""
+    ran = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout_bytes
+
+
+def assert_same(*arguments) -> bytes:
+    here = run("simulate", *arguments, "--json")
+    assert run("simulate", *arguments, "--json", "--engine", "spark") == here
+    return here
+
+
+@pytest.mark.parametrize("key", ["default", "destination"])
+def test_the_recorded_log(key):
+    answer = json.loads(assert_same(EXAMPLE, "--domain", key))
+    assert answer["log"]["duplicates"] == {"default": 466, "destination": 941}[key]
+
+
+def test_the_worked_cases(tmp_path):
+    """Each is a domain of one log, and all are tried under all of their settings."""
+    log = tmp_path / "log.jsonl"
+    with log.open("w") as file:
+        for vector in VECTORS:
+            shift_us = max(0, -min(receipt["received_at_us"] for receipt in vector["receipts"]))
+            for receipt in vector["receipts"]:
+                row = {**receipt, "received_at": receipt["received_at_us"] + shift_us, "destination": vector["name"]}
+                file.write(json.dumps(row) + "\n")
+    windows = ",".join(str(vector["window"]) for vector in VECTORS)
+    expiries = ",".join(str(vector["expiry_secs"]) for vector in VECTORS)
+    how = "--domain", "destination", "--time-unit", "us", "--window", windows, "--expiry", expiries
+    domains = {each["domain"]: each for each in json.loads(assert_same(log, *how))["domains"]}
+    for vector in VECTORS:
+        settings = domains[f"queue://{vector['name']}"]["settings"]
+        (found,) = [
+            each
+            for each in settings
+            if (each["window"], each["expiry_secs"]) == (vector["window"], vector["expiry_secs"])
+        ]
+        assert [found[name] for name in ("caught", "missed", "peak_ids")] == [
+            vector[name] for name in ("caught", "missed", "peak_ids")
+        ]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_generated_scenario(scenario, tmp_path):
+    log = tmp_path / "log.parquet"
+    run("generate", log, "--scenario", scenario, "--receipts", 20_000, "--seed", 7)
+    assert_same(log)
+
+
+def test_a_folder_of_every_format(tmp_path):
+    for place, (ending, encoded) in enumerate(sorted(FORMATS.items())):
+        rows = [
+            Row(received_at=10**15 + 10 * row + place, unique_message_id=f"id{row % 50}", message_source_id=ending)
+            for row in range(100)
+        ]
+        (tmp_path / f"{place}.{ending}").write_bytes(encoded(rows))
+    answer = json.loads(assert_same(tmp_path, "--time-unit", "us"))
+    assert answer["log"]["receipts"] == 100 * len(FORMATS)
+
+
+def test_report_table_and_exit_status(tmp_path):
+    pages = []
+    for engine in ("local", "spark"):
+        page = tmp_path / f"{engine}.html"
+        asked = "simulate", EXAMPLE, "--window", 1, "--expiry", 1, "--engine", engine, "--report", page
+        ran = CliRunner().invoke(app, [*map(str, asked), "--fail-on-missed", "0"], standalone_mode=False)
+        assert ran.return_value == 1
+        pages.append((ran.stdout, page.read_text(encoding="utf-8")))
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize("name", ["verdicts.csv", "verdicts.jsonl"])
+def test_verdicts_in_one_file(tmp_path, name):
+    files = [tmp_path / engine / name for engine in ("local", "spark")]
+    for file in files:
+        file.parent.mkdir()
+        setting = "--window", 100, "--expiry", 5, "--engine", file.parent.name
+        run("simulate", EXAMPLE, *setting, "--verdicts", file, "--json")
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_pipe_is_kept_for_the_tasks():
+    text = "received_at,unique_message_id\n1,a\n2,b\n3,a\n"
+    asked = "simulate", "-", "--domain", "name:x", "--json"
+    here, there = (
+        CliRunner().invoke(app, [*asked, "--engine", engine], input=text, catch_exceptions=False)
+        for engine in ("local", "spark")
+    )
+    assert here.stdout_bytes == there.stdout_bytes
+    assert json.loads(here.stdout)["log"]["duplicates"] == 1
+
+
+def _process(*command, **environment) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        list(map(str, command)), capture_output=True, check=False, env={**os.environ, **environment}, timeout=300
+    )
+
+
+@pytest.mark.slow
+def test_executors_that_share_no_process():
+    """A cluster on this machine: a driver, and two executors of their own."""
+    asked = EXAMPLE, "--domain", "destination", "--json"
+    here = _process(sys.executable, "-m", "receiver", "simulate", *asked)
+    there = _process(
+        sys.executable, "-m", "receiver", "simulate", *asked, "--engine", "spark", "--master", "local-cluster[2,1,2048]"
+    )
+    assert (there.returncode, there.stderr) == (0, b"")
+    assert there.stdout == here.stdout
+
+
+@pytest.mark.slow
+def test_spark_submit():
+    submit = shutil.which("spark-submit", path=sysconfig.get_path("scripts"))
+    job = ROOT / "spark_jobs" / "size_windows.py"
+    asked = EXAMPLE, "--window", "100", "--expiry", "5", "--json"
+    there = _process(submit, "--master", "local[2]", job, *asked, PYSPARK_PYTHON=sys.executable)
+    assert there.returncode == 0, there.stderr
+    assert there.stdout == _process(sys.executable, "-m", "receiver", "simulate", *asked).stdout
