@@ -48,9 +48,12 @@ class Move(NamedTuple):
     """Per chunk of the layer, whether its ids are in the parts where the whole log has them."""
 
 
-def first_key_us(reports: Sequence[UnitReport]) -> int | None:
+def first_key_us(reports: Sequence[UnitReport], carry_us: npt.NDArray[np.int64]) -> int | None:
     """Of the first receipt in order; None without any. Each channel's first receipt is among the samples."""
-    return min((int(report.samples_latest_us.min()) for report in reports if report.receipts), default=None)
+    return min(
+        (max(int(report.samples_latest_us.min()), int(carry_us[report.unit])) for report in reports if report.receipts),
+        default=None,
+    )
 
 
 def can_split_queues(key: DomainKey) -> bool:
@@ -123,7 +126,7 @@ def _cuts(
     for layer, first_unit in zip(layers, first_units, strict=False):
         plan = layer.plan
         opens = plan.cut_key_us < 0
-        key_us = np.where(opens, first_key_us(layer.reports) or 0, plan.cut_key_us)
+        key_us = np.where(opens, first_key_us(layer.reports, plan.carry_us) or 0, plan.cut_key_us)
         columns.append((key_us, plan.cut_unit + np.int64(first_unit) * ~opens, plan.cut_row))
     cuts = [np.concatenate(column).astype(np.int64)[order] for column in zip(*columns, strict=True)]
     cuts[0][np.flatnonzero(np.diff(domain, prepend=-1))] = -1  # a domain's first chunk begins before everything

@@ -16,7 +16,7 @@ from receiver.simulate.summaries import slices_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["bundles_of", "names_of", "plan_of", "splits_a_queue", "time_of"]
+__all__ = ["bundles_of", "carry_us_of", "names_of", "plan_of", "splits_a_queue", "time_of"]
 
 _BEFORE_EVERYTHING = -1
 
@@ -60,7 +60,7 @@ def plan_of(
     domains = sorted(set(name_of.values()))
     number = {name: place for place, name in enumerate(domains)}
     domain_of = [np.array([number[name_of[channel]] for channel in each], np.int64) for each in channels]
-    carry_us = _carry_us(reports, units)
+    carry_us = carry_us_of(reports, units)
     chunks: list[_Chunk] = []
     chunk_domain: list[int] = []
     for domain, places in enumerate(_places(reports, domain_of, carry_us, len(domains))):
@@ -108,7 +108,7 @@ def time_of(reports: Sequence[UnitReport]) -> tuple[int, int, int]:
     return start_us, *slices_of(start_us, max(start_us, *(report.last_us for report in reports)))
 
 
-def _carry_us(reports: Sequence[UnitReport], units: Sequence[Unit]) -> npt.NDArray[np.int64]:
+def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> npt.NDArray[np.int64]:
     carry_us = np.full(len(units), -1, np.int64)
     for before, unit in pairwise(units):
         if before.file == unit.file:

@@ -12,7 +12,7 @@ from receiver.chunks.direct import layout_of, made_directly
 from receiver.chunks.ingest import ingest, reports_of
 from receiver.chunks.layers import Layer, can_split_queues, first_key_us, joined, moved, partitions_of
 from receiver.chunks.parcels import Flow, Parcel
-from receiver.chunks.plan import plan_of
+from receiver.chunks.plan import carry_us_of, plan_of
 from receiver.chunks.slices import sliced
 from receiver.chunks.state import Found, StateFolder, restored
 from receiver.chunks.units import parcels_of, units_of
@@ -221,5 +221,5 @@ class _Growing:
 
 def _follows(read: _Read, before: Sequence[Layer]) -> bool:
     """Whether all that was read comes after all that was read before."""
-    first_us = first_key_us(read.reports)
+    first_us = first_key_us(read.reports, carry_us_of(read.reports, read.units))
     return first_us is None or first_us > max(report.last_us for layer in before for report in layer.reports)

@@ -43,7 +43,7 @@ with session("local[2]") as spark:
 
 
 def run(folder: Path, *paths: str) -> tuple[str, str]:
-    ended = subprocess.run(  # noqa: S603 - our own script
+    ended = subprocess.run(
         [sys.executable, "-c", RUN, str(folder), *paths], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
