@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from receiver.errors import SettingsError
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from _typeshed import StrPath
 
 __all__ = ["ReceiverSettings", "Recording", "SimulateSettings", "StoreSettings", "checked_id_reuse", "expiry_us_of"]
@@ -20,18 +22,20 @@ _LONGEST_WAIT_SECS = 86_400
 _SHORTEST_ROTATION_SECS = 0.001
 _ID_REUSE = ("duplicate", "deliver")
 _SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
-_HERE = Path(__file__).resolve().parent
 _MOST = 10**12
 """Of any setting: far beyond use, and an expiry of so many seconds still fits 64 bits in microseconds."""
 
 
-def _settings_file() -> Path:
+def _settings_file() -> Path | Traversable:
     named = os.environ.get("RECEIVER_SETTINGS")
     if named:
         return Path(named)
-    packaged = _HERE / "settings.yaml"
+
+    from importlib.resources import files  # the package may stand in a zip file, as what Spark ships to executors does
+
+    packaged = files("receiver").joinpath("settings.yaml")
     # In a checkout the file stands at the top of the repository, in an installed wheel inside the package.
-    return packaged if packaged.exists() else _HERE.parent / "settings.yaml"
+    return packaged if packaged.is_file() else Path(__file__).resolve().parents[1] / "settings.yaml"
 
 
 @cache
