@@ -83,9 +83,7 @@ def joined(layers: Sequence[Layer], *, chunk_rows: int) -> tuple[Plan, list[Move
     domain = np.concatenate([names[plan.chunk_domain] for names, plan in zip(own, plans, strict=True)])
     order = np.argsort(domain, kind="stable")  # layer by layer, as they stand
     receipts = np.concatenate([plan.chunk_receipts for plan in plans])[order]
-    is_whole = np.bincount(domain[order], weights=receipts, minlength=len(domains)) <= chunk_rows
-    for names, plan in zip(own, plans, strict=True):
-        is_whole[names] &= plan.is_whole
+    is_small = np.bincount(domain[order], weights=receipts, minlength=len(domains)) <= chunk_rows
     first_units = list(accumulate((len(layer.units) for layer in layers), initial=0))
     start_us, slice_us, slices = time_of(reports)
     cuts = _cuts(layers, first_units, order, domain[order])
@@ -101,7 +99,7 @@ def joined(layers: Sequence[Layer], *, chunk_rows: int) -> tuple[Plan, list[Move
         cut_row=cuts[2],
         partitions=plans[-1].partitions,
         hash_seed=plans[0].hash_seed,
-        is_whole=is_whole & (not looks_for_crossing),
+        is_whole=is_small & (not looks_for_crossing),
         start_us=start_us,
         slice_us=slice_us,
         slices=slices,

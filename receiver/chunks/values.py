@@ -205,7 +205,7 @@ class Body:
 class Ids:
     """The ids of a chunk's receipts that fall into one part, in order of receipt; equal ids always fall into the same.
 
-    A part may have several for a chunk, each some of the chunk's ids that follow each other. Key: the part.
+    A part may have several for a chunk. Key: the part.
     """
 
     chunk: int

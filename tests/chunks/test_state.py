@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_flow import PlainFlow
 
+from receiver.chunks.layers import joined as joined_plan
+from receiver.chunks.parcels import unpack
 from receiver.chunks.sizing import Sizes, chunked_log
-from receiver.chunks.state import StateFolder
+from receiver.chunks.state import StateFolder, restored
+from receiver.chunks.values import Body
 from receiver.domains import domain_key
 from receiver.errors import LogFormatError, OutputError, SettingsError
 from receiver.logs import ReadOptions, checked_options, read_logs
@@ -302,6 +305,30 @@ def test_a_folder_that_cannot_be_made_is_an_error_before_anything_is_read(two_da
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError):
         grown(tmp_path / "file" / "state", two_days)
+
+
+def test_a_queue_that_is_parted_later_on_is_looked_into(tmp_path):
+    """Each day has one domain of one queue, whose ids are kept in a part of their own."""
+    days_ = [day(0)[0].rows, [row._replace(connection_id="d") for row in day(100)[0].rows]]
+    paths = joined(written(tmp_path, [[File("csv", rows)] for rows in days_]))
+    for run in (1, 2):
+        found, notes = grown(tmp_path / "state", paths[:run], sizes=Sizes(chunk_rows=1000, partition_rows=3))
+        assert_same(found, whole(paths[:run]))
+        assert notes == []
+    assert "crosses-connections" in {finding.kind for finding in found.findings}
+
+
+def test_receipts_keep_a_place_of_their_own(two_days, tmp_path):
+    grown(tmp_path / "state", two_days)
+    state = StateFolder(tmp_path / "state")
+    saved = state.found(find_files(two_days), domain_key("default"), checked_options(US)).layers
+    plan, moves = joined_plan([state.load(layer) for layer in saved], chunk_rows=7)
+    parcels = list(restored(plan, moves)(iter(state.parts(saved))))
+    bodies = [unpack(Body, parcel.payload) for parcel in parcels if parcel.kind == "Body"]
+    places = [place for body in bodies for place in zip(body.unit.tolist(), body.unit_row.tolist(), strict=True)]
+    assert sorted(places) == [(unit, row) for unit in range(2) for row in range(20)]
+    assert {body.chunk: body.received_at_us[0] for body in bodies} == {0: 0, 1: 100, 2: 1, 3: 101}
+    assert plan.cut_key_us.tolist() == [-1, 100, -1, 100]
 
 
 def test_ids_are_dealt_anew_to_more_parts_when_a_log_has_grown_a_lot(tmp_path):
