@@ -26,7 +26,7 @@ from receiver.chunks.values import Piece, Plan, Unit, UnitReport
 from receiver.domains import DomainKey
 from receiver.errors import LogFormatError
 from receiver.logs import ReadOptions
-from receiver.logs.compacted import COMPACT_AGAIN, Manifest, PartFile
+from receiver.logs.compacted import COMPACT_AGAIN, Manifest
 from receiver.logs.files import LogFile
 
 if TYPE_CHECKING:
@@ -68,12 +68,13 @@ def layout_of(files: Sequence[LogFile], options: ReadOptions, key: DomainKey) ->
     if manifest.domain_key != key.text or options.column_map:
         return None
     names = [each.domain for each in manifest.domains]
+    if names != sorted(set(names)) or not all(each.files for each in manifest.domains):
+        return None
+    return _layout(files, manifest)
+
+
+def _layout(files: Sequence[LogFile], manifest: Manifest) -> Layout:
     parts = [part for each in manifest.domains for part in each.files]
-    has_chunks = all(each.files for each in manifest.domains) and all(part.rows > 0 for part in parts)
-    return _layout(files, manifest, parts) if has_chunks and names == sorted(set(names)) else None
-
-
-def _layout(files: Sequence[LogFile], manifest: Manifest, parts: Sequence[PartFile]) -> Layout:
     of_status_lines = [-1] * (len(files) - len(parts))
     sizes = [len(each.files) for each in manifest.domains]
     return Layout(

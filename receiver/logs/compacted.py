@@ -15,6 +15,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
@@ -48,14 +49,15 @@ _MANIFEST = "_receiver_log.json"
 _VERSION = 1
 _LONGEST_FOLDER_NAME = 200
 """Most file systems end at 255 bytes."""
+_MOST = 2**62
 COMPACT_AGAIN = "compact the log again, and leave the folder as it is"
 
 
 class PartFile(msgspec.Struct, frozen=True):
     path: str
     """Under the folder, with "/" on every system."""
-    rows: int
-    latest_us: int
+    rows: Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
+    latest_us: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
     """The largest time of the domain's rows up to its end."""
 
 

@@ -245,11 +245,7 @@ def without_files(domains):
     domains[0]["files"] = []
 
 
-def with_empty_files(domains):
-    domains[0]["files"][0]["rows"] = 0
-
-
-@pytest.mark.parametrize("touch", [list.reverse, without_files, with_empty_files])
+@pytest.mark.parametrize("touch", [list.reverse, without_files])
 def test_a_manifest_that_allows_no_plan_is_not_leant_on(log, touch):
     _, folder = log
     place = folder / "_receiver_log.json"

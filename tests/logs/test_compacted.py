@@ -138,8 +138,8 @@ def test_a_missing_file(tmp_path):
     assert error.hint is not None
 
 
-def naming(path: str) -> list:
-    return [{"domain": "", "files": [{"path": path, "rows": 1, "latest_us": 0}]}]
+def naming(path: str, rows: int = 1, latest_us: int = 0) -> list:
+    return [{"domain": "", "files": [{"path": path, "rows": rows, "latest_us": latest_us}]}]
 
 
 @pytest.mark.parametrize(
@@ -151,6 +151,9 @@ def naming(path: str) -> list:
         ({"domains": naming("../x")}, "elsewhere"),
         ({"domains": naming("/x")}, "elsewhere"),
         ({"domains": naming("a\0")}, "elsewhere"),
+        ({"domains": naming("x", rows=0)}, ">= 1"),
+        ({"domains": naming("x", rows=10**30)}, "int"),
+        ({"domains": naming("x", latest_us=2**63)}, "int"),
         ({"domains": []}, "names no files"),
         ({"status_lines": 1}, "missing"),
     ],
