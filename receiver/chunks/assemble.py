@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from receiver.chunks.columns import used
+from receiver.chunks.columns import order_unless_sorted, used
 from receiver.chunks.parcels import Parcel, parcel_of, unpack
 from receiver.chunks.values import Body, Ids, Opening, Piece, Plan
 from receiver.domains import Channel, domain_key
@@ -129,7 +129,7 @@ def stretches_of(
 ) -> Iterator[tuple[int, Stretch]]:
     """Cut a piece by the bundles of its receipts, whose keys and chunks are given."""
     bundles, place = distinct(plan.chunk_bundle[chunk])
-    order = _stable_order(place)
+    order = order_unless_sorted(place)
     ends = np.cumsum(np.bincount(place)).tolist()
     clock_steps_back = not np.array_equal(key_us, piece.received_at_us)
     columns: dict[str, Any] = {
@@ -165,16 +165,6 @@ def _taken(column: Any, rows: npt.NDArray[np.int64]) -> Any:
     if not len(column):
         return column  # one that isn't there
     return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
-
-
-def _stable_order(values: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
-    """The order that sorts them, equal ones as they stand; None where they are in order."""
-    if np.all(values[1:] >= values[:-1]):
-        return None
-    if values.dtype == np.int32:  # numbers of 16 bits are sorted many times faster
-        values = values - values.min()
-        values = values.astype(np.uint16) if values.max() < 1 << 16 else values
-    return np.argsort(values, kind="stable")
 
 
 class _Rows(NamedTuple):
@@ -294,8 +284,8 @@ def parts_of(plan: Plan, chunk: npt.NDArray[np.int32], ids: pa.Array) -> npt.NDA
 
 def _order(rows: _Rows) -> npt.NDArray[np.int64] | None:
     """By (chunk, key, unit, row), given by (unit, row); None where they stand so."""
-    by_key = _stable_order(rows.key_us)
-    by_chunk = _stable_order(rows.chunk if by_key is None else rows.chunk[by_key])
+    by_key = order_unless_sorted(rows.key_us)
+    by_chunk = order_unless_sorted(rows.chunk if by_key is None else rows.chunk[by_key])
     if by_key is None or by_chunk is None:
         return by_chunk if by_key is None else by_key
     return by_key[by_chunk]
@@ -337,7 +327,7 @@ def _ids(chunk: int, checked: _Rows, texts: _Texts) -> Iterator[Parcel]:
     dealt = checked.without("chunk", "received_at_us", "redelivered")
     if not len(checked.channel):
         dealt = dealt.without("key_us", "unit", "unit_row")
-    by_part = _stable_order(checked.part)
+    by_part = order_unless_sorted(checked.part)
     if by_part is not None:
         row, dealt = row[by_part], dealt.some(by_part)
     for first, last in _runs(dealt.part):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.chunks.columns import by_chunk, column, split_by
+from receiver.chunks.columns import by_chunk, column, split_by, stable_order
 from receiver.chunks.parcels import Parcel, parcel_of, values_in
 from receiver.chunks.states import Leaving, State, Tally
 from receiver.chunks.values import NEVER, Body, Departures, Labels, Plan, label_of
@@ -128,7 +128,7 @@ def _leaving(domain: int, settling: _Settling, source_keys: int) -> Iterator[Par
     state, last = settling.state, settling.last
     if not len(state.leaving_row):
         return
-    by_source = np.argsort(state.source, kind="stable")
+    by_source = stable_order(state.source)
     lasts = np.cumsum(last[by_source])
     starts = np.searchsorted(state.source[by_source], np.arange(len(state.sources)))
     before = np.where(starts > 0, lasts[np.minimum(starts, len(lasts)) - 1], 0)

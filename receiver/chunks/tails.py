@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from receiver.chunks.columns import stable_order, used
 from receiver.chunks.parcels import Parcel, parcel_of, unpack
 from receiver.chunks.standings import Depths, Standings, depths_of
 from receiver.chunks.states import Ready, Tail, Tally
-from receiver.chunks.values import NEVER, Plan
+from receiver.chunks.values import NEVER, Plan, label_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -85,15 +86,15 @@ def _tails(plan: Plan, tails: TailPlan, ready: Ready) -> Iterator[Parcel]:
     for to_chunk in later:
         row = giving.rows_for(to_chunk)
         if len(row):
-            number, source = np.unique(ready.source[row], return_inverse=True)
+            source, sources = used(ready.source[row], ready.sources)
             tail = Tail(
                 to_chunk=to_chunk,
                 chunk=ready.chunk,
                 row=row.astype(np.int32),
                 label=ready.label[row],
                 received_at_us=ready.received_at_us[row],
-                source=source.astype(np.int32),
-                sources=[ready.sources[each] for each in number.tolist()],
+                source=source,
+                sources=sources,
             )
             yield parcel_of(int(plan.chunk_bundle[to_chunk]), tail)
 
@@ -108,9 +109,9 @@ class _Giving:
         """Receipt -> the chunk in which its source sends its id again."""
         self._gone_in[ready.leaving_row] = ready.replaced_in
         self._gone_in[ready.dead] = ready.chunk
-        self._by_label = np.argsort(ready.label, kind="stable")
-        self._newest, self._next_in = _newest_of_ids(ready, self._by_label)
-        self._by_source = np.argsort(ready.source, kind="stable")
+        self._again = _by_label(ready)
+        self._newest, self._next_in = _newest_of_ids(ready, self._again)
+        self._by_source = stable_order(ready.source)
         self._ends = np.searchsorted(ready.source[self._by_source], np.arange(len(ready.sources)), side="right")
         series = np.array([tails.standings.series.get((domain, name), -1) for name in ready.sources], np.int64)
         self._source_of = {number: source for source, number in enumerate(series.tolist()) if number >= 0}
@@ -155,16 +156,25 @@ class _Giving:
         return self._newest_by_label(ready.entry_label[since < self._tails.depth])
 
     def _newest_by_label(self, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return self._by_label[np.searchsorted(self._ready.label[self._by_label], labels, side="right") - 1]
+        """Of ids that came in earlier chunks, so that all of their receipts here are repeats."""
+        return self._again[np.searchsorted(self._ready.label[self._again], labels, side="right") - 1]
 
 
-def _newest_of_ids(ready: Ready, order: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+def _by_label(ready: Ready) -> npt.NDArray[np.int64]:
+    """The receipts whose id came before, ordered by id, then by receipt."""
+    again = np.flatnonzero(ready.label != label_of(ready.chunk, np.arange(len(ready.label), dtype=np.int32)))
+    return again[np.argsort(ready.label[again], kind="stable")]
+
+
+def _newest_of_ids(ready: Ready, again: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Per receipt, the newest one of its id in the chunk; and the chunk in which the id comes next after it."""
-    rows = len(order)
-    ends = np.flatnonzero(np.diff(ready.label[order], append=-1))
-    newest = np.empty(rows, np.int64)
-    newest[order] = np.repeat(order[ends], np.diff(ends, prepend=-1))
-    next_in = np.full(rows, NEVER, np.int32)
+    label = ready.label[again]
+    last = np.flatnonzero(np.diff(label, append=-1))
+    newest = np.arange(len(ready.label))
+    newest[again] = np.repeat(again[last], np.diff(last, prepend=-1))
+    first_here = label[last] >> 32 == ready.chunk
+    newest[label[last][first_here] & NEVER] = again[last][first_here]
+    next_in = np.full(len(newest), NEVER, np.int32)
     np.minimum.at(next_in, ready.leaving_row, ready.leaving_to)
-    next_in[newest != np.arange(rows)] = ready.chunk
+    next_in[newest != np.arange(len(newest))] = ready.chunk
     return newest, next_in
