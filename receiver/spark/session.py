@@ -27,6 +27,9 @@ __all__ = ["session"]
 _PROBE_SECS = 5.0
 _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[\d+, *\d+, *\d+\]|spark://.+|yarn|k8s://.+")
 
+_COMPILE_LITTLE = "-XX:TieredStopAtLevel=1"
+"""To the JVM, in which parcels do no more than pass by: its best compiler took half of all the processor time."""
+
 _CONTEXT_DEFAULTS = {
     "spark.app.name": "receiver simulate",
     "spark.ui.enabled": "false",
@@ -34,6 +37,7 @@ _CONTEXT_DEFAULTS = {
     # Parcels are compressed already.
     # Java's own would hold on to a hundred blocks as it writes them.
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+    "spark.executor.defaultJavaOptions": _COMPILE_LITTLE,
     "spark.shuffle.compress": "false",
     "spark.rdd.compress": "false",
     "spark.shuffle.spill.compress": "false",
@@ -135,7 +139,9 @@ def _started(master: str | None, printed: IO[bytes] | None) -> SparkContext:
         launch_conf = SparkConf(loadDefaults=False)
         if master is not None:
             launch_conf.setMaster(master)
-        with _defaults_in_environment(SPARK_DRIVER_MEMORY=f"{1024 + 256 * (os.cpu_count() or 1)}m"):
+        with _defaults_in_environment(
+            SPARK_DRIVER_MEMORY=f"{1024 + 256 * (os.cpu_count() or 1)}m", SPARK_SUBMIT_OPTS=_COMPILE_LITTLE
+        ):
             gateway = launch_gateway(launch_conf, {"stderr": printed})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
     context = SparkContext(conf=_conf(master, silent=submitted and printed is not None))
