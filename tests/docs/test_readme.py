@@ -3,9 +3,13 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
+
+import pytest
 
 from tests.docs.bridge import Broker
 
@@ -49,6 +53,31 @@ def test_a_receiver_that_remembers(tmp_path, monkeypatch):
     assert "rDupsDet=2 rDupIds=3" in printed["status"]
     assert "none found" in printed["check"]
     assert "already" in printed["migrate"]
+
+
+@pytest.mark.slow
+def test_on_spark(tmp_path):
+    """The commands as they stand, in a copy of the checkout that holds what they name."""
+    if shutil.which("java") is None:
+        pytest.skip("there is no Java")
+    for name in ("examples", "spark_jobs"):
+        (tmp_path / name).symlink_to(README.parent / name)
+    scripts = Path(sysconfig.get_path("scripts"))
+    words = {"sh bin/receiver": str(scripts / "receiver"), ".venv/bin/": f"{scripts}/"}
+    (block, more) = [block for block in blocks("sh") if "spark" in block]
+    printed = []
+    for line in [*block.splitlines(), *more.splitlines()]:
+        for shown, here in words.items():
+            line = line.replace(shown, here)  # noqa: PLW2901
+        ran = subprocess.run(shlex.split(line), cwd=tmp_path, check=True, capture_output=True, encoding="utf-8")
+        printed.append(ran.stdout)
+    on_spark, compacting, incremental = printed
+    assert "215,293 receipts of 2 domains" in compacting
+    assert (tmp_path / "sizes" / "state.json").exists()
+    command = [scripts / "receiver", "simulate", "examples/artemis-receipts.csv.gz", "--domain", "destination"]
+    here = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, encoding="utf-8").stdout
+    assert on_spark == here
+    assert incremental == here
 
 
 def test_the_output_of_the_main_command():
