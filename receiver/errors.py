@@ -18,6 +18,8 @@ The root is never raised itself: every error has a culprit.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "ClosedError",
     "LogFormatError",
@@ -46,8 +48,16 @@ class ReceiverError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception pickles itself as a call of its class with `args`, which needn't be what the class was called with.
+        return _remade, (type(self), self.args), vars(self)
+
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message} ({self.hint})"
+
+
+def _remade(kind: type[ReceiverError], args: tuple[Any, ...]) -> ReceiverError:
+    return kind.__new__(kind, *args)
 
 
 class SettingsError(ReceiverError, ValueError):

@@ -83,6 +83,11 @@ _FAILURES = (
         "is it a Spark master of the same version, and is this its address, as its web page shows it?",
     ),
     _Failure(
+        r"(?m)^(?P<said>(Invalid|Too small|Incompatible|Conflicting|Unrecognized) .*(heap|option|VM).*)$",
+        "Java can't start: {said}",
+        "mend spark.driver.memory, SPARK_DRIVER_MEMORY or JAVA_TOOL_OPTIONS",
+    ),
+    _Failure(
         r"UnknownHostException: (?P<host>[^\s:]+)",
         "this machine can't find itself by its own name, {host}",
         "set the variable SPARK_LOCAL_IP=127.0.0.1, or mend /etc/hosts",

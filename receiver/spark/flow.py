@@ -109,7 +109,7 @@ def _with_errors(work: Callable[[Iterator[Parcel]], Iterable[Parcel]], parcels: 
             pass
     except ReceiverError as error:
         # Raised, it would come out as Java's exception about text, after as many attempts as Spark gives a task.
-        yield Parcel(0, _ERROR, pickle.dumps((type(error), error.args, vars(error))))
+        yield Parcel(0, _ERROR, pickle.dumps(error))
 
 
 def _parcels(batches: Iterable[pa.RecordBatch]) -> Iterator[Parcel]:
@@ -118,15 +118,9 @@ def _parcels(batches: Iterable[pa.RecordBatch]) -> Iterator[Parcel]:
         for cells in zip(*batch.columns, strict=True):
             parcel = Parcel(*(cell.as_py() for cell in cells))
             if parcel.kind == _ERROR:
-                raise _error(parcel.payload)
+                error: ReceiverError = pickle.loads(parcel.payload)  # noqa: S301 - written by `_with_errors`
+                raise error
             yield parcel
-
-
-def _error(payload: bytes) -> ReceiverError:
-    kind, args, attributes = pickle.loads(payload)  # noqa: S301 - written by `_with_errors`
-    error: ReceiverError = kind.__new__(kind, *args)
-    vars(error).update(attributes)
-    return error
 
 
 def _batches(parcels: Iterable[Parcel]) -> Iterator[pa.RecordBatch]:

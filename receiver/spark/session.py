@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["session"]
 
+_STANDARD_ERROR = 2
 _PROBE_SECS = 5.0
 _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[\d+, *\d+, *\d+\]|spark://.+|yarn|k8s://.+")
 
@@ -31,7 +32,6 @@ _COMPILE_LITTLE = "-XX:TieredStopAtLevel=1"
 """To the JVM, in which parcels do no more than pass by: its best compiler took half of all the processor time."""
 
 _CONTEXT_DEFAULTS = {
-    "spark.app.name": "receiver simulate",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Parcels are compressed already.
@@ -128,7 +128,7 @@ def _child(active: SparkSession, master: str | None) -> SparkSession:
 
 
 def _started(master: str | None, printed: IO[bytes] | None) -> SparkContext:
-    """Java, then Spark in it. `printed` takes what they and the workers print on standard error."""
+    """Java, then Spark in it. `printed` takes what they and the workers print; else it goes to standard error."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
@@ -136,13 +136,14 @@ def _started(master: str | None, printed: IO[bytes] | None) -> SparkContext:
     if SparkContext._gateway is None:
         if not submitted:
             check_java()
-        launch_conf = SparkConf(loadDefaults=False)
+        launch_conf = SparkConf(loadDefaults=False).setAppName("receiver")
         if master is not None:
             launch_conf.setMaster(master)
         with _defaults_in_environment(
             SPARK_DRIVER_MEMORY=f"{1024 + 256 * (os.cpu_count() or 1)}m", SPARK_SUBMIT_OPTS=_COMPILE_LITTLE
         ):
-            gateway = launch_gateway(launch_conf, {"stderr": printed})  # type: ignore[no-untyped-call]
+            apart = {"stdout": printed or _STANDARD_ERROR, "stderr": printed}
+            gateway = launch_gateway(launch_conf, apart)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
     context = SparkContext(conf=_conf(master, silent=submitted and printed is not None))
     if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:

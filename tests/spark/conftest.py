@@ -5,13 +5,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from receiver.errors import SparkError
+from receiver.spark.java import check_java
 from receiver.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def need_java() -> None:
+    try:
+        check_java()
+    except SparkError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def java() -> None:
+    """There is a Java that Spark runs in, or the test is skipped."""
+    need_java()
+
+
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
+    need_java()
     with session("local[2]") as spark:
         yield spark

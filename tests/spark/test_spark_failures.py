@@ -1,0 +1,139 @@
+"""What goes wrong on Spark is told by what mends it, without a line of Java's."""
+
+import os
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+from programs import run_program
+
+from receiver.chunks.parcels import Parcel
+from receiver.errors import SparkError
+from receiver.spark.flow import start
+from receiver.spark.session import session
+
+PARCELS = [Parcel(key, "", b"") for key in range(4)]
+
+
+@contextmanager
+def failing(match: str):
+    """The block fails, and the error names this; its cause is what Spark has raised."""
+    with pytest.raises(SparkError, match=match) as caught, session(None) as spark:
+        yield spark
+    assert caught.value.__cause__ is not None
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_fault_in_a_task():
+    def faulty(parcels):
+        return [Parcel(1 // len(parcel.payload), "", b"") for parcel in parcels]
+
+    with failing("ZeroDivisionError: .*--verbose") as spark:
+        start(spark, PARCELS, 2).map(faulty).kept("divide")
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_module_that_executors_lack():
+    def importing(_parcels):
+        import no_such_module
+
+        return no_such_module
+
+    with failing("no module no_such_module.*--archives") as spark:
+        start(spark, PARCELS, 2).map(importing).collect("import")
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_worker_without_memory():
+    def greedy(_parcels):
+        raise MemoryError
+
+    with failing("out of memory.*SPARK_DRIVER_MEMORY") as spark:
+        start(spark, PARCELS, 2).map(greedy).kept("take all")
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_worker_that_is_killed():
+    def killed(parcels):
+        os.kill(os.getpid(), 9)
+        return parcels
+
+    with failing("Python worker .* was killed.*memoryOverhead") as spark:
+        start(spark, PARCELS, 2).map(killed).kept("die")
+
+
+def test_a_python_that_is_not_there(spark, monkeypatch):
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/no/such/python")
+    with failing("can't start /no/such/python.*PYSPARK_PYTHON") as child:
+        start(child, PARCELS, 2).map(list).kept("start")
+
+
+def test_a_python_of_another_version(spark, monkeypatch):
+    monkeypatch.setattr(spark.sparkContext, "pythonVer", "3.99")
+    with failing(r"workers run Python 3\.\d+, and this is Python 3\.99 .*PYSPARK_PYTHON") as child:
+        start(child, PARCELS, 2).map(list).kept("start")
+
+
+STEPS = """
+import os, signal
+from receiver.chunks.parcels import Parcel
+from receiver.spark.flow import start
+
+def filled(parcels):
+    for parcel in parcels:
+        yield Parcel(parcel.key, "", os.urandom(1 << 20))
+
+def passed(key, parcels):
+    return parcels
+
+def killed(parcels):
+    os.kill(JAVA, signal.SIGKILL)
+    return parcels
+
+def work(spark):
+    global JAVA
+    JAVA = spark._sc._gateway.proc.pid
+    flow = start(spark, [Parcel(key, "", b"") for key in range(8)], 8).map(filled)
+    {step}
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of 2 MB."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", tmp_path], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("only root can mount a small disk")
+    yield tmp_path
+    subprocess.run(["umount", tmp_path], check=True)
+
+
+def last_words(ran) -> str:
+    assert ran.returncode == 1
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("SparkError: ")
+    assert ran.stderr.count("\n") == 1, ran.stderr
+    return ran.stderr
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize("step", ['flow.kept("keep")', 'flow.grouped(passed, 3).collect("shuffle")'])
+def test_a_full_disk(small_disk, step):
+    told = last_words(run_program(STEPS.format(step=step), SPARK_LOCAL_DIRS=str(small_disk)))
+    assert "is full" in told
+    assert "SPARK_LOCAL_DIRS" in told
+
+
+@pytest.mark.usefixtures("java")
+def test_java_that_ends():
+    assert "Java ended" in last_words(run_program(STEPS.format(step='flow.map(killed).kept("die")')))
+
+
+@pytest.mark.usefixtures("java")
+def test_java_that_does_not_even_start():
+    told = last_words(run_program(STEPS.format(step=""), SPARK_DRIVER_MEMORY="1k"))
+    assert "Too small" in told
+    assert "SPARK_DRIVER_MEMORY" in told

@@ -1,0 +1,150 @@
+"""What is said before Spark starts, and what the session is."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+from programs import run_program
+
+from receiver.errors import SettingsError, SparkError
+from receiver.spark.java import check_java
+from receiver.spark.session import session
+
+ROOT = Path(__file__).resolve().parents[2]
+SPARK_SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+
+
+@pytest.fixture
+def pretend_java(monkeypatch, tmp_path):
+    """Let a shell script be the Java that is found."""
+
+    def pretend(script: str) -> str:
+        java = tmp_path / "java"
+        java.write_text(f"#!/bin/sh\n{script}\n")
+        java.chmod(java.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        return str(java)
+
+    return pretend
+
+
+def test_no_java(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(SparkError, match=r"none on the PATH .*install a JDK 17"):
+        check_java()
+
+
+def test_a_java_home_without_java(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkError, match=f"JAVA_HOME is {tmp_path}.*install a JDK 17"):
+        check_java()
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [("11.0.2", "is Java 11 "), ("1.8.0_292", "is Java 8 "), ("9", "is Java 9 ")],
+)
+def test_an_old_java(pretend_java, version, said):
+    pretend_java(f"""echo 'openjdk version "{version}" 2019-01-15' >&2""")
+    with pytest.raises(SparkError, match=f"Java 17 or newer.*{said}.*install"):
+        check_java()
+
+
+def test_a_java_8_knows_no_modules(pretend_java):
+    pretend_java("""[ "$1" = -version ] || exit 1; echo 'openjdk version "1.8.0_292"' >&2""")
+    with pytest.raises(SparkError, match="is Java 8 "):
+        check_java()
+
+
+def test_a_java_without_the_module(pretend_java):
+    java = pretend_java("""[ "$1" = -version ] || exit 1; echo 'openjdk version "17.0.15" 2025-04-15' >&2""")
+    with pytest.raises(SparkError, match=rf"module jdk\.incubator\.vector, which {java} \(Java 17\) lacks"):
+        check_java()
+
+
+@pytest.mark.parametrize("script", ["echo I am no Java; exit 1", "exit 0", "kill -9 $$"])
+def test_something_else_by_the_name_of_java(pretend_java, script):
+    pretend_java(script)
+    with pytest.raises(SparkError, match="doesn't work as Java"):
+        check_java()
+
+
+@pytest.mark.parametrize(
+    "master", ["", "locl", "local[]", "local[x]", "http://h:1", "spark://", "spark://h", "spark://h:x"]
+)
+def test_a_master_that_can_not_be_meant(master):
+    with pytest.raises(SettingsError, match="--master"), session(master):
+        pass
+
+
+@pytest.mark.parametrize(
+    "master", ["spark://127.0.0.1:1", "spark://127.0.0.1:1,127.0.0.1:2", "spark://no.such.host.invalid:7077"]
+)
+def test_a_master_that_can_not_be_reached_is_named(master):
+    with pytest.raises(SparkError, match=f"{master} can't be reached"), session(master):
+        pass
+
+
+def test_a_session_that_runs_already_is_used_and_goes_on(spark):
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    with session(None) as ours:
+        assert ours.sparkContext is spark.sparkContext
+        assert ours.conf.get("spark.sql.adaptive.enabled") == "false"
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
+    assert spark.range(3).count() == 3
+    spark.conf.set("spark.sql.adaptive.enabled", before)
+
+
+def test_another_master_than_that_of_the_session_that_runs(spark):
+    with pytest.raises(SettingsError, match=r"is running already, on local\[2\]"), session("local[1]"):
+        pass
+    assert spark.range(3).count() == 3
+
+
+SHOW = """
+def work(spark):
+    names = "spark.app.name", "spark.shuffle.compress", "spark.ui.enabled"
+    print(spark.sparkContext.master, *(spark.sparkContext.getConf().get(name) for name in names))
+    print(spark._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20)
+"""
+
+
+@pytest.mark.usefixtures("java")
+def test_the_user_has_the_last_word_and_all_is_quiet():
+    given = "--master local[3] --conf spark.shuffle.compress=true --conf spark.driver.memory=700m pyspark-shell"
+    ran = run_program(SHOW, master=None, PYSPARK_SUBMIT_ARGS=given)
+    assert (ran.stdout, ran.stderr) == ("local[3] receiver true false\n700\n", "")
+
+
+@pytest.mark.usefixtures("java")
+def test_verbose_lets_java_speak():
+    ran = run_program(SHOW, verbose=True)
+    assert ran.stdout.startswith("local[2] receiver false false\n")
+    assert "WARN" in ran.stderr
+
+
+def submit(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [SPARK_SUBMIT, "--master", "local[1]", ROOT / "spark_jobs" / "size_windows.py", *arguments]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.usefixtures("java")
+def test_spark_submit_runs_the_job():
+    helped = submit("--help")
+    assert helped.returncode == 0
+    assert helped.stdout.startswith("Usage: receiver simulate")
+
+
+@pytest.mark.usefixtures("java")
+def test_spark_submit_keeps_errors_out_of_the_results():
+    refused = submit("nowhere.csv", "--window", "x")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "error: " in refused.stderr
