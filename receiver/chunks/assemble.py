@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from receiver.chunks.columns import order_unless_sorted, used
+from receiver.chunks.columns import changes, in_one, order_unless_sorted, runs, used
 from receiver.chunks.parcels import Parcel, parcel_of, unpack
-from receiver.chunks.values import Body, Ids, Opening, Piece, Plan
-from receiver.domains import Channel, domain_key
+from receiver.chunks.values import Body, Ids, Opening, Piece, Plan, channels_of
+from receiver.domains import domain_key
 from receiver.simulate.interning import hash_texts, text_buffers
-from receiver.simulate.numbering import Names, distinct
+from receiver.simulate.numbering import distinct
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = ["Stretch", "assembled", "chunks_of", "cut", "keys_us", "parts_of", "placing", "stretches_of"]
 
-_Name = TypeVar("_Name")
 _MOST_TEXT_BYTES = 64 << 20
 """Of a parcel: Arrow's texts end at 2 GB, and a task shouldn't hold many such."""
 
@@ -87,8 +85,7 @@ def placing(plan: Plan) -> Callable[[Piece], tuple[npt.NDArray[np.int64], npt.ND
     cuts = _Cuts(later, plan.cut_key_us[later], plan.cut_unit[later], plan.cut_row[later])
 
     def places(piece: Piece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        triples = zip(piece.connections, piece.destinations, piece.receivers, strict=True)
-        domains = np.array([numbers[name(Channel(*triple))] for triple in triples], np.int64)
+        domains = np.array([numbers[name(channel)] for channel in channels_of(piece)], np.int64)
         key_us = keys_us(plan, piece)
         return key_us, _chunks(plan, cuts, domains[piece.channel], cuts.positions(piece, key_us))
 
@@ -211,7 +208,7 @@ def chunks_of(plan: Plan, bundle: int, stretches: Iterable[Stretch]) -> Iterator
     order = _order(rows)
     if order is not None:
         rows = rows.some(order)
-    for start, end in _runs(rows.chunk):
+    for start, end in runs(changes(rows.chunk)):
         in_chunk = rows.some(slice(start, end))
         checked = in_chunk if in_chunk.id_bytes.all() else in_chunk.some(in_chunk.id_bytes > 0)
         chunk = int(in_chunk.chunk[0])
@@ -224,8 +221,10 @@ def _joined(plan: Plan, stretches: list[Stretch]) -> tuple[_Rows, _Texts]:
     """All receipts by unit, then row."""
     stretches.sort(key=lambda stretch: (stretch.unit, stretch.unit_row[0]))
     sizes = [len(stretch.received_at_us) for stretch in stretches]
-    sources: Names[str] = Names()
-    channels: Names[tuple[str, str]] = Names()
+    source, sources = in_one((each.source, each.sources) for each in stretches)
+    channel, channels = in_one(
+        (each.channel, list(zip(each.connections, each.destinations, strict=True))) for each in stretches
+    )
     ids = [stretch.unique_message_id for stretch in stretches]
     rows = _Rows(
         chunk=np.concatenate([stretch.chunk for stretch in stretches]),
@@ -235,25 +234,16 @@ def _joined(plan: Plan, stretches: list[Stretch]) -> tuple[_Rows, _Texts]:
         unit=np.repeat(np.array([stretch.unit for stretch in stretches], np.int32), sizes),
         unit_row=np.concatenate([stretch.unit_row for stretch in stretches]),
         received_at_us=np.concatenate([stretch.received_at_us for stretch in stretches]),
-        source=np.concatenate([_renumbered(sources, each.sources, each.source) for each in stretches]),
+        source=source,
         redelivered=_filled([stretch.redelivered for stretch in stretches], sizes),
         digest_hash=_filled([stretch.digest_hash for stretch in stretches], sizes),
-        channel=np.concatenate(
-            [
-                _renumbered(channels, list(zip(each.connections, each.destinations, strict=True)), each.channel)
-                for each in stretches
-            ]
-        ),
+        channel=channel,
         part=np.concatenate([parts_of(plan, stretch.chunk, stretch.unique_message_id) for stretch in stretches]),
         id_bytes=np.concatenate([np.diff(text_buffers(texts)[0]) for texts in ids]),
         id_place=np.arange(sum(sizes)),
     )
     joined = pa.concat_arrays([texts.cast(pa.large_string()) for texts in ids])
-    return rows, _Texts(joined, sources.names, channels.names)
-
-
-def _renumbered(names: Names[_Name], own: Sequence[_Name], numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    return np.array([names.number(name) for name in own], np.int32)[numbers]
+    return rows, _Texts(joined, sources, channels)
 
 
 def _filled(columns: Sequence[npt.NDArray[Any]], sizes: Sequence[int]) -> npt.NDArray[Any]:
@@ -291,18 +281,10 @@ def _order(rows: _Rows) -> npt.NDArray[np.int64] | None:
     return by_key[by_chunk]
 
 
-def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Where values that follow each other are equal."""
-    if len(values):
-        borders = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
-        yield from pairwise(borders)
-
-
 def _opening(chunk: int, rows: _Rows, checked: _Rows, texts: _Texts) -> Opening:
     return Opening(
         chunk=chunk,
         receipts=len(rows.chunk),
-        unchecked=len(rows.chunk) - len(checked.chunk),
         latest_us=int(checked.received_at_us.max(initial=-1)),
         sources=used(rows.source, texts.sources)[1],
     )
@@ -330,9 +312,9 @@ def _ids(chunk: int, checked: _Rows, texts: _Texts) -> Iterator[Parcel]:
     by_part = order_unless_sorted(checked.part)
     if by_part is not None:
         row, dealt = row[by_part], dealt.some(by_part)
-    for first, last in _runs(dealt.part):
+    for first, last in runs(changes(dealt.part)):
         size_bytes = np.cumsum(dealt.id_bytes[first:last], dtype=np.int64)
-        for start, end in _runs(size_bytes // _MOST_TEXT_BYTES):
+        for start, end in runs(changes(size_bytes // _MOST_TEXT_BYTES)):
             some = slice(first + start, first + end)
             yield parcel_of(int(dealt.part[first]), _ids_of(chunk, row[some], dealt.some(some), texts))
 

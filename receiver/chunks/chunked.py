@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from receiver.chunks.ingest import status_lines_of
 from receiver.chunks.link import linked
 from receiver.chunks.lookback import looked_back
 from receiver.chunks.parcels import Flow, Parcel, unpack
@@ -20,17 +21,9 @@ from receiver.chunks.standings import standings_of
 from receiver.chunks.states import ChunkNeeds, ChunkReplay, Leaving, Ready, State, Tally, TopNeeds
 from receiver.chunks.tails import tail_plan, tailing
 from receiver.chunks.values import Body, Departures, Ids, Labels, LinkCounts, Opening, Plan, UnitReport
-from receiver.logs import StatusLine
 from receiver.simulate.figures import LogFigures, Timeline
 from receiver.simulate.headroom import LeftCounts, pair_outcome
-from receiver.simulate.replays import (
-    Crossing,
-    DomainCounts,
-    Facts,
-    Replayed,
-    SourceNeeds,
-    ValueCounts,
-)
+from receiver.simulate.replays import Crossing, DomainCounts, Facts, Replayed, SourceNeeds, ValueCounts
 from receiver.simulate.summaries import STEPS, histogram_of, in_order, worst
 
 if TYPE_CHECKING:
@@ -92,10 +85,11 @@ class ChunkedLog:
         )
         present = {column for report in self._reports for column in report.columns_present}
         sources = self._source_needs()
-        duplicates = sum(tally.duplicates for tally in tallies)
+        domains = tuple(self._domain_counts())
+        duplicates = sum(domain.duplicates for domain in domains)
         return Facts(
-            log=self._log_figures(duplicates),
-            domains=tuple(self._domain_counts()),
+            log=self._log_figures(domains, duplicates),
+            domains=domains,
             firsts=sum(int(tally.receipts.sum()) for tally in tallies) - duplicates,
             window_needs=window_needs,
             expiry_needs=histogram_of(sum((each.expiry_step_counts for each in needs), np.zeros(len(STEPS), np.int64))),
@@ -110,18 +104,18 @@ class ChunkedLog:
             unmarked_duplicates=duplicates - sum(tally.marked_duplicates for tally in tallies),
             marked_firsts=sum(tally.marked_firsts for tally in tallies),
             largest_step_back_us=max(tally.largest_step_back_us for tally in tallies),
-            status_lines=in_order(self._status_lines()),
+            status_lines=in_order(status_lines_of(self._reports)),
         )
 
-    def _log_figures(self, duplicates: int) -> LogFigures:
+    def _log_figures(self, domains: Sequence[DomainCounts], duplicates: int) -> LogFigures:
         reports = self._reports
         return LogFigures(
             receipts=sum(report.receipts for report in reports),
             unchecked=sum(report.unchecked for report in reports),
             skipped=sum(report.skipped for report in reports),
             duplicates=duplicates,
-            domains=len(self._plan.domains),
-            sources=sum(domain.sources for domain in self._domain_counts()),
+            domains=len(domains),
+            sources=sum(domain.sources for domain in domains),
             first_received_at_us=min(report.first_us for report in reports if report.receipts),
             last_received_at_us=max(report.last_us for report in reports if report.receipts),
             clock_clamped=sum(tally.clock_clamped for tally in self._tallies),
@@ -165,17 +159,11 @@ class ChunkedLog:
         return Timeline(plan.start_us, plan.slice_us, tuple(receipts.tolist()), tuple(duplicates.tolist()))
 
     def _crossing(self) -> Crossing | None:
-        ways: dict[tuple[str, str], int] = {}
+        ways: Counter[tuple[str, str]] = Counter()
         for each in self._link_counts:
             for before, after, count in zip(each.way_from, each.way_to, each.way_count.tolist(), strict=True):
-                ways[before, after] = ways.get((before, after), 0) + count
-        receipts = sum(each.crossing for each in self._link_counts)
-        return Crossing(receipts, ways) if receipts else None
-
-    def _status_lines(self) -> Iterator[StatusLine]:
-        for report in self._reports:
-            for at_us, values in zip(report.status_at_us.tolist(), report.status_values, strict=True):
-                yield StatusLine(at_us, json.loads(values))
+                ways[before, after] += count
+        return Crossing(ways.total(), dict(ways)) if ways else None
 
     def expiry_needs_us(self, windows: Sequence[int], max_missed: int) -> list[int]:
         most = self._facts.window_needs.most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -13,9 +14,21 @@ from receiver.simulate.numbering import distinct
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["by_chunk", "column", "names_in_one", "order_unless_sorted", "split_by", "stable_order", "used"]
+__all__ = [
+    "by_chunk",
+    "changes",
+    "column",
+    "in_one",
+    "joined",
+    "order_unless_sorted",
+    "runs",
+    "split_by",
+    "stable_order",
+    "used",
+]
 
 _Name = TypeVar("_Name")
+_Number = TypeVar("_Number", bound=np.generic)
 
 
 class _OfChunk(Protocol):
@@ -26,10 +39,14 @@ class _OfChunk(Protocol):
 _Value = TypeVar("_Value", bound=_OfChunk)
 
 
-def column(values: Iterable[object], name: str, kind: type[np.generic]) -> npt.NDArray[Any]:
+def joined(kind: type[_Number], parts: Iterable[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
+    """One column of several; of none, too."""
+    return np.concatenate([np.empty(0, kind), *parts])
+
+
+def column(values: Iterable[object], name: str, kind: type[_Number]) -> npt.NDArray[_Number]:
     """One attribute of several values, one after the other."""
-    parts = [getattr(value, name) for value in values]
-    return np.concatenate(parts) if parts else np.empty(0, kind)
+    return joined(kind, (getattr(value, name) for value in values))
 
 
 def by_chunk(values: Iterable[_Value]) -> defaultdict[int, list[_Value]]:
@@ -40,12 +57,24 @@ def by_chunk(values: Iterable[_Value]) -> defaultdict[int, list[_Value]]:
     return found
 
 
-def split_by(keys: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Each different key, ascending, with the rows that have it, in their order."""
-    order = np.argsort(keys, kind="stable")
-    found, begins = np.unique(keys[order], return_index=True)
-    for key, begin, end in zip(found.tolist(), begins.tolist(), [*begins[1:].tolist(), len(order)], strict=False):
-        yield key, order[begin:end]
+def changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Where a value isn't the one before it; the first never is."""
+    found = np.ones(len(values), np.bool_)
+    found[1:] = values[1:] != values[:-1]
+    return found
+
+
+def runs(begins: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """The stretches of rows that begin where it is said, the first row among them."""
+    return pairwise([*np.flatnonzero(begins).tolist(), len(begins)])
+
+
+def split_by(keys: npt.NDArray[Any], *then: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Each different key, ascending, with the rows that have it, ordered by further columns, then as they stand."""
+    order = np.lexsort((*reversed(then), keys))
+    ordered = keys[order]
+    for begin, end in runs(changes(ordered)):
+        yield int(ordered[begin]), order[begin:end]
 
 
 def stable_order(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -61,14 +90,18 @@ def order_unless_sorted(values: npt.NDArray[Any]) -> npt.NDArray[np.int64] | Non
     return None if np.all(values[1:] >= values[:-1]) else stable_order(values)
 
 
-def names_in_one(first: list[str], others: Sequence[list[str]]) -> tuple[list[str], list[npt.NDArray[np.int32]]]:
-    """All names once, those of `first` in front as they are; and for each other list, where its names stand there."""
-    numbers = {name: number for number, name in enumerate(first)}
-    places = [np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32) for names in others]
-    return list(numbers), places
+def in_one(
+    parts: Iterable[tuple[npt.NDArray[np.int32], Sequence[_Name]]], first: Iterable[_Name] = ()
+) -> tuple[npt.NDArray[np.int32], list[_Name]]:
+    """One column of several whose numbers stand for names of their own lists, and one list, which begins with `first`."""
+    known = {name: number for number, name in enumerate(first)}
+    columns = [
+        np.array([known.setdefault(name, len(known)) for name in names], np.int32)[numbers] for numbers, names in parts
+    ]
+    return joined(np.int32, columns), list(known)
 
 
 def used(numbers: npt.NDArray[np.int32], names: Sequence[_Name]) -> tuple[npt.NDArray[np.int32], list[_Name]]:
-    """Numbers anew for the names that they stand for, which are often few of all."""
+    """Numbers anew for the names that they stand for, which are often few of all, and those names."""
     found, place = distinct(numbers)
     return place, [names[number] for number in found.tolist()]

@@ -21,14 +21,15 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.chunks.assemble import placing
-from receiver.chunks.ingest import SAMPLE_ROWS, ingest, reports_of
-from receiver.chunks.parcels import Flow, Parcel, pack, unpack
+from receiver.chunks.columns import changes, runs
+from receiver.chunks.ingest import SAMPLE_ROWS, pieces_of, reports_of, status_lines_of
+from receiver.chunks.parcels import Flow, Parcel, parcel_of, unpack
 from receiver.chunks.plan import plan_of
 from receiver.chunks.units import parcels_of, units_of
-from receiver.chunks.values import Piece, Plan, UnitReport
+from receiver.chunks.values import Piece, Plan, Unit, UnitReport
 from receiver.domains import DomainKey
 from receiver.errors import OutputError, SettingsError
-from receiver.logs import Batch, ReadOptions, StatusLine
+from receiver.logs import Batch, ReadOptions
 from receiver.logs.columns import REQUIRED, SCHEMA
 from receiver.logs.compacted import (
     BAD_ROWS,
@@ -163,14 +164,19 @@ def _columns(reports: Iterable[UnitReport]) -> list[str]:
 def _read(options: ReadOptions, attempts: Path, sample_rows: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
     """Each `Unit` becomes pieces, a report, and the file of its bad rows where they are skipped."""
     for parcel in parcels:
+        unit = unpack(Unit, parcel.payload)
         if options.on_error == "stop":
-            yield from ingest(options, sample_rows=sample_rows, carry=_whole)(iter([parcel]))
+            yield from _read_unit(unit, options, sample_rows)
             continue
         path = _attempt(attempts, "jsonl")
         with naming(path), path.open("w") as file:
-            telling = replace(options, on_skipped=partial(_tell, file))
-            yield from ingest(telling, sample_rows=sample_rows, carry=_whole)(iter([parcel]))
-        yield Parcel(parcel.key, _BadRows.__name__, pack(_BadRows(parcel.key, path.name)))
+            yield from _read_unit(unit, replace(options, on_skipped=partial(_tell, file)), sample_rows)
+        yield parcel_of(unit.number, _BadRows(unit.number, path.name))
+
+
+def _read_unit(unit: Unit, options: ReadOptions, sample_rows: int) -> Iterator[Parcel]:
+    for value in pieces_of(unit, options, sample_rows=sample_rows, carry=_whole):
+        yield parcel_of(unit.number, value)
 
 
 def _attempt(attempts: Path, ending: str) -> Path:
@@ -206,8 +212,7 @@ def _cut(plan: Plan, columns: Sequence[str], parcels: Iterator[Parcel]) -> Itera
         for number, each in enumerate(bundles.tolist()):
             some = np.flatnonzero(bundle == number)
             taken = _stream(rows if len(some) == len(bundle) else rows.take(pa.array(some)))
-            packed = pack(_Rows(piece.unit, piece.first_row + int(some[0]), chunk[some], key_us[some], taken))
-            yield Parcel(each, _Rows.__name__, packed)
+            yield parcel_of(each, _Rows(piece.unit, piece.first_row + int(some[0]), chunk[some], key_us[some], taken))
 
 
 def _table(piece: _WholePiece, columns: Sequence[str]) -> pa.RecordBatch:
@@ -262,13 +267,12 @@ def _write(attempts: Path, rows_per_file: int, bundle: int, parcels: Iterator[Pa
                 file.write(batch)
         latest_us = int(received_at_us[first:last].max())
         part = _Part(int(chunk[first]), first, int(day[first]), last - first, latest_us, path.name)
-        yield Parcel(bundle, _Part.__name__, pack(part))
+        yield parcel_of(bundle, part)
 
 
 def _cuts(chunk: npt.NDArray[Any], day: npt.NDArray[Any], most: int) -> Iterator[tuple[int, int]]:
     """The rows of each file: of one chunk and day, in files of about the same size where they are too many for one."""
-    changes = np.flatnonzero((chunk[1:] != chunk[:-1]) | (day[1:] != day[:-1])) + 1
-    for first, last in pairwise([0, *changes.tolist(), len(chunk)]):
+    for first, last in runs(changes(chunk) | changes(day)):
         files = -(-(last - first) // most)
         yield from pairwise(first + (last - first) * file // files for file in range(files + 1))
 
@@ -298,11 +302,7 @@ def _move(folder: Path, domain: str, number: int, part: _Part) -> str:
 
 
 def _write_status_lines(folder: Path, reports: Iterable[UnitReport]) -> int:
-    lines = [
-        StatusLine(at_us, json.loads(values))
-        for report in reports
-        for at_us, values in zip(report.status_at_us.tolist(), report.status_values, strict=True)
-    ]
+    lines = list(status_lines_of(reports))
     if lines:
         (folder / STATUS_LINES).write_bytes(status_lines_text(lines))
     return len(lines)

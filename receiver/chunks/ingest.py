@@ -32,36 +32,26 @@ from receiver.simulate.numbering import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["SAMPLE_ROWS", "ingest", "pieces_of", "reports_of"]
+__all__ = ["SAMPLE_ROWS", "ingest", "pieces_of", "reports_of", "status_lines_of"]
 
 SAMPLE_ROWS = 8_192
 """One receipt in so many of a channel tells the plan where it stands: chunks come out about so exact."""
 
 
-def _as_it_is(piece: Piece, _batch: Batch) -> Piece:
-    return piece
+def ingest(options: ReadOptions, *, sample_rows: int = SAMPLE_ROWS) -> Callable[[Iterator[Parcel]], Iterator[Parcel]]:
+    """For `Flow.map`: each `Unit` becomes `Piece`s and one `UnitReport`. `options` are checked ones."""
+    return partial(_read_units, options, sample_rows)
 
 
-def ingest(
-    options: ReadOptions,
-    *,
-    sample_rows: int = SAMPLE_ROWS,
-    carry: Callable[[Piece, Batch], Piece] = _as_it_is,
-) -> Callable[[Iterator[Parcel]], Iterator[Parcel]]:
-    """For `Flow.map`: each `Unit` becomes `Piece`s and one `UnitReport`. `options` are checked ones.
-
-    `carry` may make of a piece one that holds more of its batch.
-    """
-    return partial(_read_units, options, sample_rows, carry)
-
-
-def _read_units(
-    options: ReadOptions, sample_rows: int, carry: Callable[[Piece, Batch], Piece], parcels: Iterator[Parcel]
-) -> Iterator[Parcel]:
+def _read_units(options: ReadOptions, sample_rows: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
     for parcel in parcels:
         unit = unpack(Unit, parcel.payload)
-        for value in pieces_of(unit, options, sample_rows=sample_rows, carry=carry):
+        for value in pieces_of(unit, options, sample_rows=sample_rows):
             yield parcel_of(unit.number, value)
+
+
+def _as_it_is(piece: Piece, _batch: Batch) -> Piece:
+    return piece
 
 
 def pieces_of(
@@ -71,7 +61,10 @@ def pieces_of(
     sample_rows: int = SAMPLE_ROWS,
     carry: Callable[[Piece, Batch], Piece] = _as_it_is,
 ) -> Iterator[Piece | UnitReport]:
-    """The pieces of a unit in order, then its report. What is wrong with the unit is told by the report."""
+    """The pieces of a unit in order, then its report. What is wrong with the unit is told by the report.
+
+    `carry` may make of a piece one that holds more of its batch.
+    """
     tally = _Tally(unit.number, sample_rows)
     problem = None
     try:
@@ -214,3 +207,10 @@ def reports_of(
         raise no_receipt(list({unit.file: unit.name for unit in units}.values()))
     check_columns({column for report in whole for column in report.columns_present}, key)
     return reports
+
+
+def status_lines_of(reports: Iterable[UnitReport]) -> Iterator[StatusLine]:
+    """The status lines in the units, in the order of reading."""
+    for report in reports:
+        for at_us, values in zip(report.status_at_us.tolist(), report.status_values, strict=True):
+            yield StatusLine(at_us, json.loads(values))

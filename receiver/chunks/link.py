@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.chunks.crossing import crossing_ways
-from receiver.chunks.parcels import Parcel, pack
-from receiver.chunks.repeats import Repeated, joined, numbered, repeated
+from receiver.chunks.columns import changes, in_one, joined, split_by, used
+from receiver.chunks.crossing import ways_among
+from receiver.chunks.parcels import Parcel, parcel_of
+from receiver.chunks.repeats import Repeated, repeated
 from receiver.chunks.values import NEVER, Departures, Labels, LinkCounts, Plan, label_of
 
 if TYPE_CHECKING:
@@ -52,19 +52,18 @@ def _link(plan: Plan, _part: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]
     rows = _rows(found, plan)
     yield from _labels(rows, plan)
     yield from _departures(rows, plan)
-    ways = crossing_ways(found, rows.place[rows.first]) if plan.looks_for_crossing else {}
-    yield _parcel(0, _counts(rows, ways))
+    ways = ways_among(found, rows.place[rows.first]) if plan.looks_for_crossing else {}
+    yield parcel_of(0, _counts(rows, ways))
 
 
 def _rows(found: Sequence[Repeated], plan: Plan) -> _Rows:
-    sources: dict[str, int] = {}
     id_ = joined(np.int32, (some.id for some in found))
     chunk = joined(np.int32, (np.full(len(some.at), some.ids.chunk, np.int32) for some in found))
     row = joined(np.int32, (some.ids.row[some.at] for some in found))
-    source = joined(np.int32, (numbered(sources, some.ids.sources, some.ids.source[some.at]) for some in found))
+    source, sources = in_one(used(some.ids.source[some.at], some.ids.sources) for some in found)
     digest_hash = joined(np.uint64, (_digests(some) for some in found))
     by_id = np.lexsort((row, chunk, id_))
-    first = _changes(id_[by_id]) | _changes(plan.chunk_domain[chunk[by_id]])
+    first = changes(id_[by_id]) | changes(plan.chunk_domain[chunk[by_id]])
     run = np.cumsum(first) - 1
     run_and_source = run * len(sources) + source[by_id]
     by_source = np.argsort(run_and_source, kind="stable")
@@ -76,7 +75,7 @@ def _rows(found: Sequence[Repeated], plan: Plan) -> _Rows:
         first,
         run,
         by_source,
-        ~_changes(run_and_source[by_source]),
+        ~changes(run_and_source[by_source]),
     )
 
 
@@ -85,26 +84,19 @@ def _digests(some: Repeated) -> npt.NDArray[np.uint64]:
     return digests[some.at] if len(digests) else np.zeros(len(some.at), np.uint64)
 
 
-def _changes(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Where a value isn't the one before it."""
-    changes = np.ones(len(column), np.bool_)
-    changes[1:] = column[1:] != column[:-1]
-    return changes
-
-
 def _labels(rows: _Rows, plan: Plan) -> Iterator[Parcel]:
     replaces = np.empty(len(rows.row), np.bool_)
     replaces[rows.by_source] = rows.same_source
     labels = label_of(rows.chunk[rows.first], rows.row[rows.first])[rows.run]
     again = np.flatnonzero(~rows.first)
-    for chunk, places in _by_chunk(rows.chunk[again], rows.row[again]):
+    for chunk, places in split_by(rows.chunk[again], rows.row[again]):
         at = again[places]
-        yield _parcel(int(plan.chunk_bundle[chunk]), Labels(chunk, rows.row[at], labels[at], replaces[at]))
+        yield parcel_of(int(plan.chunk_bundle[chunk]), Labels(chunk, rows.row[at], labels[at], replaces[at]))
 
 
 def _departures(rows: _Rows, plan: Plan) -> Iterator[Parcel]:
     # A stop is a stretch of rows of one chunk. Where a run ends and the next begins in that chunk, they share it.
-    stops = _changes(rows.chunk)
+    stops = changes(rows.chunk)
     stop_chunk = rows.chunk[stops]
     stop_number = np.cumsum(stops) - 1
     last_stop = stop_number[np.roll(rows.first, -1)]
@@ -115,9 +107,9 @@ def _departures(rows: _Rows, plan: Plan) -> Iterator[Parcel]:
     looks = np.where(replaced, np.roll(stop, -1), last_stop[rows.run[rows.by_source]]) - stop
     leaves = np.repeat(np.arange(len(looks)), looks)
     to_stop = stop[leaves] + _counted_up(looks)
-    for number, at in _by_chunk(chunk[leaves], row[leaves], stop_chunk[to_stop]):
+    for number, at in split_by(chunk[leaves], row[leaves], stop_chunk[to_stop]):
         departing = Departures(number, row[leaves[at]], stop_chunk[to_stop[at]], replaced_in[leaves[at]])
-        yield _parcel(int(plan.chunk_bundle[number]), departing)
+        yield parcel_of(int(plan.chunk_bundle[number]), departing)
 
 
 def _counted_up(lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
@@ -126,26 +118,12 @@ def _counted_up(lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     return np.arange(1, 1 + int(lengths.sum())) - np.repeat(begins, lengths)
 
 
-def _by_chunk(chunk: npt.NDArray[np.int32], *then: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-    """Each chunk with the places where it stands, ordered by further columns."""
-    order = np.lexsort((*reversed(then), chunk))
-    chunks, starts = np.unique(chunk[order], return_index=True)
-    for number, (start, end) in zip(chunks.tolist(), pairwise([*starts.tolist(), len(order)]), strict=True):
-        yield number, order[start:end]
-
-
 def _counts(rows: _Rows, ways: dict[tuple[str, str], int]) -> LinkCounts:
     now, before = rows.digest_hash[1:], rows.digest_hash[:-1]
     reused = ~rows.first[1:] & (now != before) & (now != 0) & (before != 0)
-    counts = np.array(list(ways.values()), np.int64)
     return LinkCounts(
-        int(np.count_nonzero(reused)),
-        int(counts.sum()),
-        [source for source, _ in ways],
-        [target for _, target in ways],
-        counts,
+        reused=int(np.count_nonzero(reused)),
+        way_from=[source for source, _ in ways],
+        way_to=[target for _, target in ways],
+        way_count=np.array(list(ways.values()), np.int64),
     )
-
-
-def _parcel(key: int, value: Labels | Departures | LinkCounts) -> Parcel:
-    return Parcel(key, type(value).__name__, pack(value))

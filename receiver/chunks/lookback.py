@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.chunks.columns import by_chunk, column, names_in_one
+from receiver.chunks.columns import by_chunk, column, in_one
 from receiver.chunks.parcels import Parcel, parcel_of, values_in
 from receiver.chunks.states import ChunkNeeds, Ready, State
-from receiver.chunks.values import Arrivals, Plan
+from receiver.chunks.values import Arrivals, Plan, chunk_of, row_of
 from receiver.simulate.needs import needs_of
 from receiver.simulate.replays import ValueCounts
 from receiver.simulate.rows import link_rows
@@ -63,25 +63,24 @@ def dense_ids(
 ) -> tuple[npt.NDArray[np.int32], int]:
     """Numbers from 0 for the labels of earlier receipts and of all receipts of a chunk, and how many there are."""
     rows = len(label)
-    is_own = label >> 32 == chunk
+    is_own = chunk_of(label) == chunk
     foreign = np.sort(np.concatenate([earlier, label[~is_own]]))  # mostly in order, which `unique` makes no use of
     foreign = foreign[np.diff(foreign, prepend=-1) != 0]
     ids = np.empty(len(earlier) + rows, np.int32)
     ids[: len(earlier)] = rows + np.searchsorted(foreign, earlier)
     here = ids[len(earlier) :]
-    here[:] = label & 0xFFFFFFFF
+    here[:] = row_of(label)
     here[~is_own] = rows + np.searchsorted(foreign, label[~is_own])
     return ids, rows + len(foreign)
 
 
 def _entries(state: State, arrivals: list[Arrivals]) -> tuple[list[str], _Entries]:
-    sources, places = names_in_one(state.sources, [some.sources for some in arrivals])
-    numbers = [place[some.source] for place, some in zip(places, arrivals, strict=True)]
+    source, sources = in_one(((some.source, some.sources) for some in arrivals), first=state.sources)
     entries = _Entries(
         chunk=column(arrivals, "from_chunk", np.int32),
         row=column(arrivals, "from_row", np.int32),
         label=column(arrivals, "label", np.int64),
-        source=np.concatenate(numbers) if numbers else np.empty(0, np.int32),
+        source=source,
         received_at_us=column(arrivals, "received_at_us", np.int64),
         newer_ids=column(arrivals, "newer_ids", np.int64),
     )

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.chunks.values import Plan, Unit, UnitReport
-from receiver.domains import Channel, DomainKey, destination_name
+from receiver.chunks.values import Plan, Unit, UnitReport, channels_of
+from receiver.domains import Channel, DomainKey
+from receiver.simulate.crossing import parted_queues
 from receiver.simulate.summaries import slices_of
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def plan_of(
     `chunks_per_domain` forces their number, as far as samples allow. Nobody can foresee the hash of an id unless
     `hash_seed` is given, so no log can be made to deal all ids to one part.
     """
-    channels = [_channels(report) for report in reports]
+    channels = [channels_of(report) for report in reports]
     name_of = names_of(reports, key)
     domains = sorted(set(name_of.values()))
     number = {name: place for place, name in enumerate(domains)}
@@ -93,13 +94,11 @@ def plan_of(
     )
 
 
-def _channels(report: UnitReport) -> list[Channel]:
-    return [Channel(*parts) for parts in zip(report.connections, report.destinations, report.receivers, strict=True)]
-
-
 def names_of(reports: Iterable[UnitReport], key: DomainKey) -> dict[Channel, str]:
     """The domain of each channel."""
-    return {channel: key.name(channel) for channel in {channel for report in reports for channel in _channels(report)}}
+    return {
+        channel: key.name(channel) for channel in {channel for report in reports for channel in channels_of(report)}
+    }
 
 
 def time_of(reports: Sequence[UnitReport]) -> tuple[int, int, int]:
@@ -109,6 +108,7 @@ def time_of(reports: Sequence[UnitReport]) -> tuple[int, int, int]:
 
 
 def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> npt.NDArray[np.int64]:
+    """As in `Plan`."""
     carry_us = np.full(len(units), -1, np.int64)
     for before, unit in pairwise(units):
         if before.file == unit.file:
@@ -118,9 +118,7 @@ def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> npt.NDA
 
 def splits_a_queue(name_of: dict[Channel, str]) -> bool:
     """Whether some queue is read in several domains, so that a repeat may hide from all of them."""
-    pairs = {(destination_name(channel.destination), name) for channel, name in name_of.items()}
-    queues = [destination for destination, _ in pairs if destination.startswith("queue://")]
-    return len(set(queues)) < len(queues)
+    return bool((parted_queues(name_of.keys(), name_of.values()) >= 0).any())
 
 
 def _places(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from receiver.chunks.columns import joined
 from receiver.chunks.parcels import Parcel, unpack
 from receiver.chunks.values import Ids
 from receiver.simulate.interning import TextNumbers
@@ -16,9 +17,7 @@ from receiver.simulate.interning import TextNumbers
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Repeated", "joined", "numbered", "repeated"]
-
-_Number = TypeVar("_Number", bound=np.generic)
+__all__ = ["Repeated", "repeated"]
 
 
 class Repeated(NamedTuple):
@@ -46,15 +45,3 @@ def repeated(parcels: Iterable[Parcel]) -> list[Repeated]:
         at = np.flatnonzero(several[numbers])
         found.append(Repeated(ids, at, numbers[at]))
     return found
-
-
-def joined(kind: type[_Number], parts: Iterable[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
-    """One column of several; of none, too."""
-    return np.concatenate([np.empty(0, kind), *parts])
-
-
-def numbered(known: dict[str, int], texts: list[str], places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Numbers for texts, told by their places in a list; those not yet known are added, and numbered in turn."""
-    used, place_in_used = np.unique(places, return_inverse=True)
-    numbers = [known.setdefault(texts[place], len(known)) for place in used.tolist()]
-    return np.array(numbers, np.int32)[place_in_used]

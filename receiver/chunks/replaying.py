@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.chunks.columns import column, names_in_one
+from receiver.chunks.columns import by_chunk, column, in_one
 from receiver.chunks.lookback import dense_ids
 from receiver.chunks.parcels import Parcel, parcel_of, values_in
 from receiver.chunks.states import ChunkReplay, Ready, Tail, TopNeeds
-from receiver.chunks.values import Plan
+from receiver.chunks.values import Plan, label_of
 from receiver.simulate.headroom import count_left
 from receiver.simulate.kernel import GridCounts, replay_grid
 from receiver.simulate.rows import DomainRows, link_rows
@@ -77,27 +76,24 @@ def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Parc
 def started(parcels: Iterator[Parcel]) -> Iterator[Started]:
     """Each chunk of a bundle with its tails, as replays begin with it."""
     readies, tails = values_in(parcels, Ready, Tail)
-    tails_of: dict[int, list[Tail]] = defaultdict(list)
-    for tail in tails:
-        tails_of[tail.to_chunk].append(tail)
+    tails_of = by_chunk(tails)
     while readies:
         ready = readies.pop()
         yield _behind(ready, tails_of.pop(ready.chunk, []))
 
 
 def _behind(ready: Ready, tails: list[Tail]) -> Started:
-    sources, places = names_in_one(ready.sources, [tail.sources for tail in tails])
-    given = [np.full(len(tail.row), tail.chunk, np.int32) for tail in tails]
+    given_source, sources = in_one(((tail.source, tail.sources) for tail in tails), first=ready.sources)
+    given = [np.full(len(tail.row), tail.from_chunk, np.int32) for tail in tails]
     chunk = np.concatenate([ready.entry_chunk, *given])
     row = np.concatenate([ready.entry_row, column(tails, "row", np.int32)])
     # An entry may be given by a tail too.
-    place = (chunk.astype(np.int64) << 32) | row
+    place = label_of(chunk, row)
     order = np.argsort(place, kind="stable")
     chosen = order[np.diff(place[order], prepend=-1) != 0]
     label = np.concatenate([ready.entry_label, column(tails, "label", np.int64)])[chosen]
     times = np.concatenate([ready.entry_received_at_us, column(tails, "received_at_us", np.int64)])[chosen]
-    given_source = [place[tail.source] for place, tail in zip(places, tails, strict=True)]
-    source = np.concatenate([ready.entry_source, *given_source])[chosen]
+    source = np.concatenate([ready.entry_source, given_source])[chosen]
     ids, distinct = dense_ids(ready.chunk, label, ready.label)
     rows = link_rows(
         np.concatenate([times, ready.received_at_us]),

@@ -11,7 +11,7 @@ import numpy as np
 from receiver.chunks.columns import by_chunk, column, split_by, stable_order
 from receiver.chunks.parcels import Parcel, parcel_of, values_in
 from receiver.chunks.states import Leaving, State, Tally
-from receiver.chunks.values import NEVER, Body, Departures, Labels, Plan, label_of
+from receiver.chunks.values import NEVER, Body, Departures, Labels, Plan, chunk_of, label_of, row_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -75,7 +75,7 @@ def _replaced_within(
 ) -> npt.NDArray[np.bool_]:
     """Which receipts are followed, in the chunk, by another of the same id and source."""
     first = label[again]
-    firsts_here = (first & np.int64(NEVER))[first >> np.int64(32) == chunk].astype(np.int32)
+    firsts_here = row_of(first[chunk_of(first) == chunk])
     several = np.union1d(again, firsts_here)
     order = several[np.lexsort((several, source[several], label[several]))]
     same = (label[order[1:]] == label[order[:-1]]) & (source[order[1:]] == source[order[:-1]])
@@ -119,7 +119,7 @@ def _tally(plan: Plan, settling: _Settling) -> Tally:
         lasts=by_source(last),
         distinct=by_source(~state.dead),
         replaced_source=(found >> 32).astype(np.int32),
-        replaced_in=(found & NEVER).astype(np.int32),
+        replaced_in=(found & 0xFFFFFFFF).astype(np.int32),
         replaced_count=counts.astype(np.int64),
     )
 

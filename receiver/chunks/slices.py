@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.chunks.assemble import placing
-from receiver.chunks.columns import column, names_in_one, split_by, used
+from receiver.chunks.columns import column, in_one, split_by, used
 from receiver.chunks.parcels import Flow, Parcel, parcel_of, unpack
 from receiver.chunks.plan import plan_of
-from receiver.chunks.values import Piece, Plan, Unit, UnitReport
-from receiver.domains import Channel, domain_key
+from receiver.chunks.values import Piece, Plan, Unit, UnitReport, channels_of
+from receiver.domains import domain_key
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -102,12 +102,11 @@ def _cut(plan: Plan, slices: Plan, unit_number: npt.NDArray[np.int64], parcels: 
     for parcel in parcels:
         piece = unpack(Piece, parcel.payload)
         key_us, slice_of = places(piece)
-        channels = zip(piece.connections, piece.destinations, piece.receivers, strict=True)
-        domains, (domain_of,) = names_in_one([], [[name(Channel(*channel)) for channel in channels]])
+        domain_of, domains = in_one([(piece.channel, [name(channel) for channel in channels_of(piece)])])
         for each, rows in split_by(slice_of):
             some = slice(int(rows[0]), int(rows[-1]) + 1)  # slices follow each other in a unit as its rows do
             source, sources = used(piece.source[some], piece.sources)
-            domain, names = used(domain_of[piece.channel[some]], domains)
+            domain, names = used(domain_of[some], domains)
             strip = Strip(
                 number=int(unit_number[piece.unit]) + piece.first_row + some.start,
                 key_us=key_us[some],
@@ -139,16 +138,16 @@ class SliceRows(NamedTuple):
 def joined(strips: Sequence[Strip]) -> SliceRows:
     """Join the strips of a slice."""
     strips = sorted(strips, key=lambda strip: strip.number)
-    sources, source_places = names_in_one([], [strip.sources for strip in strips])
-    domains, domain_places = names_in_one([], [strip.domains for strip in strips])
+    source, sources = in_one((strip.source, strip.sources) for strip in strips)
+    domain, domains = in_one((strip.domain, strip.domains) for strip in strips)
     number = np.concatenate([np.arange(len(strip.key_us)) + strip.number for strip in strips])
     order = np.argsort(column(strips, "key_us", np.int64), kind="stable")
     return SliceRows(
         number=number[order],
         ids=pa.concat_arrays([strip.unique_message_id.cast(pa.large_string()) for strip in strips]),
         id_place=order,
-        source=np.concatenate([place[strip.source] for place, strip in zip(source_places, strips, strict=True)])[order],
+        source=source[order],
         sources=sources,
-        domain=np.concatenate([place[strip.domain] for place, strip in zip(domain_places, strips, strict=True)])[order],
+        domain=domain[order],
         domains=domains,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.chunks.columns import column, split_by
+from receiver.chunks.columns import changes, column, split_by
 from receiver.chunks.parcels import Parcel, parcel_of, values_in
 from receiver.chunks.standings import Standings
 from receiver.chunks.states import Leaving
@@ -93,8 +93,7 @@ def _arrivals(plan: Plan, standings: Standings, leaving: list[Leaving]) -> Itera
     order = np.lexsort((to_chunk, row, chunk, series))
     series, chunk = series[order], chunk[order]
     row, to_chunk, replaced_in = row[order], to_chunk[order], replaced_in[order]
-    first_of_entry = np.ones(len(row), np.bool_)
-    first_of_entry[1:] = (row[1:] != row[:-1]) | (chunk[1:] != chunk[:-1]) | (series[1:] != series[:-1])
+    first_of_entry = changes(row) | changes(chunk) | changes(series)
     sums = np.zeros(plan.chunks + 1, np.int64)
     newer_ids = (
         standings.firsts_before(series, to_chunk)

@@ -123,10 +123,10 @@ class ChunkNeeds:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Receipts that are still remembered when a later chunk begins, under the settings asked for. Key: its bundle."""
+    """Receipts that are still remembered when a later chunk begins, under the settings asked for. Key: that one's bundle."""
 
-    to_chunk: int
     chunk: int
+    from_chunk: int
     row: npt.NDArray[np.int32]
     label: npt.NDArray[np.int64]
     received_at_us: npt.NDArray[np.int64]

@@ -23,7 +23,7 @@ from receiver.chunks.columns import stable_order, used
 from receiver.chunks.parcels import Parcel, parcel_of, unpack
 from receiver.chunks.standings import Depths, Standings, depths_of
 from receiver.chunks.states import Ready, Tail, Tally
-from receiver.chunks.values import NEVER, Plan, label_of
+from receiver.chunks.values import NEVER, Plan, chunk_of, label_of, row_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -88,8 +88,8 @@ def _tails(plan: Plan, tails: TailPlan, ready: Ready) -> Iterator[Parcel]:
         if len(row):
             source, sources = used(ready.source[row], ready.sources)
             tail = Tail(
-                to_chunk=to_chunk,
-                chunk=ready.chunk,
+                chunk=to_chunk,
+                from_chunk=ready.chunk,
                 row=row.astype(np.int32),
                 label=ready.label[row],
                 received_at_us=ready.received_at_us[row],
@@ -172,8 +172,8 @@ def _newest_of_ids(ready: Ready, again: npt.NDArray[np.int64]) -> tuple[npt.NDAr
     last = np.flatnonzero(np.diff(label, append=-1))
     newest = np.arange(len(ready.label))
     newest[again] = np.repeat(again[last], np.diff(last, prepend=-1))
-    first_here = label[last] >> 32 == ready.chunk
-    newest[label[last][first_here] & NEVER] = again[last][first_here]
+    first_here = chunk_of(label[last]) == ready.chunk
+    newest[row_of(label[last][first_here])] = again[last][first_here]
     next_in = np.full(len(newest), NEVER, np.int32)
     np.minimum.at(next_in, ready.leaving_row, ready.leaving_to)
     next_in[newest != np.arange(len(newest))] = ready.chunk

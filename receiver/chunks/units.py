@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from receiver.chunks.parcels import Parcel, pack
+from receiver.chunks.parcels import Parcel, parcel_of
 from receiver.chunks.values import Unit
 from receiver.logs import Batch, ReadOptions
 from receiver.logs.files import LogFile, open_log
@@ -57,7 +57,7 @@ def _runs(path: Path, rows_per_unit: int | None) -> list[RowGroups]:
 
 def parcels_of(units: Iterable[Unit]) -> list[Parcel]:
     """Units on their way to the tasks that read them."""
-    return [Parcel(unit.number, Unit.__name__, pack(unit)) for unit in units]
+    return [parcel_of(unit.number, unit) for unit in units]
 
 
 def read_unit(unit: Unit, options: ReadOptions) -> Iterator[Batch]:

@@ -1,4 +1,4 @@
-"""What the steps hand to each other. Each value but a `Plan` travels as a parcel; its kind is the class's name.
+"""What the steps hand to each other as parcels, but for the `Plan`, which goes along with the work.
 
 Rows are told by numbers: a *unit* is a file, or some row groups of one; a *chunk* is a stretch of one domain's receipts
 in order; a *row* of a chunk is its place among the chunk's receipts with an id. A *bundle* is the chunks that one task
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from receiver.domains import Channel
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,7 +32,10 @@ __all__ = [
     "Plan",
     "Unit",
     "UnitReport",
+    "channels_of",
+    "chunk_of",
     "label_of",
+    "row_of",
 ]
 
 NEVER = 2**31 - 1
@@ -40,6 +45,16 @@ NEVER = 2**31 - 1
 def label_of(chunk: int | npt.NDArray[np.int32], rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     """The number of an id in its domain: the place of its first receipt. In order of receipt."""
     return (np.int64(chunk) << np.int64(32)) | rows.astype(np.int64)
+
+
+def chunk_of(label: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """The chunk of an id's first receipt."""
+    return (label >> 32).astype(np.int32)
+
+
+def row_of(label: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """The row of an id's first receipt in that chunk."""
+    return (label & 0xFFFFFFFF).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +136,11 @@ class UnitReport:
     problem_hint: str
 
 
+def channels_of(value: Piece | UnitReport) -> list[Channel]:
+    """The channels that its numbers stand for."""
+    return [Channel(*parts) for parts in zip(value.connections, value.destinations, value.receivers, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How the log is cut up. The order of receipts is that of (key, unit, row in unit): a receipt's key is the largest
@@ -176,7 +196,6 @@ class Opening:
 
     chunk: int
     receipts: int
-    unchecked: int
     latest_us: int
     """The largest time of its receipts with an id, -1 without any."""
     sources: list[str]
@@ -257,7 +276,6 @@ class LinkCounts:
 
     reused: int
     """Duplicates whose digest isn't that of the id's newest earlier receipt in the domain, both being there."""
-    crossing: int
     way_from: list[str]
     """As `replays.Crossing.ways`, in three parallel lists."""
     way_to: list[str]
