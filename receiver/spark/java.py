@@ -15,7 +15,7 @@ __all__ = ["check_java"]
 _LEAST_VERSION = 17
 _MODULE = "jdk.incubator.vector"
 _INSTALL = (
-    "install a JDK 17 or newer (Debian, Ubuntu: apt install openjdk-17-jdk-headless; macOS: brew install openjdk@17; "
+    "install Java 17 or newer (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17; "
     "others: https://adoptium.net) and let JAVA_HOME name its folder"
 )
 _ANSWER_SECS = 30

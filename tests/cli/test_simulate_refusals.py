@@ -242,3 +242,8 @@ def test_unreadable_rows_are_counted_where_that_is_asked_for(simulate, tmp_path)
     log = json.loads(ran.out)["log"]
     assert (log["receipts"], log["skipped"], log["duplicates"]) == (4, 3, 2)
     assert Path("v.csv").read_text().count("\n") == 5
+
+
+@pytest.mark.parametrize("option", ["--master=local[2]", "--verbose"])
+def test_options_of_spark_on_the_local_engine(refused, option):
+    assert f"{option.partition('=')[0]} is about Spark" in refused("nowhere.csv", option)

@@ -36,13 +36,13 @@ def pretend_java(monkeypatch, tmp_path):
 def test_no_java(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(SparkError, match=r"none on the PATH .*install a JDK 17"):
+    with pytest.raises(SparkError, match=r"none on the PATH .*install Java 17"):
         check_java()
 
 
 def test_a_java_home_without_java(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(SparkError, match=f"JAVA_HOME is {tmp_path}.*install a JDK 17"):
+    with pytest.raises(SparkError, match=f"JAVA_HOME is {tmp_path}.*install Java 17"):
         check_java()
 
 
