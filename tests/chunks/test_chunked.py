@@ -43,7 +43,7 @@ def assert_same(found, expected):
 
 
 @given(files(), cuttings, QUESTIONS)
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_no_cut_changes_a_figure(log, cutting, question):
     with written(log) as paths:
         assert_same(analysed_in_chunks(paths, question, cutting), analysed_whole(paths, question))
@@ -71,7 +71,7 @@ def hot_domains(draw) -> list[Row]:
 
 
 @given(hot_domains(), st.sampled_from([2, 7, 64]), QUESTIONS, st.integers(0, 2**32))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_a_hot_domain_may_be_cut_into_any_number_of_chunks(rows, chunks, question, seed):
     cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks, seed=seed)
     with written([File("csv", rows)]) as paths:
