@@ -1,7 +1,7 @@
 """Values on their way between tasks: a whole batch of rows is one parcel, so that moving a row costs next to nothing.
 
-A value is a dataclass of numbers, texts, lists of texts, and NumPy and Arrow arrays; it travels as one row of Arrow,
-compressed, with a list where the value has an array. Nothing in it is code, so it may also be kept in a file.
+A value is a dataclass of numbers, texts, bytes, lists of texts, and NumPy and Arrow arrays; it travels as one row of
+Arrow, compressed, with a list where the value has an array. Nothing in it is code, so it may also be kept in a file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["Flow", "Parcel", "pack", "parcel_of", "unpack", "values_in"]
+__all__ = ["SCHEMA", "Flow", "Parcel", "pack", "parcel_of", "unpack", "values_in"]
 
 _Value = TypeVar("_Value")
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -29,8 +29,12 @@ class Parcel(NamedTuple):
     payload: bytes
 
 
+SCHEMA = pa.schema([("key", pa.int64()), ("kind", pa.string()), ("payload", pa.binary())])
+"""Of parcels as rows."""
+
+
 class Flow(Protocol):
-    """Parcels, somewhere. Only `kept` and `collect` do work; what is kept is worked out once."""
+    """Parcels, somewhere. Only `kept`, `collect` and `in_order` do work; what is kept is worked out once."""
 
     def map(self, work: Callable[[Iterator[Parcel]], Iterable[Parcel]]) -> Flow:
         """Work on parcels one by one, in many tasks; each sees some of them, in no order."""

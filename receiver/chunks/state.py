@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from receiver.chunks.layers import Layer, Move, moved
-from receiver.chunks.parcels import Flow, Parcel, parcel_of, unpack, values_in
+from receiver.chunks.parcels import SCHEMA, Flow, Parcel, parcel_of, unpack, values_in
 from receiver.chunks.values import Body, Ids, Opening, Plan, Unit, UnitReport
 from receiver.domains import DomainKey
 from receiver.errors import LogFormatError
@@ -35,7 +35,7 @@ from receiver.logs import ReadOptions
 from receiver.logs.files import LogFile, find_files
 from receiver.logs.output import appearing, naming, replacing
 
-__all__ = ["Found", "SavedLayer", "StateFolder", "restored"]
+__all__ = ["Found", "Mark", "Part", "SavedLayer", "StateFolder", "restored"]
 
 _FORMAT = 1
 """To be raised when saved values come to mean something else; where their fields change, `_fingerprint` does."""
@@ -43,7 +43,6 @@ _STATE, _PLAN, _LAYER = "state.json", "plan.arrow", "layer-"
 _HEAD_BYTES = 4 << 10
 _ABANDONED_SECS = 7 * 24 * 3600
 """A folder of a layer that no state names belongs to a run that goes on, or was killed: after so long, the latter."""
-_SCHEMA = pa.schema([("key", pa.int64()), ("kind", pa.string()), ("payload", pa.binary())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +66,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class SavedLayer:
+    """What `state.json` tells of a layer: its folder, the files of the log that it stands for, and the files in it."""
+
     folder: str
     files: list[Mark]
     parts: list[Part]
@@ -289,9 +290,9 @@ def _chained(first: Parcel, others: Iterator[Parcel]) -> Iterator[Parcel]:
 
 def _write(path: Path, parcels: Iterable[Parcel]) -> int:
     """-> its size in bytes."""
-    with replacing(path) as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
+    with replacing(path) as file, pa.ipc.new_stream(file, SCHEMA) as writer:
         for parcel in parcels:
-            writer.write_batch(pa.record_batch([[cell] for cell in parcel], schema=_SCHEMA))
+            writer.write_batch(pa.record_batch([[cell] for cell in parcel], schema=SCHEMA))
     return path.stat().st_size
 
 

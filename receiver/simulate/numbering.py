@@ -1,4 +1,4 @@
-"""Numbers for what few-valued columns of a batch hold, and the hash that stands for a digest."""
+"""What is made of a batch's columns as it comes, whoever replays them: numbers for names, hashes for digests, checks."""
 
 from __future__ import annotations
 

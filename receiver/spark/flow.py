@@ -19,7 +19,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
 
-from receiver.chunks.parcels import Parcel
+from receiver.chunks.parcels import SCHEMA, Parcel
 from receiver.errors import ReceiverError
 from receiver.spark.progress import Told, watched
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkFlow", "start"]
 
-_SCHEMA = pa.schema([("key", pa.int64()), ("kind", pa.string()), ("payload", pa.binary())])
 _SPARK_SCHEMA = "key long, kind string, payload binary"
 _BATCH_BYTES = 1 << 20
 _ERROR = "!"
@@ -37,7 +36,7 @@ _ERROR = "!"
 
 def start(spark: SparkSession, parcels: Iterable[Parcel], tasks: int, told: Told | None = None) -> SparkFlow:
     """Deal parcels to tasks by their keys, round and round. `told` hears how far each step has come."""
-    frame = spark.createDataFrame(pa.table(_columns(list(parcels)), schema=_SCHEMA), _SPARK_SCHEMA)
+    frame = spark.createDataFrame(pa.table(_columns(list(parcels)), schema=SCHEMA), _SPARK_SCHEMA)
     return SparkFlow(_dealt(frame, tasks), told)
 
 
@@ -131,11 +130,11 @@ def _batches(parcels: Iterable[Parcel]) -> Iterator[pa.RecordBatch]:
         waiting.append(parcel)
         waiting_bytes += len(parcel.payload)
         if waiting_bytes >= _BATCH_BYTES:
-            yield pa.record_batch(_columns(waiting), schema=_SCHEMA)
+            yield pa.record_batch(_columns(waiting), schema=SCHEMA)
             waiting, waiting_bytes = [], 0
     if waiting:
-        yield pa.record_batch(_columns(waiting), schema=_SCHEMA)
+        yield pa.record_batch(_columns(waiting), schema=SCHEMA)
 
 
 def _columns(parcels: list[Parcel]) -> dict[str, list[object]]:
-    return {name: [parcel[place] for parcel in parcels] for place, name in enumerate(_SCHEMA.names)}
+    return {name: [parcel[place] for parcel in parcels] for place, name in enumerate(SCHEMA.names)}

@@ -34,10 +34,10 @@ _COMPILE_LITTLE = "-XX:TieredStopAtLevel=1"
 _CONTEXT_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Parcels are compressed already.
     # Java's own would hold on to a hundred blocks as it writes them.
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
     "spark.executor.defaultJavaOptions": _COMPILE_LITTLE,
+    # Parcels are compressed already.
     "spark.shuffle.compress": "false",
     "spark.rdd.compress": "false",
     "spark.shuffle.spill.compress": "false",
