@@ -64,10 +64,12 @@ def compact_logs(
 
 
 def _print(manifest: Manifest, out: Path) -> None:
+    from receiver.logs.compacted import BAD_ROWS
+
     files = sum(len(domain.files) for domain in manifest.domains)
     print(f"{manifest.receipts:,} receipts of {len(manifest.domains):,} domains in {files:,} files: {out}")
     if manifest.skipped:
-        print(f"{manifest.skipped:,} rows can't be read and were left out: {out / '_bad_rows.jsonl'}")
+        print(f"{manifest.skipped:,} rows can't be read and were left out: {out / BAD_ROWS}")
 
 
 def main() -> int:

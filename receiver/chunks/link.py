@@ -68,14 +68,14 @@ def _rows(found: Sequence[Repeated], plan: Plan) -> _Rows:
     run_and_source = run * len(sources) + source[by_id]
     by_source = np.argsort(run_and_source, kind="stable")
     return _Rows(
-        by_id,
-        chunk[by_id],
-        row[by_id],
-        digest_hash[by_id],
-        first,
-        run,
-        by_source,
-        ~changes(run_and_source[by_source]),
+        place=by_id,
+        chunk=chunk[by_id],
+        row=row[by_id],
+        digest_hash=digest_hash[by_id],
+        first=first,
+        run=run,
+        by_source=by_source,
+        same_source=~changes(run_and_source[by_source]),
     )
 
 

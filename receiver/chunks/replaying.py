@@ -20,7 +20,7 @@ from receiver.simulate.rows import DomainRows, link_rows
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Asked", "Started", "counts_of", "replayed", "started", "top_needs"]
+__all__ = ["Asked", "Started", "grid_counts", "replayed", "started", "top_needs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Parc
 
     def work(_bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
         for chunk in started(parcels):
-            counts = counts_of(chunk, windows, [0], with_needs=True)
+            counts = grid_counts(chunk, windows, [0], with_needs=True)
             missed = [np.sort(needs_us[needs_us >= 0]) for needs_us in counts.needs_us.T]
             tops = [needs_us[max(0, len(needs_us) - most) :] for needs_us in missed]
             value = TopNeeds(
@@ -105,9 +105,10 @@ def _behind(ready: Ready, tails: list[Tail]) -> Started:
     return Started(ready, label, rows, len(chosen))
 
 
-def counts_of(
+def grid_counts(
     started: Started, windows: Sequence[int], expiries_us: Sequence[int], *, with_needs: bool = False
 ) -> GridCounts:
+    """The grid replayed over the chunk alone, from its starting state."""
     return replay_grid(
         started.rows,
         np.array(windows, np.int64),
@@ -119,9 +120,9 @@ def counts_of(
 
 
 def _replay(plan: Plan, asked: Asked, started: Started) -> ChunkReplay:
-    grid = counts_of(started, asked.windows, asked.expiries_us)
+    grid = grid_counts(started, asked.windows, asked.expiries_us)
     windows, expiries_us = sorted({w for w, _ in asked.pairs}), sorted({e for _, e in asked.pairs})
-    counts = counts_of(started, windows, expiries_us, with_needs=True)
+    counts = grid_counts(started, windows, expiries_us, with_needs=True)
     places = [(windows.index(window), expiries_us.index(expiry_us)) for window, expiry_us in asked.pairs]
     source = _asked_sources(plan, asked, started)
     lefts = [

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from receiver.chunks.chunked import ChunkedLog
 from receiver.chunks.columns import column
 from receiver.chunks.parcels import Flow, Parcel, parcel_of, unpack, values_in
-from receiver.chunks.replaying import counts_of, started
+from receiver.chunks.replaying import grid_counts, started
 from receiver.chunks.slices import Places, Strip, joined
 from receiver.chunks.values import Body
 from receiver.errors import OutputError
@@ -98,7 +98,7 @@ def _catch(places: Places, window: int, expiry_us: int, _bundle: int, parcels: I
     numbers = []
     for chunk in started(parcel for parcel in held if parcel.kind != Body.__name__):
         duplicates = np.flatnonzero(chunk.rows.earlier[chunk.counted_from :] >= 0)
-        needs_us = counts_of(chunk, [window], [expiry_us], with_needs=True).needs_us[:, 0]
+        needs_us = grid_counts(chunk, [window], [expiry_us], with_needs=True).needs_us[:, 0]
         rows = duplicates[is_caught(needs_us, expiry_us)]
         body = body_of[chunk.ready.chunk]
         numbers.append(places.unit_number[body.unit[rows]] + body.unit_row[rows])

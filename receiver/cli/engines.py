@@ -113,11 +113,12 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
     question = asked.question
     with ExitStack() as outputs:
         write_report = outputs.enter_context(_report(asked.report))
-        names_folder = asked.verdicts is not None and (asked.verdicts.endswith("/") or Path(asked.verdicts).is_dir())
-        folder = outputs.enter_context(appearing(asked.verdicts)) if names_folder and asked.verdicts else None
-        table = None
-        if asked.verdicts is not None and folder is None:
-            table = outputs.enter_context(open_table(asked.verdicts, SCHEMA))
+        folder = table = None
+        if asked.verdicts is not None:
+            if asked.verdicts.endswith("/") or Path(asked.verdicts).is_dir():
+                folder = outputs.enter_context(appearing(asked.verdicts))
+            else:
+                table = outputs.enter_context(open_table(asked.verdicts, SCHEMA))
         state = None if cluster.state is None else StateFolder(Path(cluster.state))
         options = checked_options(asked.options)
         files = find_files(asked.logs) if state is None else state.find_files(asked.logs)
