@@ -33,6 +33,7 @@ class _Places(NamedTuple):
 
 
 class _Chunk(NamedTuple):
+    domain: int
     key_us: int
     unit: int
     row: int
@@ -62,13 +63,12 @@ def plan_of(
     number = {name: place for place, name in enumerate(domains)}
     domain_of = [np.array([number[name_of[channel]] for channel in each], np.int64) for each in channels]
     carry_us = carry_us_of(reports, units)
-    chunks: list[_Chunk] = []
-    chunk_domain: list[int] = []
-    for domain, places in enumerate(_places(reports, domain_of, carry_us, len(domains))):
-        wanted = chunks_per_domain or -(-round(places.receipts.sum()) // chunk_rows)
-        found = _cut(places, wanted)
-        chunks += found
-        chunk_domain += [domain] * len(found)
+    chunks = [
+        chunk
+        for domain, places in enumerate(_places(reports, domain_of, carry_us, len(domains)))
+        for chunk in _cut(domain, places, chunks_per_domain or -(-round(places.receipts.sum()) // chunk_rows))
+    ]
+    chunk_domain = np.array([chunk.domain for chunk in chunks], np.int32)
     start_us, slice_us, slices = time_of(reports)
     receipts = sum(report.receipts for report in reports)
     looks_for_crossing = splits_a_queue(name_of)
@@ -76,7 +76,7 @@ def plan_of(
         key=key.text,
         domains=domains,
         carry_us=carry_us,
-        chunk_domain=np.array(chunk_domain, np.int32),
+        chunk_domain=chunk_domain,
         chunk_receipts=np.array([chunk.receipts for chunk in chunks], np.float64),
         chunk_bundle=bundles_of([chunk.receipts for chunk in chunks], chunk_rows),
         cut_key_us=np.array([chunk.key_us for chunk in chunks], np.int64),
@@ -84,8 +84,7 @@ def plan_of(
         cut_row=np.array([chunk.row for chunk in chunks], np.int64),
         partitions=max(tasks, -(-receipts // partition_rows)),
         hash_seed=secrets.randbits(63) if hash_seed is None else hash_seed,
-        is_whole=(np.bincount(np.array(chunk_domain, np.int32), minlength=len(domains)) == 1)
-        & (not looks_for_crossing),
+        is_whole=(np.bincount(chunk_domain, minlength=len(domains)) == 1) & (not looks_for_crossing),
         start_us=start_us,
         slice_us=slice_us,
         slices=slices,
@@ -158,7 +157,7 @@ def _receipts_per_sample(report: UnitReport) -> npt.NDArray[np.float64]:
     return each
 
 
-def _cut(places: _Places, wanted: int) -> list[_Chunk]:
+def _cut(domain: int, places: _Places, wanted: int) -> list[_Chunk]:
     """At most so many chunks of about the same number of receipts; the first begins before everything."""
     ends = np.cumsum(places.receipts)
     before = ends - places.receipts
@@ -166,9 +165,9 @@ def _cut(places: _Places, wanted: int) -> list[_Chunk]:
     near = np.searchsorted(before, total * np.arange(1, wanted) / wanted - 0.5)  # half a receipt, for rounding
     cuts = np.unique(near[(near > 0) & (near < len(before))])
     sizes = np.diff(before[cuts], prepend=0, append=total).tolist()
-    first = _Chunk(_BEFORE_EVERYTHING, 0, 0, sizes[0])
+    first = _Chunk(domain, _BEFORE_EVERYTHING, 0, 0, sizes[0])
     return [first] + [
-        _Chunk(int(places.key_us[cut]), int(places.unit[cut]), int(places.row[cut]), size)
+        _Chunk(domain, int(places.key_us[cut]), int(places.unit[cut]), int(places.row[cut]), size)
         for cut, size in zip(cuts.tolist(), sizes[1:], strict=True)
     ]
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer, StrPath
 
-__all__ = ["appearing", "naming", "replacing"]
+__all__ = ["UNFINISHED", "appearing", "naming", "replacing"]
+
+UNFINISHED = ".receiver-"
+"""What names begin with until the file or folder is complete."""
 
 
 @contextmanager
@@ -42,9 +45,8 @@ def replacing(path: StrPath, *, unfinished: Path | None = None) -> Iterator[IO[b
         with _open(Path(path), "wb", path) as file:
             yield file
         return
-    # Not named after the target, whose name may be as long as names can be.
     opening = "xb" if unfinished is None else "wb"
-    unfinished = unfinished or target.with_name(f".receiver-{secrets.token_hex(8)}.part")
+    unfinished = unfinished or _beside(target)
     try:
         with _open(unfinished, opening, path) as file:
             yield file
@@ -75,7 +77,7 @@ def appearing(path: StrPath) -> Iterator[Path]:
             )
         if target.is_mount():
             raise SettingsError(f"{os.fspath(path)} is where a disk is mounted", hint="name a folder within it")
-        unfinished = target.with_name(f".receiver-{secrets.token_hex(8)}.part")
+        unfinished = _beside(target)
         unfinished.mkdir()
     try:
         yield unfinished
@@ -95,6 +97,11 @@ def naming(path: StrPath) -> Iterator[None]:
         raise  # whoever read has gone: no fault of the place
     except OSError as error:
         raise OutputError(f"can't write {os.fspath(path)}: {error.strerror or error}") from error
+
+
+def _beside(target: Path) -> Path:
+    # Not named after the target, whose name may be as long as names can be.
+    return target.with_name(f"{UNFINISHED}{secrets.token_hex(8)}.part")
 
 
 def _open(file: Path, mode: str, path: StrPath) -> _NamedFile:
