@@ -89,8 +89,8 @@ _FAILURES = (
     ),
     _Failure(
         r"UnknownHostException: (?P<host>[^\s:]+)",
-        "this machine can't find itself by its own name, {host}",
-        "set the variable SPARK_LOCAL_IP=127.0.0.1, or mend /etc/hosts",
+        "this machine can't find {host}",
+        "is it the right name? If it is this machine's own, set the variable SPARK_LOCAL_IP=127.0.0.1, or mend /etc/hosts",
     ),
 )
 
@@ -106,12 +106,20 @@ def translated(printed: IO[bytes] | None) -> Iterator[None]:
     except ReceiverError:
         raise
     except Exception as error:
+        if _was_interrupted(error):
+            raise KeyboardInterrupt from error
         gone = _java_is_gone(error)
         if not (gone or isinstance(error, (Py4JError, PySparkException))):
             raise
         if printed is None:
             traceback.print_exception(error, file=sys.stderr)
         raise _meaning(str(error), _all_of(printed), gone=gone) from error
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    # PySpark ends the jobs at Ctrl-C; that they were ended is what it raises, while it cleans up.
+    above = error.__context__
+    return isinstance(error, KeyboardInterrupt) or (above is not None and _was_interrupted(above))
 
 
 def _java_is_gone(error: Exception) -> bool:
@@ -142,12 +150,15 @@ def _meaning(raised: str, printed: str, *, gone: bool) -> SparkError:
     if gone or "JAVA_GATEWAY_EXITED" in raised:
         said, what = _causes(printed), "Java ended while Spark ran in it"
     else:
-        said, what = _causes(raised) or raised.strip().splitlines(), "Spark failed"
+        lines = [line for line in raised.strip().splitlines() if not line.startswith("\tat ")]
+        said, what = _causes(raised) or lines, "Spark failed"
     return SparkError(f"{what}: {said[-1]}" if said else what, hint="--verbose shows what Spark and Java say")
 
 
 def _causes(text: str) -> list[str]:
     """The lines that tell what happened, without the names of Java's packages."""
     return re.findall(
-        r"^(?:Caused by: |Exception in thread \S+ )?(?:[\w.$]+\.)?(\w*(?:Exception|Error): \S.*)$", text, re.MULTILINE
+        r"^(?:: |Caused by: |Exception in thread \S+ )?(?:[\w.$]+\.)?(\w*(?:Exception|Error): \S.*)$",
+        text,
+        re.MULTILINE,
     )

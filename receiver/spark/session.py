@@ -26,7 +26,10 @@ __all__ = ["session"]
 
 _STANDARD_ERROR = 2
 _PROBE_SECS = 5.0
-_MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[\d+, *\d+, *\d+\]|spark://.+|yarn|k8s://.+")
+_COUNT = "[1-9][0-9]{0,5}"
+_MASTER = re.compile(
+    rf"local(\[({_COUNT}|\*)(, *{_COUNT})?\])?|local-cluster\[{_COUNT}, *{_COUNT}, *{_COUNT}\]|spark://.+|yarn|k8s://.+"
+)
 
 _COMPILE_LITTLE = "-XX:TieredStopAtLevel=1"
 """To the JVM, in which parcels do no more than pass by: its best compiler took half of all the processor time."""

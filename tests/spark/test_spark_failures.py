@@ -1,7 +1,9 @@
 """What goes wrong on Spark is told by what mends it, without a line of Java's."""
 
 import os
+import signal
 import subprocess
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -61,6 +63,20 @@ def test_a_worker_that_is_killed():
 
     with failing("Python worker .* was killed.*memoryOverhead") as spark:
         start(spark, PARCELS, 2).map(killed).kept("die")
+
+
+@pytest.mark.usefixtures("spark")
+def test_ctrl_c_while_tasks_run():
+    driver = os.getpid()
+
+    def interrupting(parcels):
+        if next(parcels).key == 0:
+            os.kill(driver, signal.SIGINT)
+        time.sleep(30)
+        return parcels
+
+    with pytest.raises(KeyboardInterrupt), session(None) as spark:
+        start(spark, PARCELS, 2).map(interrupting).collect("wait")
 
 
 def test_a_python_that_is_not_there(spark, monkeypatch):
@@ -131,6 +147,12 @@ def test_a_full_disk(small_disk, step):
 @pytest.mark.usefixtures("java")
 def test_java_that_ends():
     assert "Java ended" in last_words(run_program(STEPS.format(step='flow.map(killed).kept("die")')))
+
+
+@pytest.mark.usefixtures("java")
+def test_a_master_that_spark_refuses():
+    told = last_words(run_program(STEPS.format(step=""), master="local-cluster[1,1,10]"))
+    assert "Asked to launch cluster with 10 MiB" in told
 
 
 @pytest.mark.usefixtures("java")

@@ -76,7 +76,19 @@ def test_something_else_by_the_name_of_java(pretend_java, script):
 
 
 @pytest.mark.parametrize(
-    "master", ["", "locl", "local[]", "local[x]", "http://h:1", "spark://", "spark://h", "spark://h:x"]
+    "master",
+    [
+        "",
+        "locl",
+        "local[]",
+        "local[x]",
+        "local[0]",
+        "local-cluster[0,1,1024]",
+        "http://h:1",
+        "spark://",
+        "spark://h",
+        "spark://h:x",
+    ],
 )
 def test_a_master_that_can_not_be_meant(master):
     with pytest.raises(SettingsError, match="--master"), session(master):
