@@ -57,6 +57,19 @@ def test_what_is_kept_is_worked_out_once(spark):
     kept.forget()
 
 
+def test_what_is_kept_is_of_one_flow_only(spark, tmp_path):
+    """Else a session that goes on would take a file for what it was before."""
+    file = tmp_path / "file"
+
+    def reading(_parcels):
+        return [Parcel(0, "", file.read_bytes())]
+
+    for text in (b"before", b"after"):
+        file.write_bytes(text)
+        kept = start(spark, [Parcel(0, "", b"")], 1).map(reading).kept("read")
+        assert [parcel.payload for parcel in kept.collect("look")] == [text]
+
+
 def test_in_order_goes_by_keys_then_as_made(spark):
     def counted(key, _parcels):
         return [Parcel(key, "n", b"%d" % n) for n in range(3)]
