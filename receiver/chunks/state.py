@@ -13,6 +13,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import secrets
 import shutil
 import time
@@ -22,8 +23,9 @@ from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from receiver.chunks.layers import Layer, Move, moved
@@ -33,13 +35,16 @@ from receiver.domains import DomainKey
 from receiver.errors import LogFormatError
 from receiver.logs import ReadOptions
 from receiver.logs.files import LogFile, find_files
-from receiver.logs.output import appearing, naming, replacing
+from receiver.logs.output import UNFINISHED, appearing, naming, replacing
 
 __all__ = ["Found", "Mark", "Part", "SavedLayer", "StateFolder", "restored"]
 
 _FORMAT = 1
 """To be raised when saved values come to mean something else; where their fields change, `_fingerprint` does."""
 _STATE, _PLAN, _LAYER = "state.json", "plan.arrow", "layer-"
+_LAYER_NAME = rf"\A{_LAYER}[0-9a-f]{{16}}\Z"
+"""Folders of other names are none of ours, and never removed."""
+_PART_NAME = r"\A[0-9a-z]+\.arrow\Z"
 _HEAD_BYTES = 4 << 10
 _ABANDONED_SECS = 7 * 24 * 3600
 """A folder of a layer that no state names belongs to a run that goes on, or was killed: after so long, the latter."""
@@ -49,7 +54,7 @@ _ABANDONED_SECS = 7 * 24 * 3600
 class Mark:
     """What tells whether a file is the one that was read."""
 
-    path: str
+    path: Annotated[str, msgspec.Meta(pattern=r"\A[^\0]+\Z")]
     """Without links."""
     size_bytes: int
     mtime_ns: int
@@ -60,7 +65,7 @@ class Mark:
 class Part:
     """A file with parcels of a layer."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(pattern=_PART_NAME)]
     size_bytes: int
 
 
@@ -68,7 +73,7 @@ class Part:
 class SavedLayer:
     """What `state.json` tells of a layer: its folder, the files of the log that it stands for, and the files in it."""
 
-    folder: str
+    folder: Annotated[str, msgspec.Meta(pattern=_LAYER_NAME)]
     files: list[Mark]
     parts: list[Part]
 
@@ -81,7 +86,8 @@ class ChunkFile:
     path: bytes
 
 
-class _State(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _State:
     made_by: dict[str, Any]
     layers: list[SavedLayer]
 
@@ -181,19 +187,10 @@ class StateFolder:
     def _read(self) -> tuple[_State, str | None]:
         """An empty one where there is none, or, told by the second, none that can be read."""
         try:
-            read = json.loads((self.path / _STATE).read_bytes())
-            layers = [
-                SavedLayer(
-                    layer["folder"],
-                    [Mark(**mark) for mark in layer["files"]],
-                    [Part(**part) for part in layer["parts"]],
-                )
-                for layer in read["layers"]
-            ]
-            return _State(dict(read["made_by"]), layers), None
+            return msgspec.convert(json.loads((self.path / _STATE).read_bytes()), _State), None
         except FileNotFoundError:
             return _State({}, []), None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             return _State({}, []), f"its {_STATE} can't be read: {error}"
 
     def _damage(self, state: _State) -> str | None:
@@ -206,14 +203,16 @@ class StateFolder:
 
     def _abandoned(self) -> set[str]:
         oldest = time.time() - _ABANDONED_SECS
-        folders = [
-            path for path in self.path.iterdir() if path.is_dir() and path.name.startswith((_LAYER, ".receiver-"))
-        ]
+        folders = [path for path in self.path.iterdir() if path.is_dir() and _is_ours(path.name)]
         return {path.name for path in folders if path.stat().st_mtime < oldest}
 
     def _drop(self, folders: set[str]) -> None:
         for folder in folders:
             shutil.rmtree(self.path / folder, ignore_errors=True)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(UNFINISHED) or re.search(_LAYER_NAME, name) is not None
 
 
 def _marks(state: _State) -> list[Mark]:

@@ -269,13 +269,38 @@ def test_a_run_that_is_killed_leaves_the_state(two_days, tmp_path, step):
 
 
 def test_what_killed_runs_left_goes_after_a_while(two_days, tmp_path):
-    old, young = tmp_path / "state" / "layer-old", tmp_path / "state" / "layer-young"
-    old.mkdir()
-    young.mkdir()
-    os.utime(old, (0, 0))
+    old, young, other = (tmp_path / "state" / f"layer-{name}" for name in ("0" * 16, "1" * 16, "of-something-else"))
+    for folder in (old, young, other):
+        folder.mkdir()
+    for folder in (old, other):
+        os.utime(folder, (0, 0))
     grown(tmp_path / "state", two_days)
     assert young.exists()
+    assert other.exists()
     assert not old.exists()
+
+
+@pytest.mark.parametrize("folder", ["../precious", "", ".", "layer-x", 7])
+def test_a_state_names_nothing_but_its_own(two_days, tmp_path, folder):
+    """What a damaged one named would be removed."""
+    (tmp_path / "precious").mkdir()
+    state = tmp_path / "state"
+    read = json.loads((state / "state.json").read_text())
+    (state / "state.json").write_text(
+        json.dumps(read | {"layers": [{**read["layers"][0], "folder": folder, "parts": []}]})
+    )
+    found, notes = grown(state, two_days, key="destination")
+    assert_same(found, whole(two_days, "destination"))
+    assert ["state.json can't be read" in note for note in notes] == [True]
+    assert (tmp_path / "precious").exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "7", "{}", '{"made_by": {}, "layers": [{}]}', "[" * 100_000, "\xff"])
+def test_another_file_by_the_name_of_a_state(two_days, tmp_path, text):
+    (tmp_path / "state" / "state.json").write_text(text, encoding="latin-1")
+    found, notes = grown(tmp_path / "state", two_days)
+    assert_same(found, whole(two_days))
+    assert ["state.json can't be read" in note for note in notes] == [True]
 
 
 def test_of_two_runs_at_once_the_last_one_leaves_the_state(two_days, tmp_path):
