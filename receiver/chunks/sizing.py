@@ -25,6 +25,8 @@ from receiver.logs.files import LogFile
 __all__ = ["Sizes", "chunked_log"]
 
 _LEAST_CHUNK_ROWS = 50_000
+_TASKS_PER_CORE = 16
+"""Enough that cores end at about the same time, and that thousands of small files aren't as many tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,8 @@ class _Making:
     def read(self, files: Sequence[LogFile], before: Sequence[UnitReport] = ()) -> _Read:
         """`before` are the reports on what was read of the log before."""
         units = units_of(files, rows_per_unit=self.sizes.chunk_rows)
-        pieces = self.start(parcels_of(units), len(units)).map(ingest(self.options)).kept("Reading receipts")
+        tasks = min(len(units), self.cores * _TASKS_PER_CORE)
+        pieces = self.start(parcels_of(units), tasks).map(ingest(self.options)).kept("Reading receipts")
         told = pieces.only(UnitReport.__name__).collect("Reading receipts")
         return _Read(units, reports_of(told, units, self.key, before), pieces)
 

@@ -119,6 +119,8 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
                 folder = outputs.enter_context(appearing(asked.verdicts))
             else:
                 table = outputs.enter_context(open_table(asked.verdicts, SCHEMA))
+        if cluster.state == "":
+            raise SettingsError("--state names no folder", hint="the current one is .")
         state = None if cluster.state is None else StateFolder(Path(cluster.state))
         options = checked_options(asked.options)
         files = find_files(asked.logs) if state is None else state.find_files(asked.logs)
