@@ -40,7 +40,7 @@ def judged_in_chunks(log, setting):
 
 
 @given(files(), cuttings, KEYS, SETTINGS, SLICE_ROWS)
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_no_cut_changes_a_row(log, cutting, key, setting, slice_rows):
     with written(log) as paths:
         found = judged_in_chunks(cut_log(paths, key, cutting, slice_rows), setting)
@@ -48,7 +48,7 @@ def test_no_cut_changes_a_row(log, cutting, key, setting, slice_rows):
 
 
 @given(hot_domains(), st.sampled_from([1, 2, 7, 64]), SETTINGS, SLICE_ROWS, st.integers(0, 2**32))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_a_hot_domain_may_be_cut_into_any_number_of_chunks(rows, chunks, setting, slice_rows, seed):
     cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks, seed=seed)
     with written([File("csv", rows)]) as paths:

@@ -41,7 +41,7 @@ SETTINGS = st.builds(
 
 
 @given(hot_domains(), st.sampled_from([2, 7, 64]), SETTINGS)
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks, setting):
     window, expiry_us = setting.window, setting.expiry_us
     with written([File("csv", rows)]) as paths:
@@ -88,7 +88,7 @@ class _Sums:
 
 
 @given(hot_domains(), st.sampled_from([2, 3, 5]))
-@settings(max_examples=25)
+@settings(max_examples=20)
 def test_combining_is_associative(rows, few):
     """What is known at a cut, added up from the chunks before, doesn't depend on where else those were cut."""
     with written([File("csv", rows)]) as paths:

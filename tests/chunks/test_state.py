@@ -89,7 +89,7 @@ def joined(paths: list[list[str]]) -> list[str]:
 
 
 @given(days(), st.lists(SIZES, min_size=3, max_size=3), KEYS, st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_three_runs_in_a_row_are_one_log(tmp_path_factory, logs, sizes, key, old_files_go):
     tmp_path = tmp_path_factory.mktemp("log")
     paths = written(tmp_path, logs)

@@ -161,28 +161,6 @@ def test_values_of_50_mb_pass_in_1_gb_of_java():
     assert (ran.stdout, ran.stderr) == ("[300, 300]\n", "")
 
 
-ACROSS = """
-import os
-from receiver.chunks.parcels import Parcel
-from receiver.spark.flow import start
-
-def told(key, parcels):
-    return [Parcel(key, "parent", b"%d %d" % (len(list(parcels)), os.getppid()))]
-
-def work(spark):
-    kept = start(spark, [Parcel(key, "", b"") for key in range(8)], 4).grouped(told, 8).kept("tell")
-    found = [parcel.payload.split() for parcel in kept.collect("look")]
-    print(len(found), {int(many) for many, _ in found}, len({parent for _, parent in found}))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("java")
-def test_executors_may_be_processes_of_their_own():
-    ran = run_program(ACROSS, master="local-cluster[2,1,1024]")
-    assert (ran.stdout, ran.stderr) == ("8 {1} 2\n", "")
-
-
 def test_tasks_run_this_very_python(spark):
     def told(_parcels):
         return [Parcel(0, "", sys.executable.encode())]
