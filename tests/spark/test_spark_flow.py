@@ -148,7 +148,7 @@ def measured(key, parcels):
 
 def work(spark):
     assert spark._jvm.java.lang.Runtime.getRuntime().maxMemory() == 1 << 30
-    large = start(spark, [Parcel(key, "", b"") for key in range(12)], 12).map(grown).kept("grow")
+    large = start(spark, [Parcel(key, "", b"") for key in range(8)], 8).map(grown).kept("grow")
     again = large.grouped(lambda key, parcels: parcels, 2).kept("bring together")
     print(sorted(int(parcel.payload) >> 20 for parcel in again.grouped(measured, 2).collect("measure")))
 """
@@ -158,7 +158,7 @@ def work(spark):
 @pytest.mark.usefixtures("java")
 def test_values_of_50_mb_pass_in_1_gb_of_java():
     ran = run_program(LARGE, SPARK_DRIVER_MEMORY="1g")
-    assert (ran.stdout, ran.stderr) == ("[300, 300]\n", "")
+    assert (ran.stdout, ran.stderr) == ("[200, 200]\n", "")
 
 
 def test_tasks_run_this_very_python(spark):
