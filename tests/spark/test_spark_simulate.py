@@ -1,11 +1,6 @@
 """`receiver simulate --engine spark` prints what the local engine prints, byte for byte, and writes the same files."""
 
 import json
-import os
-import shutil
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -113,31 +108,3 @@ def test_a_pipe_is_kept_for_the_tasks():
     )
     assert here.stdout_bytes == there.stdout_bytes
     assert json.loads(here.stdout)["log"]["duplicates"] == 1
-
-
-def _process(*command, **environment) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        list(map(str, command)), capture_output=True, check=False, env={**os.environ, **environment}, timeout=300
-    )
-
-
-@pytest.mark.slow
-def test_executors_that_share_no_process():
-    """A cluster on this machine: a driver, and two executors of their own."""
-    asked = EXAMPLE, "--domain", "destination", "--json"
-    here = _process(sys.executable, "-m", "receiver", "simulate", *asked)
-    there = _process(
-        sys.executable, "-m", "receiver", "simulate", *asked, "--engine", "spark", "--master", "local-cluster[2,1,2048]"
-    )
-    assert (there.returncode, there.stderr) == (0, b"")
-    assert there.stdout == here.stdout
-
-
-@pytest.mark.slow
-def test_spark_submit():
-    submit = shutil.which("spark-submit", path=sysconfig.get_path("scripts"))
-    job = ROOT / "spark_jobs" / "size_windows.py"
-    asked = EXAMPLE, "--window", "100", "--expiry", "5", "--json"
-    there = _process(submit, "--master", "local[2]", job, *asked, PYSPARK_PYTHON=sys.executable)
-    assert there.returncode == 0, there.stderr
-    assert there.stdout == _process(sys.executable, "-m", "receiver", "simulate", *asked).stdout
