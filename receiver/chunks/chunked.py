@@ -22,7 +22,7 @@ from receiver.chunks.states import ChunkNeeds, ChunkReplay, Leaving, Ready, Stat
 from receiver.chunks.tails import tail_plan, tailing
 from receiver.chunks.values import Body, Departures, Ids, Labels, LinkCounts, Opening, Plan, UnitReport
 from receiver.simulate.figures import LogFigures, Timeline
-from receiver.simulate.headroom import LeftCounts, pair_outcome
+from receiver.simulate.headroom import LeftCounts, expiry_need_us, pair_outcome
 from receiver.simulate.replays import Crossing, DomainCounts, Facts, Replayed, SourceNeeds, ValueCounts
 from receiver.simulate.summaries import STEPS, histogram_of, in_order, worst
 
@@ -171,16 +171,15 @@ class ChunkedLog:
         if not short or max_missed >= self._facts.log.duplicates:
             return [0] * len(windows)
         tops = self._replayed(top_needs(short, max_missed + 1), short[-1], 0, TopNeeds, "Trying windows")
-        found: dict[int, int] = {}
-        for place, window in enumerate(short):
-            if sum(int(top.missed[place]) for top in tops) > max_missed:
-                needs_us = np.sort(np.concatenate([top.expiry_us[top.window == place] for top in tops]))
-                found[window] = max(1, int(needs_us[len(needs_us) - 1 - max_missed]))
+        found = {
+            window: expiry_need_us(np.concatenate([top.expiry_us[top.window == place] for top in tops]), max_missed)
+            for place, window in enumerate(short)
+        }
         return [found.get(window, 0) for window in windows]
 
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
-        places = {(source.domain, source.source): place for place, source in enumerate(self._facts.sources)}
-        asked = Asked(list(windows), list(expiries_us), list(pairs), places)
+        sources = self._facts.sources
+        asked = Asked(list(windows), list(expiries_us), list(pairs), sources)
         shares = self._replayed(
             replayed(self._plan, asked),
             max([*windows, *(window for window, _ in pairs)]),
@@ -198,7 +197,7 @@ class ChunkedLog:
             np.maximum(peaks[domain], share.peak_ids.reshape(shape), out=peaks[domain])
             np.maximum(pair_peaks[domain], share.pair_peak_ids, out=pair_peaks[domain])
         pair_caught = sum((share.pair_caught for share in shares), np.zeros(len(pairs), np.int64))
-        lefts = [_lefts(shares, place, len(pairs), len(places)) for place in range(len(pairs))]
+        lefts = [_lefts(shares, place, len(pairs), len(sources)) for place in range(len(pairs))]
         outcomes = [
             pair_outcome(int(each), int(peak), left)
             for each, peak, left in zip(pair_caught, pair_peaks.sum(axis=0), lefts, strict=True)

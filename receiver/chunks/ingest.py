@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
+from receiver.chunks.columns import stable_order
 from receiver.chunks.parcels import Parcel, parcel_of, unpack
 from receiver.chunks.units import read_unit
 from receiver.chunks.values import Piece, Unit, UnitReport
@@ -142,7 +143,7 @@ class _Tally:
         counts = np.bincount(channel, minlength=len(self.channels.names))
         seen = np.zeros(len(counts), np.int64)
         seen[: len(self.by_channel)] = self.by_channel
-        order = np.argsort(channel.astype(np.uint16) if len(counts) <= 1 << 16 else channel, kind="stable")
+        order = stable_order(channel)
         # Of the n-th receipt in this order, the number among all of its channel.
         number = np.arange(len(channel)) + np.repeat(seen - (np.cumsum(counts) - counts), counts)
         rows = order[number % self.sample_rows == 0]

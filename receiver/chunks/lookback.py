@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.chunks.columns import by_chunk, column, in_one
+from receiver.chunks.columns import by_chunk, column, in_one, stable_order, used
 from receiver.chunks.parcels import Parcel, parcel_of, values_in
 from receiver.chunks.states import ChunkNeeds, Ready, State
 from receiver.chunks.values import Arrivals, Plan, chunk_of, row_of
@@ -112,7 +112,7 @@ def _needs(state: State, sources: int, entries: _Entries, before_us: int) -> _Ne
 
 def _between(entries: _Entries) -> npt.NDArray[np.int64]:
     """Per entry, the ids between it and the next entry of its source, or the begin of the chunk."""
-    order = np.argsort(entries.source, kind="stable")
+    order = stable_order(entries.source)
     newer = entries.newer_ids[order]
     between = newer.copy()
     same = entries.source[order[:-1]] == entries.source[order[1:]]
@@ -137,8 +137,8 @@ def _ready(state: State, sources: list[str], entries: _Entries, needs: _Needs) -
 
 def _counted(state: State, sources: list[str], needs: _Needs) -> ChunkNeeds:
     windows = ValueCounts.of(needs.window)
-    number, place = np.unique(state.source[needs.row], return_inverse=True)
-    most = np.zeros((2, len(number)), np.int64)
+    place, with_duplicates = used(state.source[needs.row], sources)
+    most = np.zeros((2, len(with_duplicates)), np.int64)
     np.maximum.at(most[0], place, needs.window)
     np.maximum.at(most[1], place, needs.expiry_us)
     return ChunkNeeds(
@@ -147,8 +147,8 @@ def _counted(state: State, sources: list[str], needs: _Needs) -> ChunkNeeds:
         window_counts=windows.counts,
         expiry_step_counts=counts_of(needs.expiry_us),
         most_expiry_us=int(needs.expiry_us.max(initial=0)),
-        sources=[sources[each] for each in number.tolist()],
-        duplicates=np.bincount(place, minlength=len(number)).astype(np.int64),
+        sources=with_duplicates,
+        duplicates=np.bincount(place, minlength=len(with_duplicates)).astype(np.int64),
         window_need=most[0],
         expiry_need_us=most[1],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,8 +14,9 @@ from receiver.chunks.lookback import dense_ids
 from receiver.chunks.parcels import Parcel, parcel_of, values_in
 from receiver.chunks.states import ChunkReplay, Ready, Tail, TopNeeds
 from receiver.chunks.values import Plan, label_of
-from receiver.simulate.headroom import count_left
+from receiver.simulate.headroom import outcomes_of, places_of
 from receiver.simulate.kernel import GridCounts, replay_grid
+from receiver.simulate.replays import SourceNeeds
 from receiver.simulate.rows import DomainRows, link_rows
 
 if TYPE_CHECKING:
@@ -25,13 +27,12 @@ __all__ = ["Asked", "Started", "grid_counts", "replayed", "started", "top_needs"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """As `Replays.replay` takes it, and the sources whose headroom is wanted, by domain."""
+    """As `Replays.replay` takes it, and the sources whose headroom is wanted: `Facts.sources`."""
 
     windows: Sequence[int]
     expiries_us: Sequence[int]
     pairs: Sequence[tuple[int, int]]
-    sources: dict[tuple[str, str], int]
-    """(domain, source) -> its place among `Facts.sources`."""
+    sources: Sequence[SourceNeeds]
 
 
 class Started(NamedTuple):
@@ -66,7 +67,6 @@ def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Parc
             value = TopNeeds(
                 window=np.repeat(np.arange(len(windows), dtype=np.int32), [len(top) for top in tops]),
                 expiry_us=np.concatenate(tops),
-                missed=np.array([len(needs_us) for needs_us in missed], np.int64),
             )
             yield parcel_of(0, value)
 
@@ -121,20 +121,16 @@ def grid_counts(
 
 def _replay(plan: Plan, asked: Asked, started: Started) -> ChunkReplay:
     grid = grid_counts(started, asked.windows, asked.expiries_us)
-    windows, expiries_us = sorted({w for w, _ in asked.pairs}), sorted({e for _, e in asked.pairs})
-    counts = grid_counts(started, windows, expiries_us, with_needs=True)
-    places = [(windows.index(window), expiries_us.index(expiry_us)) for window, expiry_us in asked.pairs]
+    replay = partial(grid_counts, started, with_needs=True)
     source = _asked_sources(plan, asked, started)
-    lefts = [
-        count_left(pair, started.ready.window_needs, counts.needs_us[:, k], source, len(asked.sources))
-        for pair, (k, _) in zip(asked.pairs, places, strict=True)
-    ]
+    outcomes = outcomes_of(asked.pairs, replay, started.ready.window_needs, source, len(asked.sources))
+    lefts = [left for _, _, left in outcomes]
     return ChunkReplay(
         chunk=started.ready.chunk,
         caught=grid.caught.ravel(),
         peak_ids=grid.peak_ids.ravel(),
-        pair_caught=np.array([counts.caught[place] for place in places], np.int64),
-        pair_peak_ids=np.array([counts.peak_ids[place] for place in places], np.int64),
+        pair_caught=np.array([caught for caught, _, _ in outcomes], np.int64),
+        pair_peak_ids=np.array([peak_ids for _, peak_ids, _ in outcomes], np.int64),
         window_counts=np.concatenate([left.window_counts for left in lefts]),
         expiry_counts=np.concatenate([left.expiry_counts for left in lefts]),
         least_window=np.concatenate([left.least_window for left in lefts]),
@@ -145,8 +141,6 @@ def _replay(plan: Plan, asked: Asked, started: Started) -> ChunkReplay:
 def _asked_sources(plan: Plan, asked: Asked, started: Started) -> npt.NDArray[np.int32]:
     """Per duplicate, the place of its source among those asked for, or their number."""
     domain = plan.domains[plan.chunk_domain[started.ready.chunk]]
-    others = len(asked.sources)
-    places = np.array([asked.sources.get((domain, name), others) for name in started.ready.sources], np.int32)
     rows = started.rows
     duplicates = np.flatnonzero(rows.earlier[started.counted_from :] >= 0) + started.counted_from
-    return places[rows.source[duplicates]]
+    return places_of(asked.sources, domain, started.ready.sources)[rows.source[duplicates]]

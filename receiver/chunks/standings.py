@@ -162,13 +162,12 @@ def depths_of(plan: Plan, standings: Standings, tallies: Sequence[Tally], depth:
     order = np.argsort(gone_in, kind="stable")
     place_chunk = (standings.place & 0xFFFFFFFF).astype(np.int32)
     place_series = standings.place >> 32
-    first_chunk = np.searchsorted(plan.chunk_domain, plan.chunk_domain).astype(np.int32)
     found = np.empty((4 * len(alive) + 16, 3), np.int64)
     while True:
         reached[:] = -1
         count = _walk(
             plan.chunks,
-            first_chunk,
+            plan.first_chunk,
             place_chunk,
             place_series,
             np.argsort(place_chunk, kind="stable"),

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatch
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -279,12 +280,7 @@ def _saved(folder: Path, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
     first = next(parcels, None)
     if first is not None:
         name = f"{secrets.token_hex(8)}.arrow"
-        yield parcel_of(0, Part(name, _write(folder / name, _chained(first, parcels))))
-
-
-def _chained(first: Parcel, others: Iterator[Parcel]) -> Iterator[Parcel]:
-    yield first
-    yield from others
+        yield parcel_of(0, Part(name, _write(folder / name, chain([first], parcels))))
 
 
 def _write(path: Path, parcels: Iterable[Parcel]) -> int:

@@ -82,19 +82,9 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """A chunk with the entries it looks back to: what every replay begins with. Key: the bundle."""
+class Ready(State):
+    """A chunk with the entries it looks back to: what every replay begins with. `sources` are those of the entries too."""
 
-    chunk: int
-    received_at_us: npt.NDArray[np.int64]
-    source: npt.NDArray[np.int32]
-    sources: list[str]
-    """Those of the entries too."""
-    label: npt.NDArray[np.int64]
-    dead: npt.NDArray[np.bool_]
-    leaving_row: npt.NDArray[np.int32]
-    leaving_to: npt.NDArray[np.int32]
-    replaced_in: npt.NDArray[np.int32]
     entry_chunk: npt.NDArray[np.int32]
     """The entries, in order of receipt: `Arrivals`."""
     entry_row: npt.NDArray[np.int32]
@@ -141,8 +131,6 @@ class TopNeeds:
     window: npt.NDArray[np.int32]
     """Its place among the windows."""
     expiry_us: npt.NDArray[np.int64]
-    missed: npt.NDArray[np.int64]
-    """Per window, the duplicates missed without an expiry."""
 
 
 @dataclass(frozen=True, slots=True)

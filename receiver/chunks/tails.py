@@ -48,7 +48,7 @@ def tail_plan(plan: Plan, standings: Standings, tallies: Sequence[Tally], window
     """For windows and expiries up to these."""
     by_chunk = sorted(tallies, key=lambda tally: tally.chunk)
     depths = depths_of(plan, standings, by_chunk, window + 1)
-    first = np.searchsorted(plan.chunk_domain, plan.chunk_domain).astype(np.int32)
+    first = plan.first_chunk
     horizon_us = np.full(plan.chunks, np.iinfo(np.int64).max)
     dead_from = first.copy()
     clock_us = -1
@@ -79,7 +79,7 @@ def tailing(plan: Plan, tails: TailPlan) -> Callable[[Iterator[Parcel]], Iterabl
 
 def _tails(plan: Plan, tails: TailPlan, ready: Ready) -> Iterator[Parcel]:
     domain = int(plan.chunk_domain[ready.chunk])
-    later = plan.of_domain(domain)[ready.chunk - plan.of_domain(domain)[0] + 1 :]
+    later = range(ready.chunk + 1, plan.of_domain(domain).stop)
     if not later or not len(ready.source):
         return
     giving = _Giving(domain, tails, ready)

@@ -184,6 +184,11 @@ class Plan:
     def bundles(self) -> int:
         return int(self.chunk_bundle.max(initial=-1)) + 1
 
+    @property
+    def first_chunk(self) -> npt.NDArray[np.int32]:
+        """Chunk -> the first chunk of its domain."""
+        return np.searchsorted(self.chunk_domain, self.chunk_domain).astype(np.int32)
+
     def of_domain(self, domain: int) -> range:
         """The chunks of a domain."""
         first, last = np.searchsorted(self.chunk_domain, [domain, domain + 1])

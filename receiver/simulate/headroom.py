@@ -13,9 +13,22 @@ from receiver.simulate.replays import Lefts, PairOutcome
 from receiver.simulate.summaries import STEPS, histogram_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     import numpy.typing as npt
 
-__all__ = ["LeftCounts", "count_left", "headroom_of", "pair_outcome"]
+    from receiver.simulate.kernel import GridCounts
+    from receiver.simulate.replays import SourceNeeds
+
+__all__ = [
+    "LeftCounts",
+    "count_left",
+    "expiry_need_us",
+    "headroom_of",
+    "outcomes_of",
+    "pair_outcome",
+    "places_of",
+]
 
 _NONE_CAUGHT = np.iinfo(np.int64).max
 
@@ -100,6 +113,45 @@ def count_left(
         counts.least_expiry_us,
     )
     return counts
+
+
+def outcomes_of(
+    pairs: Sequence[tuple[int, int]],
+    replay: Callable[[Sequence[int], Sequence[int]], GridCounts],
+    window_needs: npt.NDArray[np.int64],
+    source: npt.NDArray[np.int32],
+    sources: int,
+) -> list[tuple[int, int, LeftCounts]]:
+    """Per pair (window, expiry_us): duplicates caught, ids at the peak, and what the pair left.
+
+    `replay` gives a grid with its needs; the rest is as in `count_left`.
+    """
+    windows, expiries_us = sorted({window for window, _ in pairs}), sorted({expiry_us for _, expiry_us in pairs})
+    counts = replay(windows, expiries_us)
+    found = []
+    for window, expiry_us in pairs:
+        at = windows.index(window), expiries_us.index(expiry_us)
+        left = count_left((window, expiry_us), window_needs, counts.needs_us[:, at[0]], source, sources)
+        found.append((int(counts.caught[at]), int(counts.peak_ids[at]), left))
+    return found
+
+
+def places_of(sources: Sequence[SourceNeeds], domain: str, names: Iterable[str]) -> npt.NDArray[np.int32]:
+    """Per name of a source of a domain, its place among the `sources` of `Facts`, or their number."""
+    places = {source.source: place for place, source in enumerate(sources) if source.domain == domain}
+    return np.array([places.get(name, len(sources)) for name in names], np.int32)
+
+
+def expiry_need_us(needs_us: npt.NDArray[np.int64], max_missed: int) -> int:
+    """The smallest E that leaves no more than `max_missed` uncaught, of needs with -1 for caught anyway.
+
+    Of the needs themselves the `max_missed` + 1 largest will do.
+    """
+    uncaught = needs_us[needs_us >= 0]
+    if len(uncaught) <= max_missed:
+        return 0
+    at = len(uncaught) - 1 - max_missed
+    return max(1, int(np.partition(uncaught, at)[at]))
 
 
 def _or_none(least: int) -> int | None:

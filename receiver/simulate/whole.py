@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.simulate.facts import facts_of
-from receiver.simulate.headroom import LeftCounts, count_left, pair_outcome
+from receiver.simulate.headroom import LeftCounts, expiry_need_us, outcomes_of, pair_outcome, places_of
 from receiver.simulate.kernel import replay_grid
 from receiver.simulate.needs import needs_of
 from receiver.simulate.replay import split_domains
 from receiver.simulate.replays import Replayed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import numpy.typing as npt
+    from collections.abc import Callable, Sequence
 
     from receiver.simulate.ingest import Receipts
     from receiver.simulate.kernel import GridCounts
@@ -45,7 +43,7 @@ class WholeLog:
         needs_us = np.concatenate(
             [replay_grid(domain.rows, tried, none, with_needs=True).needs_us for domain in self._domains]
         )
-        return [_expiry_need_us(needs_us[:, k], max_missed) for k in range(len(windows))]
+        return [expiry_need_us(needs_us[:, k], max_missed) for k in range(len(windows))]
 
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
         grid: list[GridCounts] = []
@@ -69,27 +67,12 @@ class WholeLog:
 
     def _outcomes(
         self, domain: Domain, needs: Needs, pairs: Sequence[tuple[int, int]]
-    ) -> Iterator[tuple[int, int, LeftCounts]]:
-        """Per pair: duplicates caught, ids at the peak, and what the pair left."""
-        windows, expiries_us = (sorted({pair[of] for pair in pairs}) for of in (0, 1))
-        counts = replay_grid(domain.rows, np.array(windows, np.int64), np.array(expiries_us, np.int64), with_needs=True)
-        source = self._places(domain)[domain.rows.source[needs.row]]
-        for pair in pairs:
-            at = windows.index(pair[0]), expiries_us.index(pair[1])
-            left = count_left(pair, needs.window, counts.needs_us[:, at[0]], source, len(self._facts.sources))
-            yield int(counts.caught[at]), int(counts.peak_ids[at]), left
+    ) -> list[tuple[int, int, LeftCounts]]:
+        def replay(windows: Sequence[int], expiries_us: Sequence[int]) -> GridCounts:
+            return replay_grid(
+                domain.rows, np.array(windows, np.int64), np.array(expiries_us, np.int64), with_needs=True
+            )
 
-    def _places(self, domain: Domain) -> npt.NDArray[np.int32]:
-        """Per source of a domain, its place among the sources of the facts, or their number."""
-        worst, names = self._facts.sources, self._receipts.sources
-        places = {source.source: place for place, source in enumerate(worst) if source.domain == domain.name}
-        return np.array([places.get(names[number], len(worst)) for number in domain.source_numbers.tolist()], np.int32)
-
-
-def _expiry_need_us(needs_us: npt.NDArray[np.int64], max_missed: int) -> int:
-    """The smallest E that leaves no more than `max_missed` uncaught, of needs with -1 for caught anyway."""
-    uncaught = needs_us[needs_us >= 0]
-    if len(uncaught) <= max_missed:
-        return 0
-    at = len(uncaught) - 1 - max_missed
-    return max(1, int(np.partition(uncaught, at)[at]))
+        names = [self._receipts.sources[number] for number in domain.source_numbers.tolist()]
+        source = places_of(self._facts.sources, domain.name, names)[domain.rows.source[needs.row]]
+        return outcomes_of(pairs, replay, needs.window, source, len(self._facts.sources))
