@@ -41,7 +41,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from receiver.errors import SettingsError
-from receiver.message import Decision, Receipt, Tier, Verdict
+from receiver.message import NEW, UNCHECKED, Decision, Receipt, Tier, Verdict, check_receipt
 
 __all__ = ["TwoTierDetector", "serial_of"]
 
@@ -52,9 +52,6 @@ _SOURCE_MASK = _NEXT_SERIAL - 1
 _LONGEST_SECS = 10**12
 _END_OF_TIME = 1 << 64 + _TIME_SHIFT  # above every stamp
 _SERIAL_MASK = (1 << _TIME_SHIFT - _SOURCE_BITS) - 1
-
-_NEW = Decision(Verdict.NEW)
-_UNCHECKED = Decision(Verdict.UNCHECKED)
 
 
 def serial_of(stamp: int) -> int:
@@ -218,15 +215,14 @@ class TwoTierDetector:
         """
         id_ = unique_message_id
         if not id_ and (id_ is None or isinstance(id_, str)):
-            return _UNCHECKED
-        if not isinstance(id_, str):
-            raise SettingsError(f"unique_message_id must be text, not {id_!r}")
-        if received_at_us.__class__ is not int:
-            raise SettingsError(f"received_at_us must be whole microseconds, not {received_at_us!r}")
+            return UNCHECKED
+        if id_.__class__ is not str or received_at_us.__class__ is not int:
+            check_receipt(id_, message_source_id, received_at_us, first=False)
         try:
             queue = self._queues[message_source_id]
         except (KeyError, TypeError):
-            queue = self._queue_of_new_source(message_source_id, received_at_us)
+            check_receipt(id_, message_source_id, received_at_us, first=not self._queues_by_number)
+            queue = self._queue_of_new_source(message_source_id)
 
         if received_at_us < self.latest_us:
             received_at_us = self.latest_us
@@ -234,7 +230,7 @@ class TwoTierDetector:
         self.latest_us = received_at_us
         newest = self._newest
         previous = newest.get(id_)
-        decision = _NEW if previous is None else self._repeat(id_, previous, queue)
+        decision = NEW if previous is None else self._repeat(id_, previous, queue)
 
         self._serial += _NEXT_SERIAL
         stamp = received_at_us << _TIME_SHIFT | self._serial | queue.number
@@ -251,11 +247,7 @@ class TwoTierDetector:
             self.peak_ids = len(newest)
         return decision
 
-    def _queue_of_new_source(self, source: str | None, received_at_us: int) -> _SourceQueue:
-        if not isinstance(source, str | None):
-            raise SettingsError(f"message_source_id must be text, not {source!r}")
-        if not self._queues_by_number and received_at_us < 0:
-            raise SettingsError(f"the first received_at_us must not be negative, not {received_at_us}")
+    def _queue_of_new_source(self, source: str | None) -> _SourceQueue:
         if self._window == 0 and self._queues_by_number:
             return self._queues_by_number[0]  # queues of no ids can be one, so that sources cost nothing
         queue = _SourceQueue(len(self._queues_by_number), self._window)

@@ -3,6 +3,9 @@
 | class | culprit | usual remedy |
 |---|---|---|
 | `SettingsError` | the caller's or the command's settings | change the argument that is named |
+| `IdFormatError` | a message whose id the policy can't judge | send ids of its form, or choose another policy |
+| `NotComparableError` | two ids of different origin | take the message for a new one |
+| `BatchRejectedError` | a message that came before, in a batch that must be new as a whole | send the rest without it |
 | `LogFormatError` | a log of receipts | mend the row that is named, or `--on-error skip` |
 | `OutputError` | the place a result should go | another path, more space, other permissions |
 | `MissingExtraError` | the installation | install the extra that is named |
@@ -21,9 +24,12 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "BatchRejectedError",
     "ClosedError",
+    "IdFormatError",
     "LogFormatError",
     "MissingExtraError",
+    "NotComparableError",
     "OutputError",
     "ReceiverError",
     "SettingsError",
@@ -62,6 +68,28 @@ def _remade(kind: type[ReceiverError], args: tuple[Any, ...]) -> ReceiverError:
 
 class SettingsError(ReceiverError, ValueError):
     """An argument or a setting that can't be meant: negative, not a number, contradictory, unknown."""
+
+
+class IdFormatError(ReceiverError, ValueError):
+    """A message's id isn't of the form that the policy judges by, such as `rmid1:…` or `seqNo:messageSourceId`."""
+
+
+class NotComparableError(ReceiverError, ValueError):
+    """Two replication group message ids come from different brokers or sites, so neither is the newer."""
+
+
+class BatchRejectedError(ReceiverError):
+    """A batch that is accepted as a whole or not at all held a duplicate, so none of it is recorded.
+
+    `duplicates` are the ids that came before.
+    """
+
+    def __init__(self, duplicates: tuple[str, ...]) -> None:
+        shown = ", ".join(repr(id_) for id_ in duplicates[:3]) + (", ..." if len(duplicates) > 3 else "")  # noqa: PLR2004
+        super().__init__(
+            f"the batch is rejected as a whole, for it holds duplicates: {shown}", hint="send the rest without them"
+        )
+        self.duplicates = duplicates
 
 
 class LogFormatError(ReceiverError):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Decision", "Receipt", "Tier", "Verdict"]
+from receiver.errors import SettingsError
+
+__all__ = ["NEW", "UNCHECKED", "Decision", "Receipt", "Tier", "Verdict", "check_receipt"]
 
 
 class Verdict(StrEnum):
@@ -70,3 +72,20 @@ class Decision:
     def deliver(self) -> bool:
         """Whether the message goes on to the application: all but duplicates do, and those that pass anyway."""
         return self.verdict is not Verdict.DUPLICATE or self.delivered_anyway
+
+
+NEW = Decision(Verdict.NEW)
+UNCHECKED = Decision(Verdict.UNCHECKED)
+
+
+def check_receipt(unique_message_id: object, message_source_id: object, received_at_us: Any, *, first: bool) -> str:
+    """The id; a `SettingsError` for what no policy can judge. `first` says that the domain had no receipt before."""
+    if not isinstance(unique_message_id, str):
+        raise SettingsError(f"unique_message_id must be text, not {unique_message_id!r:.80}")
+    if not isinstance(message_source_id, str | None):
+        raise SettingsError(f"message_source_id must be text, not {message_source_id!r:.80}")
+    if received_at_us.__class__ is not int:  # True is an int, but no time
+        raise SettingsError(f"received_at_us must be whole microseconds, not {received_at_us!r:.80}")
+    if first and received_at_us < 0:
+        raise SettingsError(f"the first received_at_us must not be negative, not {received_at_us}")
+    return unique_message_id

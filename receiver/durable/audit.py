@@ -114,17 +114,15 @@ def _rebuilt(store: Snapshot, state: DomainState, advance: Advance) -> TwoTierDe
         detector.replay(rows_of(some, sources), None)
         advance(len(some))
     if state.last_seq:
-        detector.replay((), state.time_queue_newest_us)
+        detector.replay((), state.clock_us)
     return detector
 
 
 def _check_rebuilt(state: DomainState, rows: int, detector: TwoTierDetector, findings: Findings) -> None:
     name = DomainName.of(state)
-    clock_us, rebuilt_us = state.time_queue_newest_us, detector.time_queue_newest_us
+    clock_us, rebuilt_us = state.clock_us, detector.time_queue_newest_us
     if rebuilt_us != clock_us:  # of rows, some of which are gone, it comes out older or the same
-        findings.add(
-            "rebuilt", name, f"time_queue_newest_us = {clock_us}, though the receipts moved it to {rebuilt_us}"
-        )
+        findings.add("rebuilt", name, f"clock_us = {clock_us}, though the receipts moved it to {rebuilt_us}")
     # Unless a resize began the time queue anew, nothing is forgotten before something has entered it.
     if clock_us is None and state.expiry_us and state.generation == 0 and rows < state.last_seq:
         gone = state.last_seq - rows

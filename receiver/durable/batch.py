@@ -168,7 +168,7 @@ class Batch:
             if self._histories:
                 self._histories.pop(id_, None)
             rows = self._rows
-            rows.append((self._next_seq + len(rows), id_, source, self._detector.latest_us, None, None))
+            rows.append((self._next_seq + len(rows), id_, source, self._detector.latest_us, None, None, None))
         else:
             decision = self._with_history(id_, source, decision, redelivered, body_digest)
         return decision
@@ -196,7 +196,7 @@ class Batch:
                 )
             )
         self._histories[id_] = history
-        self._rows.append(row_of(self._next_seq + len(self._rows), id_, source, now_us, history))
+        self._rows.append(row_of(self._next_seq + len(self._rows), id_, source, now_us, history, None))
         return decision
 
     def _check(

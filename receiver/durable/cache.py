@@ -40,9 +40,11 @@ class History(NamedTuple):
         return History(first_received_at_us, known)
 
 
-def row_of(seq: int, id_: str, source: str | None, received_at_us: int, history: History) -> Row:
+def row_of(  # noqa: PLR0917 - per receipt, and keywords cost
+    seq: int, id_: str, source: str | None, received_at_us: int, history: History, sent_us: int | None
+) -> Row:
     digests = _stored(history.body_digests) if history.body_digests else None
-    return seq, id_, source, received_at_us, history.first_received_at_us, digests
+    return seq, id_, source, received_at_us, history.first_received_at_us, digests, sent_us
 
 
 def _stored(body_digests: Iterable[str]) -> str:
@@ -120,12 +122,12 @@ class DomainCache:
         for rows in log.rows_after(self.detector.serial, state.last_seq):
             replay(rows, None)
             self._note_histories(rows)
-        replay((), state.time_queue_newest_us)
+        replay((), state.clock_us)
         if (self.detector.serial, self.detector.latest_us) != (state.last_seq, state.latest_us):
             raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
 
     def _note_histories(self, rows: Iterable[Row]) -> None:
-        for _, id_, _, _, first_us, digests in rows:
+        for _, id_, _, _, first_us, digests, _ in rows:
             if first_us is not None or digests is not None:
                 self.histories[id_] = History(first_us, _digests_of(digests) if digests else ())
             elif self.histories:
@@ -170,7 +172,7 @@ def resize(log: DomainLog, state: DomainState, settings: ReceiverSettings) -> No
     """
     rows = [row for some in log.rows_after(0, state.last_seq) for row in some]
     before = detector_of(state)
-    before.replay(rows, state.time_queue_newest_us)
+    before.replay(rows, state.clock_us)
     remembered = set(before.entries())
     window, expiry_us = settings.sizes
     changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)
@@ -178,5 +180,5 @@ def resize(log: DomainLog, state: DomainState, settings: ReceiverSettings) -> No
     after.replay((row for row in rows if row[0] in remembered), None)
     kept = set(after.entries())
     gone = [row[0] for row in rows if row[0] not in kept]
-    changed = changed._replace(time_queue_newest_us=after.time_queue_newest_us)
+    changed = changed._replace(clock_us=after.time_queue_newest_us)
     log.record(changed, since=state.last_seq, rows=(), gone=gone)

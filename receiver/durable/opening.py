@@ -76,9 +76,10 @@ def _new_state(kind: str, name: str, settings: ReceiverSettings) -> dict[str, An
         "incarnation": new_number(),
         "domain_key": kind,
         "domain_name": name,
+        "policy": "apama",
         "window_size": window,
         "expiry_us": expiry_us,
-        "time_queue_newest_us": None,
+        "clock_us": None,
     }
 
 

@@ -278,7 +278,7 @@ class Transaction:
             last_seq=detector.serial,
             last_writer=self._session.writer,
             latest_us=detector.latest_us,
-            time_queue_newest_us=detector.time_queue_newest_us,
+            clock_us=detector.time_queue_newest_us,
         )
 
     def _commit(self, state: DomainState) -> None:

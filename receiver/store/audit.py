@@ -25,12 +25,17 @@ from receiver.store.tables import text_of
 
 __all__ = ["audit_domains", "audit_tables", "audited_rows", "audited_state", "readable"]
 
-_OTHER_TYPES: dict[str, Any] = {"domain_key": str, "domain_name": bytes, "time_queue_newest_us": (int, NoneType)}
+_OTHER_TYPES: dict[str, Any] = {
+    "domain_key": str,
+    "domain_name": bytes,
+    "policy": str,
+    "clock_us": (int, NoneType),
+}
 _STATE_TYPES: tuple[Any, ...] = tuple(_OTHER_TYPES.get(name, int) for name in DomainState._fields)
-_ROW_TYPES: tuple[Any, ...] = (int, bytes, (bytes, NoneType), int, (int, NoneType), (str, NoneType))
+_ROW_TYPES: tuple[Any, ...] = (int, bytes, (bytes, NoneType), int, (int, NoneType), (str, NoneType), (int, NoneType))
 _ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U00(?:0[0-9a-f]|10)[0-9a-f]{4})+")
 """A digest as `unicode_escape` spells it, which is how it is stored."""
-_NO_COUNTS = {"domain_id", "domain_key", "domain_name", "window_size", "expiry_us", "time_queue_newest_us"}
+_NO_COUNTS = {"domain_id", "domain_key", "domain_name", "policy", "window_size", "expiry_us", "clock_us"}
 """Columns with rules of their own, and the key."""
 _NOT_NEGATIVE = tuple(name for name in DomainState._fields if name not in _NO_COUNTS)
 
@@ -58,9 +63,9 @@ _RULES = (
     _Rule("counters", ("redelivered", "receipts"), lambda s: s.redelivered <= s.receipts),
     _Rule("counters", ("max_delivery_us", "redelivered"), lambda s: s.redelivered > 0 or s.max_delivery_us == 0),
     _Rule("clocks", ("latest_us", "last_seq"), lambda s: s.last_seq > 0 or s.latest_us == 0),
-    _Rule("clocks", ("time_queue_newest_us", "latest_us"), lambda s: 0 <= (s.time_queue_newest_us or 0) <= s.latest_us),
-    _Rule("clocks", ("time_queue_newest_us", "expiry_us"), lambda s: s.time_queue_newest_us is None or s.expiry_us > 0),
-    _Rule("clocks", ("time_queue_newest_us", "last_seq"), lambda s: s.time_queue_newest_us is None or s.last_seq > 0),
+    _Rule("clocks", ("clock_us", "latest_us"), lambda s: 0 <= (s.clock_us or 0) <= s.latest_us),
+    _Rule("clocks", ("clock_us", "expiry_us"), lambda s: s.clock_us is None or s.expiry_us > 0),
+    _Rule("clocks", ("clock_us", "last_seq"), lambda s: s.clock_us is None or s.last_seq > 0),
 )
 
 
@@ -193,7 +198,7 @@ class _Rows:
 
     def check(self, raw: RawRow) -> None:
         self.count += 1
-        seq, id_, source, received_at_us, first_us, digests = raw
+        seq, id_, source, received_at_us, first_us, digests, _ = raw
         if not all(map(isinstance, raw, _ROW_TYPES)):
             self._tell("types", seq, _values(raw))
             return

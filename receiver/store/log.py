@@ -13,11 +13,12 @@ from sqlalchemy import Connection
 
 __all__ = ["DomainLog", "DomainState", "Row"]
 
-Row = tuple[int, str, str | None, int, int | None, str | None]
+Row = tuple[int, str, str | None, int, int | None, str | None, int | None]
 """A receipt in the log; it begins as `TwoTierDetector.replay` wants it.
 
 Its number; id; source; time received, not before that of any earlier row; when the id first came, None if with this
-receipt; a JSON list of the different digests that came with the id, None if none did.
+receipt; a JSON list of the different digests that came with the id, None if none did; when it was sent, None where the
+domain's policy doesn't ask.
 """
 
 
@@ -28,13 +29,14 @@ class DomainState(NamedTuple):
     incarnation: int
     domain_key: str
     domain_name: str
+    policy: str
     window_size: int
     expiry_us: int
     generation: int
     last_seq: int
     last_writer: int
     latest_us: int
-    time_queue_newest_us: int | None
+    clock_us: int | None
     receipts: int
     unchecked: int
     duplicates: int

@@ -21,7 +21,7 @@ from receiver.store.tables import domains, receipts, text_of, to_bytes
 
 __all__ = ["IN_AUTOCOMMIT", "JOIN_HINT", "ROW_COLUMNS", "Sources", "SqlLog", "rows_of", "runs_of", "state_of"]
 
-_IDENTITY = ("domain_id", "incarnation", "domain_key", "domain_name")
+_IDENTITY = ("domain_id", "incarnation", "domain_key", "domain_name", "policy")
 _CHANGING = DomainState._fields[len(_IDENTITY) :]
 IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction that a batch could join"
 JOIN_HINT = "give a connection with a transaction, or none: then the batch has one of its own"
@@ -32,6 +32,7 @@ ROW_COLUMNS = (
     "received_at_us",
     "first_received_at_us",
     "body_digests",
+    "sent_at_us",
 )
 
 
@@ -50,8 +51,8 @@ class Sources(dict[bytes | None, str | None]):
 def rows_of(found: Iterable[Sequence[Any]], sources: Sources) -> list[Row]:
     """Rows as read."""
     return [
-        (seq, id_.decode("utf-8", "surrogatepass"), sources[source], received_at_us, first_us, digests)
-        for seq, id_, source, received_at_us, first_us, digests in found
+        (seq, id_.decode("utf-8", "surrogatepass"), sources[source], received_at_us, first_us, digests, sent_us)
+        for seq, id_, source, received_at_us, first_us, digests, sent_us in found
     ]
 
 
@@ -165,8 +166,8 @@ class SqlLog(ABC):
         domain_id = self.domain_id
         sources = {source: to_bytes(source) if source else None for source in {row[2] for row in rows}}
         return [
-            (domain_id, seq, id_.encode("utf-8", "surrogatepass"), sources[source], received_at_us, first_us, digests)
-            for seq, id_, source, received_at_us, first_us, digests in rows
+            (domain_id, seq, id_.encode("utf-8", "surrogatepass"), sources[source], *rest)
+            for seq, id_, source, *rest in rows
         ]
 
     @property

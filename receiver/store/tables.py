@@ -26,14 +26,16 @@ __all__ = [
     "METADATA",
     "REVISION",
     "VERSION_TABLE",
+    "dedup_keys",
     "domains",
     "joined",
     "receipts",
+    "sequences",
     "text_of",
     "to_bytes",
 ]
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest migration: the version of the tables below."""
 VERSION_TABLE = "receiver_alembic_version"
 
@@ -55,10 +57,10 @@ domains = Table(
     # The last serial number of a receipt, and the receiver (by a number it draws when opened) that recorded it.
     Column("last_seq", BigInteger, nullable=False),
     Column("last_writer", BigInteger, nullable=False),
-    # Two clocks that the surviving receipts don't tell: the latest receipt's time, and the newest that the time queue
-    # has held, null before there was any.
+    # Two clocks that the surviving receipts don't tell: the latest receipt's time, and the policy's own, by which it
+    # forgets; null where there is none, or before it ever moved.
     Column("latest_us", BigInteger, nullable=False),
-    Column("time_queue_newest_us", BigInteger),
+    Column("clock_us", BigInteger),
     # Counted since the domain was made, over all receivers.
     Column("receipts", BigInteger, nullable=False),
     Column("unchecked", BigInteger, nullable=False),
@@ -67,6 +69,8 @@ domains = Table(
     Column("redelivered", BigInteger, nullable=False),
     Column("clock_clamped", BigInteger, nullable=False),
     Column("max_delivery_us", BigInteger, nullable=False),
+    # Whose rule judges receipts; the two sizes above are its own.
+    Column("policy", String(16), nullable=False, server_default="apama"),
     UniqueConstraint("domain_key", "domain_name", name="receiver_domain_name_key"),
 )
 
@@ -83,6 +87,8 @@ receipts = Table(
     Column("unique_message_id", LargeBinary, nullable=False),
     # The different digests that came with the id, as a JSON list; null if none did.
     Column("body_digests", Text),
+    # JMSTimestamp, where the policy goes by it; else null.
+    Column("sent_at_us", BigInteger),
     PrimaryKeyConstraint("domain_id", "seq", name="receiver_receipt_pkey"),
     sqlite_with_rowid=False,
 )
@@ -97,6 +103,24 @@ joined = Table(
     # Numbered by the receiver itself. The domain's last number then tells how long ago it was.
     Column("batch", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
+)
+
+sequences = Table(
+    "receiver_sequence",
+    METADATA,
+    # The last number that a sender has given to a message.
+    Column("message_source_id", LargeBinary, primary_key=True),
+    Column("last_seq_no", BigInteger, nullable=False),
+)
+
+dedup_keys = Table(
+    "receiver_dedup_key",
+    METADATA,
+    # The keys of messages whose sends aren't confirmed yet, by what the sender calls each message.
+    Column("sender", LargeBinary, primary_key=True),
+    Column("reference", LargeBinary, primary_key=True),
+    Column("made_at_us", BigInteger, nullable=False),
+    Column("dedup_key", String(32), nullable=False),
 )
 
 _STORAGE = {

@@ -41,7 +41,7 @@ NUMBERS = [
 
 EITHER = [
     *(domain("negative", f"{name} = -1") for name in NUMBERS),
-    Case("strays", "INSERT INTO receiver_receipt VALUES (1, 2, NULL, 99, NULL, :id, NULL)", {"id": b"a"}),
+    Case("strays", "INSERT INTO receiver_receipt VALUES (1, 2, NULL, 99, NULL, :id, NULL, NULL)", {"id": b"a"}),
     Case("strays", "INSERT INTO receiver_joined VALUES (99, 2, 3, 4)"),
     Case("strays", f"DELETE FROM receiver_domain WHERE {ORDERS}"),
     Case("same-domain", "UPDATE receiver_domain SET incarnation = 7"),
@@ -62,11 +62,11 @@ EITHER = [
     domain("counters", "reused_ids = duplicates + 1"),
     domain("counters", "redelivered = receipts + 1"),
     domain("counters", "redelivered = 0"),
-    domain("clocks", "time_queue_newest_us = latest_us + 1"),
-    domain("clocks", "time_queue_newest_us = -1"),
+    domain("clocks", "clock_us = latest_us + 1"),
+    domain("clocks", "clock_us = -1"),
     domain("clocks", "expiry_us = 0"),
     Case("clocks", "UPDATE receiver_domain SET latest_us = 1 WHERE last_seq = 0"),
-    Case("clocks", "UPDATE receiver_domain SET time_queue_newest_us = 0 WHERE last_seq = 0"),
+    Case("clocks", "UPDATE receiver_domain SET clock_us = 0 WHERE last_seq = 0"),
     Case("marks", "INSERT INTO receiver_joined VALUES (1, 2, 3, 47)"),
     Case("marks", "INSERT INTO receiver_joined VALUES (1, 2, 3, -1)"),
     Case("marks", "INSERT INTO receiver_joined VALUES (1, 2, 0, 1)"),
@@ -103,9 +103,9 @@ EITHER = [
     domain("newest", "last_seq = last_seq + 1, receipts = receipts + 1"),
     Case("newest", f"DELETE FROM receiver_receipt WHERE {ORDERS} AND seq = {NEWEST}"),
     Case("newest", f"DELETE FROM receiver_receipt WHERE {ORDERS}"),
-    domain("rebuilt", "time_queue_newest_us = NULL"),
-    domain("rebuilt", "time_queue_newest_us = 0"),
-    domain("rebuilt", "window_size = 1000, time_queue_newest_us = NULL"),
+    domain("rebuilt", "clock_us = NULL"),
+    domain("rebuilt", "clock_us = 0"),
+    domain("rebuilt", "window_size = 1000, clock_us = NULL"),
     domain("rebuilt", "duplicates = last_seq - 1"),
 ]
 """On either database."""
@@ -123,7 +123,7 @@ SQLITE = [
     receipt("types", "seq = 'first'"),
     receipt("digests", "body_digests = CAST(:digests AS TEXT)", digests=b'["\xff"]'),
     Case("types", "INSERT INTO receiver_joined VALUES (1, 2, 3, 'last')"),
-    Case("strays", "INSERT INTO receiver_receipt VALUES (1, 2, NULL, 'orders', NULL, :id, NULL)", {"id": b"a"}),
+    Case("strays", "INSERT INTO receiver_receipt VALUES (1, 2, NULL, 'orders', NULL, :id, NULL, NULL)", {"id": b"a"}),
 ]
 """What only SQLite lets anyone write: values of other types than their columns'."""
 

@@ -122,8 +122,8 @@ class Domain:
             source = None if receipt.message_source_id is None else text_of(receipt.message_source_id)
             model.recorded = receipt.seq - 1
             model.receive(text_of(receipt.unique_message_id), source, receipt.received_at_us)
-        if row.time_queue_newest_us is not None and row.expiry_us:
-            model.newest_us = max(row.time_queue_newest_us, model.newest_us or 0)
+        if row.clock_us is not None and row.expiry_us:
+            model.newest_us = max(row.clock_us, model.newest_us or 0)
             oldest_us = model.newest_us - model.expiry_us
             model.time_queue = [entry for entry in model.time_queue if entry.received_at_us >= oldest_us]
         return model, len(found)

@@ -1,0 +1,42 @@
+"""Which policy judges a domain, when a message was sent, and what senders persist before they send."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+from receiver.errors import StoreError
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    op.execute("ALTER TABLE receiver_domain RENAME COLUMN time_queue_newest_us TO clock_us")
+    op.add_column("receiver_domain", sa.Column("policy", sa.String(16), nullable=False, server_default="apama"))
+    op.add_column("receiver_receipt", sa.Column("sent_at_us", sa.BigInteger))
+    op.create_table(
+        "receiver_sequence",
+        sa.Column("message_source_id", sa.LargeBinary, primary_key=True),
+        sa.Column("last_seq_no", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "receiver_dedup_key",
+        sa.Column("sender", sa.LargeBinary, primary_key=True),
+        sa.Column("reference", sa.LargeBinary, primary_key=True),
+        sa.Column("made_at_us", sa.BigInteger, nullable=False),
+        sa.Column("dedup_key", sa.String(32), nullable=False),
+    )
+
+
+def downgrade() -> None:
+    others = op.get_bind().scalar(sa.text("SELECT count(*) FROM receiver_domain WHERE policy <> 'apama'"))
+    if others:
+        raise StoreError(
+            f"version 0001 has no place for the policies of {others} domains", hint="keep version 0002, or delete them"
+        )
+    op.drop_table("receiver_dedup_key")
+    op.drop_table("receiver_sequence")
+    op.drop_column("receiver_receipt", "sent_at_us")
+    op.drop_column("receiver_domain", "policy")
+    op.execute("ALTER TABLE receiver_domain RENAME COLUMN clock_us TO time_queue_newest_us")

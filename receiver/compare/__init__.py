@@ -1,0 +1,1 @@
+"""The same log through the rules of several systems, side by side."""

@@ -1,0 +1,84 @@
+"""What a comparison found out, as values: everything that is shown of it is made from these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from receiver.simulate.figures import LogFigures, Recommendation
+
+__all__ = ["Cause", "Comparison", "Dispute", "PolicyFigures"]
+
+
+class Cause(StrEnum):
+    """Why a policy misses a duplicate, or calls a first receipt one."""
+
+    EVICTED = "evicted"
+    """Newer ids took the place of the id, and it would have taken more places to keep it."""
+    EXPIRED = "expired"
+    """The id was older than the policy keeps ids."""
+    NOT_REFRESHED = "not refreshed"
+    """Evicted or expired by its first receipt; had a later duplicate refreshed it, it would have been remembered."""
+    OTHER_ORIGIN = "other origin"
+    """The id can't be compared with the last one, which comes from another broker or site."""
+    SEQUENCE_GAP = "sequence gap"
+    """Not above the highest of its source or origin, though it never came before: late, or counted anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFigures:
+    """One policy over all domains of a log."""
+
+    policy: str
+    """Its text, as given."""
+    caught: int
+    missed: int
+    false_duplicates: int
+    """Receipts called duplicate whose id never came before in the domain."""
+    peak_ids: int
+    memory_bytes: int
+    missed_causes: dict[Cause, int]
+    false_causes: dict[Cause, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """A receipt on which not all policies say the same."""
+
+    row: int
+    """Of the log's receipts, from 0."""
+    domain: str
+    unique_message_id: str
+    message_source_id: str
+    received_at_us: int
+    """As read."""
+    is_duplicate: bool
+    """Whether the id came before in the domain."""
+    earlier_row: int | None
+    """The newest earlier receipt of the id in the domain."""
+    age_us: int | None
+    """Time since that, on the domain's clock."""
+    duplicate_by: tuple[bool, ...]
+    """Whether each policy, in their order, calls it a duplicate."""
+    causes: tuple[Cause | None, ...]
+    """Why each policy is wrong; None where it is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    key: str
+    """The KEY that named the domains."""
+    log: LogFigures
+    policies: tuple[PolicyFigures, ...]
+    disputed: int
+    """Receipts on which not all policies say the same."""
+    disputes: tuple[Dispute, ...]
+    """The first of them."""
+    crossed_domains: int
+    """Receipts new in their domain whose id came before in another one: no policy can catch those with this KEY."""
+    left_out: tuple[tuple[str, str], ...]
+    """Policies that can't judge this log, and why, where all that can were asked for."""
+    recommendation: Recommendation | None
+    """Of the two-tier sizes, where that was tried too."""

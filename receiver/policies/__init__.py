@@ -1,0 +1,26 @@
+"""Rules of other systems on what counts as a duplicate, and Apama's among them, behind one interface.
+
+| file | what is in it |
+|---|---|
+| `interface.py` | `Policy`: what each of them can do |
+| `names.py` | `policy(text)`: from `artemis:id_cache_size=20000` to the policy |
+| `firsts.py` | what those have in common for which a duplicate changes nothing |
+| `apama.py`, `artemis.py`, `cmq.py`, `sequence.py`, `solace.py`, `ttl.py`, `perfect.py` | one system's rules each |
+| `rgmid.py` | Solace's replication group message ids |
+"""
+
+from receiver.errors import IdFormatError, NotComparableError
+from receiver.policies.artemis import ArtemisIdCache
+from receiver.policies.interface import Policy
+from receiver.policies.names import POLICIES, policy
+from receiver.policies.rgmid import ReplicationGroupMessageId
+
+__all__ = [
+    "POLICIES",
+    "ArtemisIdCache",
+    "IdFormatError",
+    "NotComparableError",
+    "Policy",
+    "ReplicationGroupMessageId",
+    "policy",
+]

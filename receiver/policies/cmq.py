@@ -1,0 +1,121 @@
+"""The key cache that TDMQ CMQ recommends to consumers, by either of its formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import Any, ClassVar, Self
+
+from receiver.errors import SettingsError
+from receiver.policies.firsts import Entry, FirstReceipts
+from receiver.policies.interface import Parameter, secs_text
+from receiver.policies.ttl import TimeToLive
+
+__all__ = ["CmqKeyCache", "CmqMinimumTimeCache"]
+
+
+class CmqKeyCache(TimeToLive):
+    """A key is kept from its delivery on for the longest retention, retries and way through the network together.
+
+    Source: "Message Deduplication" in the documentation of TDMQ for CMQ
+    (https://www.tencentcloud.com/document/product/1111/43011): the key expires at current_time + max_retention +
+    max_retry + max_network. A duplicate refreshes nothing. Where we differ: the clock is the receipts' own, so an idle
+    queue forgets nothing, and a key exactly as old as that is still kept. A store keeps the sum alone.
+    """
+
+    name = kind = "cmq"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("retention", "retention_us"),
+        Parameter("retry", "retry_us"),
+        Parameter("network", "network_us"),
+    )
+
+    def __init__(self, retention_us: int, retry_us: int, network_us: int) -> None:
+        super().__init__(retention_us + retry_us + network_us)
+        self._shares_us = retention_us, retry_us, network_us
+
+    @classmethod
+    def of_sizes(cls, window: int, expiry_us: int) -> Self:
+        del window
+        return cls(expiry_us, 0, 0)
+
+    def __str__(self) -> str:
+        retention, retry, network = map(secs_text, self._shares_us)
+        return f"{self.name}:retention={retention},retry={retry},network={network}"
+
+
+class CmqMinimumTimeCache(FirstReceipts):
+    """A key is kept until the queue's minimum unconsumed message time has passed its send time by retries and network.
+
+    Source: the second formula of the same page, for a queue that tells `min_msg_time`; `advance` is how to tell it
+    here. The send time is JMSTimestamp, or when the message was received where that is missing. Nothing is forgotten
+    before `advance` is called. Where we differ: a minimum that goes back is not followed, for the keys are gone; a key
+    that the minimum has passed by exactly the limit is still kept. A store keeps the sum alone.
+    """
+
+    name = "cmq"
+    kind = "cmq-minimum"
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("retry", "retry_us"), Parameter("network", "network_us"))
+    goes_by_send_time = True
+
+    def __init__(self, retry_us: int, network_us: int) -> None:
+        super().__init__()
+        self._shares_us = retry_us, network_us
+        self._limit_us = retry_us + network_us
+        self._minimum_us: int | None = None
+        self._kept: dict[str, Entry] = {}
+        self._by_send_time: list[tuple[int, int, str]] = []  # a heap of send time, number and id
+
+    @classmethod
+    def of_sizes(cls, window: int, expiry_us: int) -> Self:
+        del window
+        return cls(expiry_us, 0)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return 0, self._limit_us
+
+    def __str__(self) -> str:
+        retry, network = map(secs_text, self._shares_us)
+        return f"{self.name}:retry={retry},network={network}"
+
+    @property
+    def remembered_ids(self) -> int:
+        return len(self._kept)
+
+    @property
+    def clock_us(self) -> int | None:
+        return self._minimum_us
+
+    def advance(self, min_msg_time_us: int) -> None:
+        """The earliest send time of all messages that aren't consumed yet is this now, in microseconds since 1970."""
+        if min_msg_time_us.__class__ is not int or min_msg_time_us < 0:
+            raise SettingsError(
+                f"min_msg_time_us must be whole microseconds of at least 0, not {min_msg_time_us!r:.80}"
+            )
+        self._minimum_us = max(min_msg_time_us, self._minimum_us or 0)
+        self._forget_passed()
+
+    def _forget_passed(self) -> None:
+        heap = self._by_send_time
+        while heap and self._minimum_us is not None and self._minimum_us - heap[0][0] > self._limit_us:
+            _, serial, id_ = heappop(heap)
+            if self._kept[id_][0] == serial:
+                del self._kept[id_]
+            self._forgotten.append(serial)
+
+    def _found(self, id_: str) -> Entry | None:
+        return self._kept.get(id_)
+
+    def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
+        self._kept[id_] = self.serial, now_us
+        heappush(self._by_send_time, (now_us if sent_us is None else sent_us, self.serial, id_))
+        self._forget_passed()
+
+    def entries(self) -> list[int]:
+        return sorted(serial for serial, _ in self._kept.values())
+
+    def replay(self, entries: Iterable[tuple[Any, ...]], clock_us: int | None) -> None:
+        super().replay(entries, clock_us)
+        if clock_us is not None:
+            self.advance(clock_us)

@@ -1,0 +1,130 @@
+"""What the policies have in common that remember an id from its first receipt, and that a duplicate doesn't refresh."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self
+
+from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt
+from receiver.policies.interface import Parameter
+
+__all__ = ["Entry", "FirstReceipts"]
+
+Entry = tuple[int, ...]
+"""A receipt that is remembered: its number, when it was received, and what else a policy keeps of it."""
+
+
+class FirstReceipts(ABC):
+    """A policy for which duplicates change nothing, so that only receipts judged new are entries."""
+
+    name: ClassVar[str]
+    kind: ClassVar[str]
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    records_duplicates: ClassVar[bool] = False
+    goes_by_send_time: ClassVar[bool] = False
+    forgets_in_order: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.latest_us = 0
+        self.clock_clamped = 0
+        self.peak_ids = 0
+        self.serial = 0
+        self._forgotten: deque[int] = deque(maxlen=0)
+
+    @classmethod
+    def of_sizes(cls, window: int, expiry_us: int) -> Self:
+        del window, expiry_us
+        return cls()
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return 0, 0
+
+    @property
+    def clock_us(self) -> int | None:
+        return None
+
+    @property
+    @abstractmethod
+    def remembered_ids(self) -> int: ...
+
+    def __contains__(self, unique_message_id: str) -> bool:
+        return self._found(unique_message_id) is not None
+
+    @abstractmethod
+    def _found(self, id_: str) -> Entry | None:
+        """The entry that makes a duplicate of a receipt of the id, None if it is new; IdFormatError if neither."""
+
+    @abstractmethod
+    def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
+        """Enter a receipt that is new, whose number is `serial`."""
+
+    def _forget(self, now_us: int) -> None:  # noqa: B027 - most forget nothing by time
+        """Drop what is too old for a receipt that comes now."""
+
+    def _left(self, found: Entry) -> tuple[int | None, int | None]:
+        """The `window_left` and `expiry_left_us` of a duplicate of the entry."""
+        del found
+        return None, None
+
+    @abstractmethod
+    def entries(self) -> list[int]: ...
+
+    def receive(
+        self,
+        unique_message_id: str | None,
+        message_source_id: str | None = None,
+        *,
+        received_at_us: int,
+        jms_timestamp_ms: int | None = None,
+    ) -> Decision:
+        id_ = unique_message_id
+        if not id_ and (id_ is None or isinstance(id_, str)):
+            return UNCHECKED
+        id_ = check_receipt(id_, message_source_id, received_at_us, first=self.serial == 0)
+        self._check_form(id_)
+        now_us = max(received_at_us, self.latest_us)
+        self.clock_clamped += now_us > received_at_us
+        self.latest_us = now_us
+        self._forget(now_us)
+        found = self._found(id_)
+        self.serial += 1
+        if found is not None:
+            window_left, expiry_left_us = self._left(found)
+            return Decision(
+                Verdict.DUPLICATE,
+                age_us=now_us - found[1],
+                window_left=window_left,
+                expiry_left_us=expiry_left_us,
+                distance=self.serial - found[0],
+            )
+        self._remember(id_, now_us, jms_timestamp_ms * 1000 if jms_timestamp_ms else None)
+        self.peak_ids = max(self.peak_ids, self.remembered_ids)
+        return NEW
+
+    def _check_form(self, id_: str) -> None:  # noqa: B027 - most take any text
+        """IdFormatError for an id that can't be judged."""
+
+    def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:
+        receive = self.receive
+        return [receive(receipt[0], receipt[1], received_at_us=receipt[2]) for receipt in receipts]  # type: ignore[arg-type]
+
+    def keep_forgotten(self) -> None:
+        self._forgotten = deque()
+
+    def take_forgotten(self) -> list[int]:
+        taken = list(self._forgotten)
+        self._forgotten.clear()
+        return taken
+
+    def replay(self, entries: Iterable[tuple[Any, ...]], clock_us: int | None) -> None:
+        del clock_us
+        for serial, id_, _, received_at_us, first_received_at_us, _, sent_us in entries:
+            self.serial = serial
+            self.latest_us = received_at_us
+            self._forget(received_at_us)
+            if first_received_at_us is None:  # else it was a duplicate, of which only its history is kept
+                self._remember(id_, received_at_us, sent_us)
+                self.peak_ids = max(self.peak_ids, self.remembered_ids)

@@ -1,0 +1,112 @@
+"""What every policy can do, whatever its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
+
+from receiver.message import Decision, Receipt
+
+__all__ = ["Parameter", "Policy", "secs_text"]
+
+
+class Parameter(NamedTuple):
+    """One of a policy's parameters, as it is written in `NAME:parameter=value`."""
+
+    name: str
+    argument: str
+    """The same for Python: a time is written in seconds and passed on as whole microseconds, in `..._us`."""
+    default: int | None = None
+    """The vendor's; None where there is none, so that it must be given."""
+
+    @property
+    def is_time(self) -> bool:
+        return self.argument.endswith("_us")
+
+
+class Policy(Protocol):
+    """A rule on what counts as a duplicate, applied to the receipts of one domain in order.
+
+    Pure: no clock, no I/O. A receipt without id is unchecked and changes nothing, and time never runs backwards: a
+    receipt from before the latest one counts as received with it. `str()` is the policy's canonical text.
+    """
+
+    name: ClassVar[str]
+    """What `policy(text)` knows it by."""
+    kind: ClassVar[str]
+    """What a store knows it by: like `name`, but another where a domain can't go on from one to the other."""
+    parameters: ClassVar[tuple[Parameter, ...]]
+    records_duplicates: ClassVar[bool]
+    """Whether a duplicate refreshes what is remembered, as with Apama; else only first receipts matter."""
+    goes_by_send_time: ClassVar[bool]
+    forgets_in_order: ClassVar[bool]
+    """Whether entries that stop to matter must go oldest first, so that those left can be replayed."""
+
+    latest_us: int
+    """The latest receipt's time."""
+    clock_clamped: int
+    """Receipts that came with a time before the latest one's."""
+
+    @classmethod
+    def of_sizes(cls, window: int, expiry_us: int) -> Self:
+        """One with these sizes."""
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many ids it keeps, and for how many microseconds; 0 for what doesn't bound it."""
+
+    @property
+    def serial(self) -> int:
+        """The number of the latest receipt with an id, which count from 1; 0 before there was any."""
+
+    @property
+    def remembered_ids(self) -> int: ...
+
+    @property
+    def peak_ids(self) -> int:
+        """The most ids remembered after any receipt."""
+
+    @property
+    def clock_us(self) -> int | None:
+        """By what it forgets, where that is neither its receipts nor their times; None before it moved."""
+
+    def __contains__(self, unique_message_id: str, /) -> bool:
+        """Whether the next receipt of the id would be a duplicate, if it came with the latest one."""
+
+    def receive(
+        self,
+        unique_message_id: str | None,
+        message_source_id: str | None = None,
+        *,
+        received_at_us: int,
+    ) -> Decision:
+        """Decide on one receipt and record it; with `goes_by_send_time` it takes `jms_timestamp_ms` too.
+
+        A receipt that can't be meant is a `SettingsError`, an id that the policy can't judge an `IdFormatError`; then
+        nothing has changed.
+        """
+
+    def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:
+        """Decide on receipts in order, as `receive` does one by one."""
+
+    def keep_forgotten(self) -> None:
+        """From now on, keep the number of each entry that can't matter any more, for `take_forgotten`."""
+
+    def take_forgotten(self) -> list[int]:
+        """The numbers kept since this was last asked for."""
+
+    def entries(self) -> list[int]:
+        """The numbers of the receipts that make up what is remembered, ascending."""
+
+    def replay(self, entries: Iterable[tuple[Any, ...]], clock_us: int | None, /) -> None:
+        """Follow another of the same kind and sizes: record its entries from after the latest one here.
+
+        An entry is a row of a store's log (`receiver.store.log.Row`). Those that it has forgotten since may be missing
+        or not; `clock_us` is its own. What is remembered then is the same, and so are all verdicts to come.
+        """
+
+
+def secs_text(us: int) -> str:
+    """Microseconds as seconds, in decimals without trailing zeros."""
+    secs, rest = divmod(us, 1_000_000)
+    return f"{secs}.{rest:06d}".rstrip("0").rstrip(".")

@@ -1,0 +1,118 @@
+"""From a policy's text, `NAME:parameter=value,…`, to the policy."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
+
+from receiver.errors import SettingsError
+from receiver.policies.apama import ApamaTwoTier
+from receiver.policies.artemis import ArtemisIdCache
+from receiver.policies.cmq import CmqKeyCache, CmqMinimumTimeCache
+from receiver.policies.interface import Parameter, Policy
+from receiver.policies.perfect import Perfect
+from receiver.policies.sequence import HighestSequence
+from receiver.policies.solace import SolaceLast, SolaceLookup
+from receiver.policies.ttl import TimeToLive
+
+__all__ = ["POLICIES", "policy", "policy_of_kind", "stated_policy"]
+
+POLICIES: tuple[type[Policy], ...] = (
+    ApamaTwoTier,
+    ArtemisIdCache,
+    SolaceLookup,
+    SolaceLast,
+    CmqKeyCache,
+    CmqMinimumTimeCache,
+    TimeToLive,
+    HighestSequence,
+    Perfect,
+)
+_MOST = 10**12
+"""Of ids, and of seconds."""
+
+
+def policy(text: str) -> Policy:
+    """The policy that a text names, such as `artemis:id_cache_size=20000` or `perfect`; it has seen nothing yet.
+
+    Parameters left out are the vendor's defaults. Times are in seconds, to a microsecond. `SettingsError` names what is
+    unknown, missing or can't be meant.
+    """
+    kind, values = _read(text)
+    missing = [p for p in kind.parameters if p.default is None and p.name not in values]
+    if missing:
+        raise SettingsError(f"policy {text!r:.80} lacks {missing[0].name}=", hint=f"write {_forms(kind.name)}")
+    return kind(**{p.argument: values.get(p.name, p.default) for p in kind.parameters})
+
+
+def stated_policy(text: str) -> tuple[type[Policy], Policy | None]:
+    """The class that a text names, and the policy unless the text leaves all of its sizes to whoever has some."""
+    kind, _ = _read(text)
+    is_bare = ":" not in text and bool(kind.parameters)
+    return kind, None if is_bare else policy(text)
+
+
+def policy_of_kind(kind: str, window: int, expiry_us: int) -> Policy:
+    """A new policy by the name that stores have for its class, with these sizes; SettingsError if there is none."""
+    for candidate in POLICIES:
+        if candidate.kind == kind:
+            return candidate.of_sizes(window, expiry_us)
+    raise SettingsError(f"there is no policy {kind!r:.40}")
+
+
+def _read(text: str) -> tuple[type[Policy], dict[str, int]]:
+    """The class, and the values that are given by name of parameter; times in microseconds."""
+    if not isinstance(text, str):
+        raise SettingsError(f"policy must be text, not {text!r:.80}")
+    name, colon, rest = text.partition(":")
+    kinds = [kind for kind in POLICIES if kind.name == name]
+    if not kinds:
+        names = list(dict.fromkeys(kind.name for kind in POLICIES))
+        raise SettingsError(f"there is no policy {name!r:.40}", hint=_nearest(name, names))
+    given = _items(text, rest) if colon else {}
+    # Of the two formulas that share a name, the one whose parameters are given.
+    kind = next((k for k in kinds if k.parameters and set(given) == {p.name for p in k.parameters}), kinds[0])
+    known = {p.name: p for p in kind.parameters}
+    for key in given:
+        if key not in known:
+            hint = _nearest(key, list(known)) if known else f"{name} takes none"
+            raise SettingsError(f"policy {name} has no parameter {key!r:.40}", hint=hint)
+    return kind, {key: _value(name, known[key], value) for key, value in given.items()}
+
+
+def _items(text: str, rest: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for item in rest.split(","):
+        key, equals, value = item.partition("=")
+        if not (key and equals and value):
+            raise SettingsError(f"policy {text!r:.80}: {item!r:.40} is not of the form parameter=value")
+        if key in given:
+            raise SettingsError(f"policy {text!r:.80} gives {key} twice")
+        given[key] = value
+    return given
+
+
+def _forms(name: str) -> str:
+    return " or ".join(
+        f"{name}:{','.join(f'{p.name}=...' for p in kind.parameters)}" for kind in POLICIES if kind.name == name
+    )
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+
+
+def _value(name: str, parameter: Parameter, text: str) -> int:
+    wanted = "seconds" if parameter.is_time else "a whole number"
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite() or not 0 <= number <= _MOST or "_" in text:
+        raise SettingsError(f"policy {name}: {parameter.name} must be {wanted} from 0 to {_MOST:,}, not {text!r:.40}")
+    if parameter.is_time:
+        return round(number * 1_000_000)
+    if number != int(number):
+        raise SettingsError(f"policy {name}: {parameter.name} must be {wanted}, not {text!r:.40}")
+    return int(number)

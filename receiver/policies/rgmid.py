@@ -1,0 +1,56 @@
+"""Solace's replication group message ids."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from receiver.errors import IdFormatError, NotComparableError
+
+__all__ = ["ReplicationGroupMessageId"]
+
+_FORM = re.compile("rmid1:([0-9a-f]{5})-([0-9a-f]{11})-([0-9a-f]{8})-([0-9a-f]{8})", re.IGNORECASE | re.ASCII)
+_PREFIX = "rmid1:"
+_NUMBER_BITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationGroupMessageId:
+    """What a Solace broker numbers a message by, the same on both mates of a replication group.
+
+    `origin`, the first 16 hexadecimal digits, tells who numbered it; ids of one origin are ordered by `number`, the
+    last 16. Ids of different origins can't be ordered. Equality is that of the two numbers, whatever the case they were
+    written in. Source: "Detecting Duplicate Messages" in Solace's API developer guide
+    (https://docs.solace.com/API/API-Developer-Guide/Detecting-Duplicate-Mess.htm), and what Solace's own client library
+    makes of such texts.
+    """
+
+    origin: int
+    number: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From `rmid1:` and 5-11-8-8 hexadecimal digits of either case, with nothing around; else `IdFormatError`."""
+        # The expression ignores case, which isn't meant for the prefix.
+        found = _FORM.fullmatch(text) if isinstance(text, str) and text.startswith(_PREFIX) else None
+        if found is None:
+            raise IdFormatError(
+                f"{text!r:.80} is no replication group message id",
+                hint="those are like rmid1:0d77c-b0b2e66aece-00000000-00000001: 5-11-8-8 hexadecimal digits",
+            )
+        digits = "".join(found.groups())
+        return cls(int(digits[:16], 16), int(digits[16:], 16))
+
+    def __str__(self) -> str:
+        """The canonical text, in lower case."""
+        digits = f"{self.origin << _NUMBER_BITS | self.number:032x}"
+        return f"{_PREFIX}{digits[:5]}-{digits[5:16]}-{digits[16:24]}-{digits[24:]}"
+
+    def compare(self, other: ReplicationGroupMessageId) -> int:
+        """-1, 0 or 1 as this id is older than the other, the same or newer; `NotComparableError` where none of it is so."""
+        if self.origin != other.origin:
+            raise NotComparableError(
+                f"{self} and {other} come from different origins", hint="take the message for a new one"
+            )
+        return (self.number > other.number) - (self.number < other.number)

@@ -1,0 +1,66 @@
+"""The highest sequence number of each producer."""
+
+from __future__ import annotations
+
+from receiver.errors import IdFormatError
+from receiver.policies.firsts import Entry, FirstReceipts
+
+__all__ = ["HighestSequence", "parse_sequence"]
+
+_MOST_DIGITS = 1_000
+"""Python refuses to read much longer numbers, and no producer counts as far."""
+
+
+def parse_sequence(text: str) -> tuple[int, str]:
+    """Number and source of an id `seqNo:messageSourceId`, split at the first colon; else `IdFormatError`."""
+    number, colon, source = text.partition(":")
+    if not (colon and number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS):
+        raise IdFormatError(
+            f"{text!r:.80} is not of the form seqNo:messageSourceId", hint="such as 17:gateway-1; seqNo is in digits"
+        )
+    return int(number), source
+
+
+class HighestSequence(FirstReceipts):
+    """One number per source: an id whose number isn't above the highest seen from its source is a duplicate.
+
+    Source: message deduplication of Apache Pulsar
+    (https://pulsar.apache.org/docs/concepts-messaging/#message-deduplication) and of RabbitMQ's streams
+    (https://www.rabbitmq.com/docs/streams#deduplication), where producers number their messages themselves; the ids are
+    the default ones of Apama's senders, and the source is taken from the id. A message that comes late, behind one with
+    a higher number, is called a duplicate though it never came before, and so is all that a producer sends after it has
+    begun to count anew. Where we differ: Pulsar keeps the numbers of a bounded number of producers and for a bounded
+    time; here all are kept.
+    """
+
+    name = kind = "sequence"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._highest: dict[str, tuple[int, Entry]] = {}  # of each source, the number and its receipt
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def remembered_ids(self) -> int:
+        return len(self._highest)
+
+    def _check_form(self, id_: str) -> None:
+        parse_sequence(id_)
+
+    def _found(self, id_: str) -> Entry | None:
+        number, source = parse_sequence(id_)
+        highest = self._highest.get(source)
+        return highest[1] if highest is not None and number <= highest[0] else None
+
+    def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
+        del sent_us
+        number, source = parse_sequence(id_)
+        replaced = self._highest.get(source)
+        if replaced is not None:
+            self._forgotten.append(replaced[1][0])
+        self._highest[source] = number, (self.serial, now_us)
+
+    def entries(self) -> list[int]:
+        return sorted(entry[0] for _, entry in self._highest.values())

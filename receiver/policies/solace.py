@@ -1,0 +1,66 @@
+"""Both ways to detect duplicates that Solace recommends to applications."""
+
+from __future__ import annotations
+
+from receiver.errors import NotComparableError
+from receiver.policies.firsts import Entry, FirstReceipts
+from receiver.policies.perfect import Perfect
+from receiver.policies.rgmid import ReplicationGroupMessageId
+
+__all__ = ["SolaceLast", "SolaceLookup"]
+
+
+class SolaceLookup(Perfect):
+    """Every id is looked up in a database of all that were processed: nothing is missed, nothing forgotten.
+
+    Source: "Detecting Duplicate Messages" in Solace's API developer guide
+    (https://docs.solace.com/API/API-Developer-Guide/Detecting-Duplicate-Mess.htm). Where we differ: any text will do for
+    an id, and is compared as exact text, so a replication group message id written in another case is another id.
+    """
+
+    name = kind = "solace-lookup"
+
+
+class SolaceLast(FirstReceipts):
+    """One replication group message id per endpoint, the newest delivered: what isn't newer is a duplicate.
+
+    Source: the same page. An id of another origin can't be compared and is taken for new: after a failover to a broker
+    that numbers messages anew, or a move of the queue, nothing is lost, and what the old origin sends again is let
+    through once. An id that comes late, behind a newer one, is called a duplicate though it never came before: the rule
+    wants ids in order, as one endpoint of one broker delivers them. Where we differ: nowhere that we know of.
+    """
+
+    name = kind = "solace-last"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: ReplicationGroupMessageId | None = None
+        self._entry: Entry = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def remembered_ids(self) -> int:
+        return int(self._last is not None)
+
+    def _check_form(self, id_: str) -> None:
+        ReplicationGroupMessageId.parse(id_)
+
+    def _found(self, id_: str) -> Entry | None:
+        if self._last is None:
+            return None
+        try:
+            is_newer = ReplicationGroupMessageId.parse(id_).compare(self._last) > 0
+        except NotComparableError:
+            return None
+        return None if is_newer else self._entry
+
+    def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
+        del sent_us
+        self._forgotten.extend(self._entry[:1])
+        self._last = ReplicationGroupMessageId.parse(id_)
+        self._entry = self.serial, now_us
+
+    def entries(self) -> list[int]:
+        return list(self._entry[:1])

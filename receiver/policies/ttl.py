@@ -1,0 +1,74 @@
+"""A window of time from the first delivery, as many hosted brokers have it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import ClassVar, Self
+
+from receiver.policies.firsts import Entry, FirstReceipts
+from receiver.policies.interface import Parameter, secs_text
+
+__all__ = ["TimeToLive"]
+
+
+class TimeToLive(FirstReceipts):
+    """An id is remembered for `expiry` from its first receipt; a duplicate refreshes nothing; after that it is new again.
+
+    Source: the deduplication interval of SQS FIFO queues (5 minutes, fixed), duplicate detection of Azure Service Bus
+    (10 minutes by default), the duplicates window of NATS JetStream (2 minutes by default):
+    https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/FIFO-queues-exactly-once-processing.html,
+    https://learn.microsoft.com/azure/service-bus-messaging/duplicate-detection,
+    https://docs.nats.io/using-nats/developer/develop_jetstream/model_deep_dive.
+
+    Where we differ: the clock is the receipts' own, so an idle queue forgets nothing until the next receipt, and an id
+    exactly as old as the window is still remembered; vendors sweep by the clock on the wall and say neither. Azure
+    compares ids in each partition on their own, SQS may do so in each message group; here it is in each domain.
+    """
+
+    name = kind = "ttl"
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("expiry", "expiry_us"),)
+
+    def __init__(self, expiry_us: int) -> None:
+        super().__init__()
+        self._expiry_us = expiry_us
+        self._kept: dict[str, Entry] = {}
+        self._ids: deque[str] = deque()  # those kept, oldest first
+
+    @classmethod
+    def of_sizes(cls, window: int, expiry_us: int) -> Self:
+        del window
+        return cls(expiry_us)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return 0, self._expiry_us
+
+    def __str__(self) -> str:
+        return f"{self.name}:expiry={secs_text(self._expiry_us)}"
+
+    @property
+    def remembered_ids(self) -> int:
+        return len(self._ids)
+
+    def _found(self, id_: str) -> Entry | None:
+        return self._kept.get(id_)
+
+    def _left(self, found: Entry) -> tuple[int | None, int | None]:
+        return 0, self._expiry_us - (self.latest_us - found[1])
+
+    def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
+        del sent_us
+        self._kept[id_] = self.serial, now_us
+        self._ids.append(id_)
+
+    def _forget(self, now_us: int) -> None:
+        ids, kept = self._ids, self._kept
+        while ids:
+            serial, received_at_us = kept[ids[0]]
+            if now_us - received_at_us <= self._expiry_us:
+                break
+            del kept[ids.popleft()]
+            self._forgotten.append(serial)
+
+    def entries(self) -> list[int]:
+        return [serial for serial, _ in self._kept.values()]
