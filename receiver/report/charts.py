@@ -1,12 +1,7 @@
-"""The charts of the HTML report, as Vega-Lite specifications that ask nothing of the network.
-
-Text and lines take the page's colour (`currentColor`), so that one drawing serves light and dark. No chart holds a text
-of the log: all labels are figures.
-"""
+"""The charts of a sizing. No chart holds a text of the log: all labels are figures."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,12 +9,11 @@ from typing import Any
 import altair as alt
 
 from receiver.report.grid import Grid, all_settings, frontier, recommended_of, thinned
+from receiver.report.vega import AMBER, BLUE, GREEN, INK, RED, Spec, decades, inline, labels, one_two_five, spec
 from receiver.report.words import compact, count, duration, moment, seconds, size
 from receiver.simulate.figures import Analysis, Histogram, SettingFigures, Timeline
 
 __all__ = [
-    "CONFIG",
-    "Spec",
     "bin_words",
     "filled_bins",
     "frontier_chart",
@@ -29,47 +23,10 @@ __all__ = [
     "timeline_chart",
 ]
 
-Spec = dict[str, Any]
-
 _NOTHING_MISSED = "#7fd1a6"
 _FEW_MISSED, _MANY_MISSED = "#fdebd8", "#c2410c"
-_GREEN, _AMBER, _RED, _BLUE = "#2f9e6e", "#d9a021", "#d1603d", "#4a86c8"
-_INK = "currentColor"
 _MOST_FAINT_POINTS = 1_000
 _MOST_NUMBERED_COLUMNS = 20
-
-CONFIG: Spec = {
-    "background": None,
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": _INK,
-        "titleColor": _INK,
-        "domainColor": _INK,
-        "tickColor": _INK,
-        "gridColor": _INK,
-        "domainOpacity": 0.4,
-        "tickOpacity": 0.4,
-        "gridOpacity": 0.12,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "titlePadding": 10,
-    },
-    "legend": {"labelColor": _INK, "titleColor": _INK, "labelFontSize": 12, "orient": "top", "title": None},
-}
-"""What all charts share."""
-
-
-def _spec(chart: alt.Chart | alt.LayerChart | alt.FacetChart, height: int) -> Spec:
-    spec: Spec = chart.properties(width="container", height=height).to_dict()
-    # Nothing in the page may look like an address, and the shared look is CONFIG.
-    del spec["$schema"], spec["config"]
-    return spec
-
-
-def _inline(rows: list[dict[str, Any]]) -> alt.InlineData:
-    return alt.InlineData(values=rows)
 
 
 def _setting_row(setting: SettingFigures, bytes_per_id: int) -> dict[str, Any]:
@@ -93,10 +50,6 @@ _SETTING_TOOLTIP = [
 ]
 
 
-def _decades(most: float) -> list[int]:
-    return [0, *(10**power for power in range(int(math.log10(max(most, 1))) + 1))]
-
-
 def is_numbered(grid: Grid) -> bool:
     """Whether the cells of the heat map are wide enough for their figures."""
     return len(grid.expiries_us) <= _MOST_NUMBERED_COLUMNS
@@ -115,7 +68,7 @@ def heat_map(grid: Grid, recommended: SettingFigures | None, bytes_per_id: int) 
         for setting in grid.cells.values()
     ]
     numbered = is_numbered(grid)
-    base = alt.Chart(_inline(rows)).encode(
+    base = alt.Chart(inline(rows)).encode(
         x=alt.X("E:O", sort=[seconds(us) for us in grid.expiries_us], title="expiry E")
         .axis(labelAngle=0 if len(grid.expiries_us) <= _MOST_NUMBERED_COLUMNS // 2 else -45, labelOverlap=True)
         .scale(paddingInner=0.04),
@@ -127,7 +80,7 @@ def heat_map(grid: Grid, recommended: SettingFigures | None, bytes_per_id: int) 
     shades = alt.Color("missed:Q", title="missed").scale(
         type="symlog", domain=[0, max(most, 1)], range=[_FEW_MISSED, _MANY_MISSED]
     )
-    shades = shades.legend(None) if numbered else shades.legend(values=_decades(most), format=",d", gradientLength=240)
+    shades = shades.legend(None) if numbered else shades.legend(values=decades(most), format=",d", gradientLength=240)
     layers = [
         base.mark_rect(cornerRadius=2).encode(
             color=alt.condition("datum.missed === 0", alt.value(_NOTHING_MISSED), shades)
@@ -137,11 +90,11 @@ def heat_map(grid: Grid, recommended: SettingFigures | None, bytes_per_id: int) 
         ink = alt.condition(alt.datum.dark, alt.value("#fff"), alt.value("#1c1917"))
         layers.append(base.mark_text(fontSize=12, aria=False).encode(text="label:N", color=ink))
     if recommended:
-        frame = base.mark_rect(fill=None, stroke=_INK, strokeWidth=3, cornerRadius=2).transform_filter(
+        frame = base.mark_rect(fill=None, stroke=INK, strokeWidth=3, cornerRadius=2).transform_filter(
             (count(recommended.window) == alt.datum.W) & (seconds(recommended.expiry_us) == alt.datum.E)
         )
         layers.append(frame)
-    return _spec(alt.layer(*layers), height=max(len(grid.windows) * (34 if numbered else 12), 80))
+    return spec(alt.layer(*layers), height=max(len(grid.windows) * (34 if numbered else 12), 80))
 
 
 def frontier_chart(analysis: Analysis) -> Spec:
@@ -158,40 +111,29 @@ def frontier_chart(analysis: Analysis) -> Spec:
         ]
 
     all_rows = rows(settings)
-    x_ticks = _one_two_five(min(row["bytes"] for row in all_rows), max(row["bytes"] for row in all_rows))
+    x_ticks = one_two_five(min(row["bytes"] for row in all_rows), max(row["bytes"] for row in all_rows))
     most_missed = max(row["missed"] for row in all_rows)
     x = alt.X("bytes:Q", title="memory, for the most ids kept").scale(type="log", nice=False, padding=14)
     y = alt.Y("missed:Q", title="duplicates missed").scale(type="symlog", domain=[0, max(most_missed, 1)], nice=False)
-    x = x.axis(values=x_ticks, labelExpr=_labels(x_ticks, size), labelOverlap=True)
-    y = y.axis(values=_decades(most_missed), format=",d")
+    x = x.axis(values=x_ticks, labelExpr=labels(x_ticks, size), labelOverlap=True)
+    y = y.axis(values=decades(most_missed), format=",d")
 
     def layer(settings: Iterable[SettingFigures]) -> alt.Chart:
-        return alt.Chart(_inline(rows(settings))).encode(x=x, y=y, tooltip=_SETTING_TOOLTIP)
+        return alt.Chart(inline(rows(settings))).encode(x=x, y=y, tooltip=_SETTING_TOOLTIP)
 
     layers = [
-        layer(thinned(settings, _MOST_FAINT_POINTS)).mark_circle(color=_INK, opacity=0.22, size=45),
-        layer(best).mark_line(color=_BLUE, interpolate="step-after", strokeWidth=2),
-        layer(best).mark_circle(color=_BLUE, opacity=1, size=70),
+        layer(thinned(settings, _MOST_FAINT_POINTS)).mark_circle(color=INK, opacity=0.22, size=45),
+        layer(best).mark_line(color=BLUE, interpolate="step-after", strokeWidth=2),
+        layer(best).mark_circle(color=BLUE, opacity=1, size=70),
     ]
     if recommended:
         mark = layer([recommended])
         label = f"W = {count(recommended.window)}, E = {seconds(recommended.expiry_us)}"
         layers += [
-            mark.mark_point(color=_GREEN, size=220, strokeWidth=3, filled=False, opacity=1),
-            mark.mark_text(color=_INK, dy=-18, fontSize=12, fontWeight="bold").encode(text=alt.value(label)),
+            mark.mark_point(color=GREEN, size=220, strokeWidth=3, filled=False, opacity=1),
+            mark.mark_text(color=INK, dy=-18, fontSize=12, fontWeight="bold").encode(text=alt.value(label)),
         ]
-    return _spec(alt.layer(*layers), height=300)
-
-
-def _one_two_five(least: int, most: int) -> list[int]:
-    """Round figures from the one to the other; fewer of each decade where there are many decades."""
-    powers = range(int(math.log10(least)), int(math.log10(most)) + 1)
-    factors = (1, 2, 5) if len(powers) <= 3 else (1,)  # noqa: PLR2004
-    return [factor * 10**power for power in powers for factor in factors if least <= factor * 10**power <= most]
-
-
-def _labels(values: Iterable[int], word: Callable[[int], str]) -> str:
-    return json.dumps({str(value): word(value) for value in values}) + "[datum.value]"
+    return spec(alt.layer(*layers), height=300)
 
 
 def histogram(values: Histogram, word: Callable[[int], str], title: str, *, within: int | None = None) -> Spec:
@@ -206,19 +148,19 @@ def histogram(values: Histogram, word: Callable[[int], str], title: str, *, with
         }
         for low, high, number in bins
     ]
-    chart = alt.Chart(_inline(rows)).encode(
+    chart = alt.Chart(inline(rows)).encode(
         x=alt.X("from:O", sort=[word(low) for low, _, _ in bins], title=title).axis(labelAngle=-45, labelOverlap=True),
         y=alt.Y("duplicates:Q", title="duplicates").axis(tickMinStep=1, format=",d"),
         tooltip=[alt.Tooltip("range:N", title="bar"), alt.Tooltip("duplicates:Q", format=",d")],
     )
     if within is None:
-        return _spec(chart.mark_bar(color=_BLUE), height=200)
+        return spec(chart.mark_bar(color=BLUE), height=200)
     covers = [cover for cover in _COVERS if any(row["cover"] == cover for row in rows)]
     colors = alt.Color("cover:N").scale(domain=covers, range=[_COVERS[cover] for cover in covers])
-    return _spec(chart.mark_bar().encode(color=colors), height=200)
+    return spec(chart.mark_bar().encode(color=colors), height=200)
 
 
-_COVERS = {"within the setting": _GREEN, "in part": _AMBER, "beyond it": _RED}
+_COVERS = {"within the setting": GREEN, "in part": AMBER, "beyond it": RED}
 
 
 def _cover(low: int, high: int, within: int | None) -> str:
@@ -254,8 +196,8 @@ def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Sp
         for place, number in enumerate(counts)
     ]
     chart = (
-        alt.Chart(_inline(rows))
-        .mark_rect(color=_BLUE if noun == "receipts" else _RED)
+        alt.Chart(inline(rows))
+        .mark_rect(color=BLUE if noun == "receipts" else RED)
         .encode(
             x=alt.X("begin:T", title=None)
             .scale(type="utc", nice=False)
@@ -268,7 +210,7 @@ def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Sp
             tooltip=[alt.Tooltip("from:N", title="from (UTC)"), alt.Tooltip("number:Q", format=",d", title=noun)],
         )
     )
-    return _spec(chart, height=130)
+    return spec(chart, height=130)
 
 
 def _clock(span_us: int) -> str:

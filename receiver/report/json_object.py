@@ -9,7 +9,7 @@ from typing import Any
 from receiver.report.words import moment
 from receiver.simulate.figures import Analysis, LogFigures, Recommendation, SettingFigures
 
-__all__ = ["dumped", "json_text"]
+__all__ = ["dumped", "json_text", "log_object"]
 
 # JSON may hold these as they are, but a terminal obeys some of them and an editor hides the others; and UTF-8 has no lone
 # surrogates, which an id may have.
@@ -29,7 +29,7 @@ def dumped(value: dict[str, Any]) -> str:
 
 def _object(analysis: Analysis) -> dict[str, Any]:
     return {
-        "log": _log(analysis.log),
+        "log": log_object(analysis.log),
         "settings": [_setting(setting) for setting in analysis.settings],
         "domains": [
             {
@@ -46,7 +46,8 @@ def _object(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def _log(log: LogFigures) -> dict[str, Any]:
+def log_object(log: LogFigures) -> dict[str, Any]:
+    """What was read, under the names that every command gives it."""
     return {
         "receipts": log.receipts,
         "unchecked": log.unchecked,

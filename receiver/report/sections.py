@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from receiver.report import charts
 from receiver.report.grid import Grid, frontier_of, grid_of, recommended_of, thinned
+from receiver.report.page import LONGEST_NAME, Figure, Numbers
 from receiver.report.words import count, duration, seconds, size, tamed
 from receiver.simulate.figures import Analysis, DomainFigures, Histogram, SettingFigures
 
-__all__ = ["LONGEST_PARAGRAPH", "Figure", "Numbers", "figures_of", "tables_of"]
+__all__ = ["figures_of", "tables_of"]
 
-LONGEST_PARAGRAPH = 2_000
 _MOST_GRID_LINES = 40
 _MOST_CELLS_AS_TABLE = 400
 _MOST_ROWS = 50
-_LONGEST_NAME = 120
 _NONE = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """A table: its caption, the names of its columns, its rows. The first `texts` columns are text, the others figures."""
-
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    texts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A chart with its words, and the numbers behind it where they are few."""
-
-    id: str
-    title: str
-    caption: str
-    spec: charts.Spec
-    numbers: Numbers | None = None
-    least_width_em: int = 0
-    """Narrower, it scrolls."""
 
 
 def figures_of(analysis: Analysis) -> list[Figure]:
@@ -217,7 +192,7 @@ def _domains(analysis: Analysis) -> Numbers:
     shown = worst[:_MOST_ROWS]
     rows = [
         [
-            tamed(domain.domain, _LONGEST_NAME) or "(no name)",
+            tamed(domain.domain, LONGEST_NAME) or "(no name)",
             count(domain.receipts),
             count(domain.sources),
             count(domain.duplicates),
@@ -242,8 +217,8 @@ def _same_setting(domain: DomainFigures, wanted: SettingFigures | None) -> Setti
 def _sources(analysis: Analysis) -> Numbers:
     rows = [
         [
-            tamed(source.source, _LONGEST_NAME) or "(anonymous)",
-            tamed(source.domain, _LONGEST_NAME) or "(no name)",
+            tamed(source.source, LONGEST_NAME) or "(anonymous)",
+            tamed(source.domain, LONGEST_NAME) or "(no name)",
             count(source.receipts),
             count(source.duplicates),
             count(source.window_need),

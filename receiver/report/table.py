@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from receiver.report.grid import Grid, frontier_of, grid_of, recommended_of, thinned
+from receiver.report.terminal import heading, paragraph, plain_table, print_log
 from receiver.report.words import (
     compact,
     count,
     duration,
     headroom_left,
     of_duplicates,
-    reading,
-    remarks,
     seconds,
     setting_asked_for,
     size,
@@ -40,59 +38,34 @@ _MARK = "> "
 
 def print_table(analysis: Analysis, console: Console) -> None:
     """Print the analysis for a person; without colours and within 80 columns where the console is no terminal."""
-    _print_log(analysis, console)
+    print_log(analysis.log, analysis.key, console)
     _print_answer(analysis, console)
     _print_settings(analysis, console)
     _print_findings(analysis, console)
     _print_sources(analysis, console)
 
 
-# Everything is printed as `Text`: rich would read `[red]` or `:smile:` in a plain string as markup.
-
-
-def _heading(console: Console, text: str) -> None:
-    console.print()
-    _paragraph(console, text, style="bold", first="")
-
-
-def _paragraph(console: Console, text: str, style: str = "", first: str = "  ") -> None:
-    # Wrapped here, because rich fills the lines of a padded text with spaces, which a pipe would pass on.
-    for place, line in enumerate(Text(text, style=style).wrap(console, max(console.width - len(first), 20))):
-        line.rstrip()
-        console.print(Text(" " * len(first) if place else first) + line)
-
-
-def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-
-
-def _print_log(analysis: Analysis, console: Console) -> None:
-    _paragraph(console, reading(analysis), first="")
-    for remark in remarks(analysis):
-        _paragraph(console, remark, style="dim", first="")
-
-
 def _print_answer(analysis: Analysis, console: Console) -> None:
     if asked := setting_asked_for(analysis):
         console.print()
-        _paragraph(console, asked, first="")
+        paragraph(console, asked, first="")
     recommendation = analysis.recommendation
     if recommendation is None:
-        _heading(console, "No recommendation")
-        _paragraph(console, without_recommendation(analysis))
+        heading(console, "No recommendation")
+        paragraph(console, without_recommendation(analysis))
         return
     setting = recommendation.setting
     console.print()
     answer = f"window W = {count(setting.window)} ids per source, expiry E = {seconds(setting.expiry_us)}"
     console.print(Text.assemble(("Recommended: ", "bold"), (answer, _RECOMMENDED)))
-    _paragraph(
+    paragraph(
         console,
         f"Misses {of_duplicates(setting.missed, analysis.log.duplicates)}; keeps at most {count(setting.peak_ids, 'id')}: "
         f"{size(recommendation.memory_bytes)} of memory, {size(recommendation.database_bytes)} in the database.",
     )
     for text in (tamed(recommendation.why, _LONGEST_PARAGRAPH), headroom_left(analysis)):
         if text:
-            _paragraph(console, text)
+            paragraph(console, text)
 
 
 def _print_settings(analysis: Analysis, console: Console) -> None:
@@ -105,15 +78,15 @@ def _print_settings(analysis: Analysis, console: Console) -> None:
     # Measured with room to spare: rich cuts what it measures to the room it is given.
     width = console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum
     if len(grid.windows) <= _MOST_GRID_ROWS and width <= console.width:
-        _heading(console, "Duplicates missed, and below them the most ids kept, by window W and expiry E")
+        heading(console, "Duplicates missed, and below them the most ids kept, by window W and expiry E")
         console.print(table)
-        _paragraph(console, f"{_MARK}recommended   - not tried", style="dim", first="")
+        paragraph(console, f"{_MARK}recommended   - not tried", style="dim", first="")
     else:
         _print_frontier(analysis, console)
 
 
 def _grid_table(grid: Grid, recommended: SettingFigures | None) -> Table:
-    table = _table()
+    table = plain_table()
     table.add_column(Text("W \\ E"), justify="right", no_wrap=True)
     for expiry_us in grid.expiries_us:
         table.add_column(Text(seconds(expiry_us)), justify="right", no_wrap=True)
@@ -138,10 +111,8 @@ def _print_frontier(analysis: Analysis, console: Console) -> None:
     shown = thinned(best, _MOST_FRONTIER_ROWS)
     if recommended and recommended not in shown:
         shown = sorted([*shown, recommended], key=lambda setting: (setting.peak_ids, -setting.missed))
-    _heading(
-        console, f"The settings worth a look: of {count(len(analysis.settings))} tried, none misses fewer for less"
-    )
-    table = _table()
+    heading(console, f"The settings worth a look: of {count(len(analysis.settings))} tried, none misses fewer for less")
+    table = plain_table()
     for name in ("W", "E", "missed", "most ids kept", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     for setting in shown:
@@ -156,26 +127,26 @@ def _print_frontier(analysis: Analysis, console: Console) -> None:
         table.add_row(*map(Text, cells), style=_RECOMMENDED if is_recommended else "")
     console.print(table)
     if recommended:
-        _paragraph(console, f"{_MARK}recommended", style="dim", first="")
+        paragraph(console, f"{_MARK}recommended", style="dim", first="")
     hidden = sum(setting not in shown for setting in best)
     if hidden:
-        _paragraph(console, f"{count(hidden)} more between these are left out.", style="dim", first="")
+        paragraph(console, f"{count(hidden)} more between these are left out.", style="dim", first="")
 
 
 def _print_findings(analysis: Analysis, console: Console) -> None:
     if not analysis.findings:
         return
-    _heading(console, "What to know about this log")
+    heading(console, "What to know about this log")
     for finding in analysis.findings:
-        _paragraph(console, tamed(finding.text, _LONGEST_PARAGRAPH), first="- ")
+        paragraph(console, tamed(finding.text, _LONGEST_PARAGRAPH), first="- ")
 
 
 def _print_sources(analysis: Analysis, console: Console) -> None:
     sources = [source for source in analysis.sources if source.duplicates][:_MOST_SOURCES]
     if not sources:
         return
-    _heading(console, "Sources that need most, and the W or E that would do for each alone")
-    table = _table()
+    heading(console, "Sources that need most, and the W or E that would do for each alone")
+    table = plain_table()
     with_domains = len(analysis.domains) > 1 and console.width >= _LEAST_WIDTH_FOR_DOMAINS
     # What the figures leave, in equal shares.
     most = max(12, (console.width - 51) // (2 if with_domains else 1))

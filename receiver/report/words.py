@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from receiver.simulate.figures import Analysis
+from receiver.simulate.figures import Analysis, LogFigures
 
 __all__ = [
     "compact",
@@ -124,28 +124,26 @@ def of_duplicates(missed: int, duplicates: int) -> str:
     return f"{count(missed)} of {count(duplicates, 'duplicate')} ({_three_digits(100 * missed / duplicates)} %)"
 
 
-def reading(analysis: Analysis) -> str:
+def reading(log: LogFigures) -> str:
     """What was read, in one sentence."""
-    log = analysis.log
     share = f" ({_three_digits(100 * log.duplicates / log.receipts)} % of all)" if log.duplicates else ""
     return (
         f"{count(log.receipts, 'receipt')}, {count(log.duplicates, 'duplicate')}{share}, "
-        f"from {count(log.sources, 'source')} in {count(log.domains, 'domain')}{_span(analysis)}."
+        f"from {count(log.sources, 'source')} in {count(log.domains, 'domain')}{_span(log)}."
     )
 
 
-def _span(analysis: Analysis) -> str:
-    first, last = analysis.log.first_received_at_us, analysis.log.last_received_at_us
+def _span(log: LogFigures) -> str:
+    first, last = log.first_received_at_us, log.last_received_at_us
     if first is None or last is None:
         return ""
     begin, end = (moment(us)[:19].replace("T", " ") for us in (first, last))
     return f", received within {duration(last - first)}: {begin} to {end} UTC"
 
 
-def remarks(analysis: Analysis) -> list[str]:
+def remarks(log: LogFigures, key: str) -> list[str]:
     """How the log was read: the domain key, and what of the log was not, or not simply, replayed."""
-    log = analysis.log
-    said = [f"Ids are compared within domains named by the key '{tamed(analysis.key)}'."]
+    said = [f"Ids are compared within domains named by the key '{tamed(key)}'."]
     if log.unchecked:
         said.append(f"{count(log.unchecked, 'receipt')} without uniqueMessageId: delivered unchecked.")
     if log.skipped:

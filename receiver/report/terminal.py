@@ -1,0 +1,38 @@
+"""What the tables of all commands share: plain lines within the width of the terminal, and nothing that it would obey."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from receiver.report.words import reading, remarks
+from receiver.simulate.figures import LogFigures
+
+__all__ = ["heading", "paragraph", "plain_table", "print_log"]
+
+# Everything is printed as `Text`: rich would read `[red]` or `:smile:` in a plain string as markup.
+
+
+def print_log(log: LogFigures, key: str, console: Console) -> None:
+    """What was read, and how."""
+    paragraph(console, reading(log), first="")
+    for remark in remarks(log, key):
+        paragraph(console, remark, style="dim", first="")
+
+
+def heading(console: Console, text: str) -> None:
+    console.print()
+    paragraph(console, text, style="bold", first="")
+
+
+def paragraph(console: Console, text: str, style: str = "", first: str = "  ") -> None:
+    # Wrapped here, because rich fills the lines of a padded text with spaces, which a pipe would pass on.
+    for place, line in enumerate(Text(text, style=style).wrap(console, max(console.width - len(first), 20))):
+        line.rstrip()
+        console.print(Text(" " * len(first) if place else first) + line)
+
+
+def plain_table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
