@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from receiver.cli.files import report_file, spare_logs
 from receiver.cli.progress import progress, stages
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
@@ -82,10 +83,10 @@ def simulate_here(asked: Asked) -> Analysis:
 
     question = asked.question
     with ExitStack() as outputs:
-        write_report = outputs.enter_context(_report(asked.report))
+        write_report = outputs.enter_context(report_file(asked.report, _page))
         table = outputs.enter_context(open_table(asked.verdicts, SCHEMA)) if asked.verdicts is not None else None
         batches = read_logs(asked.logs, asked.options)
-        _spare_logs(batches.paths, asked)  # nothing is in its place yet
+        spare_logs(batches.paths, report=asked.report, verdicts=asked.verdicts)  # nothing is in its place yet
         with progress("Reading receipts", None) as advance:
             receipts = ingest(batches, domain_key(question.key), advance=advance)
         with progress("Replaying domains", len(receipts.domains)) as advance:
@@ -112,7 +113,7 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
 
     question = asked.question
     with ExitStack() as outputs:
-        write_report = outputs.enter_context(_report(asked.report))
+        write_report = outputs.enter_context(report_file(asked.report, _page))
         folder = table = None
         if asked.verdicts is not None:
             if asked.verdicts.endswith("/") or Path(asked.verdicts).is_dir():
@@ -124,7 +125,9 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
         state = None if cluster.state is None else StateFolder(Path(cluster.state))
         options = checked_options(asked.options)
         files = find_files(asked.logs) if state is None else state.find_files(asked.logs)
-        _spare_logs([str(file.path) for file in files if file.path is not None], asked)
+        spare_logs(
+            [str(file.path) for file in files if file.path is not None], report=asked.report, verdicts=asked.verdicts
+        )
         files = outputs.enter_context(_at_hand(files, cluster.master))
         told = outputs.enter_context(stages("Starting Spark"))
         spark = outputs.enter_context(session(cluster.master, verbose=cluster.verbose))
@@ -152,23 +155,10 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
     return analysis
 
 
-@contextmanager
-def _report(path: str | None) -> Iterator[Callable[[Analysis], None]]:
-    """Makes the file at once; writes it by the function it gives."""
-    if path is None:
-        yield lambda _analysis: None
-        return
+def _page(analysis: Analysis) -> str:
+    from receiver.report.html import html_text
 
-    from receiver.logs.output import replacing
-
-    with replacing(path) as file:
-
-        def write(analysis: Analysis) -> None:
-            from receiver.report.html import html_text
-
-            file.write(html_text(analysis).encode())
-
-        yield write
+    return html_text(analysis)
 
 
 @contextmanager
@@ -190,14 +180,3 @@ def _at_hand(files: list[LogFile], master: str | None) -> Iterator[list[LogFile]
         yield [
             file if file.can_reopen else spooled(file, Path(folder) / str(place)) for place, file in enumerate(files)
         ]
-
-
-def _spare_logs(logs: Iterable[str], asked: Asked) -> None:
-    """Refuse to write where something is read from, or two results into one file."""
-    read = {Path(log).resolve() for log in logs}
-    outputs = [Path(path).resolve() for path in (asked.report, asked.verdicts) if path is not None]
-    for path in outputs:
-        if path in read and path.is_file():
-            raise SettingsError(f"{path} is a log to read, and would be overwritten", hint="name another file")
-    if len(outputs) > len(set(outputs)) and not outputs[0].is_char_device():
-        raise SettingsError("--report and --verdicts name the same file", hint="name two files")

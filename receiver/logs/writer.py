@@ -27,7 +27,7 @@ from receiver.logs.output import replacing
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
-__all__ = ["TableWriter", "json_lines", "open_table"]
+__all__ = ["TableWriter", "json_lines", "open_table", "table_to_begin"]
 
 _Write = Callable[[pa.RecordBatch], None]
 _Table = Callable[[IO[bytes], pa.Schema], AbstractContextManager[_Write]]
@@ -54,10 +54,18 @@ def open_table(path: StrPath, schema: pa.Schema, *, unfinished: Path | None = No
     text in CSV and JSON Lines. A missing text is empty in CSV. `SettingsError` for an ending that names no format,
     `OutputError` where the file can't be written.
     """
+    with table_to_begin(path, unfinished=unfinished) as begin:
+        yield begin(schema)
+
+
+@contextmanager
+def table_to_begin(path: StrPath, *, unfinished: Path | None = None) -> Iterator[Callable[[pa.Schema], TableWriter]]:
+    """As `open_table`, where the columns are known only after the work: the file is made at once, the table by the
+    function, to be called once."""
     table, compressed = _format_of(path)
     with replacing(path, unfinished=unfinished) as file, ExitStack() as stack:
         sink = stack.enter_context(compressed(file)) if compressed else file
-        yield TableWriter(stack.enter_context(table(sink, schema)))
+        yield lambda schema: TableWriter(stack.enter_context(table(sink, schema)))
 
 
 @contextmanager
