@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from receiver.detector import TwoTierDetector
-from receiver.durable.cache import detector_of
+from receiver.durable.cache import policy_of
 from receiver.durable.status import status_line
+from receiver.errors import SettingsError
+from receiver.policies.interface import Policy
 from receiver.store.audit import audit_domains, audit_tables, audited_rows, audited_state, readable
 from receiver.store.engine import store_url
 from receiver.store.findings import DomainName, Finding, Findings
@@ -84,6 +85,11 @@ def _domains(store: Snapshot, findings: Findings, advance: Advance, *, with_ids:
     with readable(store, findings, None):
         raws, marks = store.domains(), store.marks()
     states = [state for raw in raws if (state := audited_state(raw, findings)) is not None]
+    for state in states:
+        try:
+            policy_of(state)
+        except SettingsError as error:
+            findings.add("settings", DomainName.of(state), error.message)
     audit_domains(states, marks, findings)
     return tuple(_figures(store, state, findings, advance, with_ids=with_ids) for state in states)
 
@@ -99,37 +105,38 @@ def _figures(
         rows = audited_rows(store, state, findings, advance)
         figures = replace(figures, rows=rows)
         if not findings.any_in(name):
-            detector = _rebuilt(store, state, advance)
-            _check_rebuilt(state, rows, detector, findings)
-            waiting = rows - len(detector.entries())
-            figures = replace(figures, remembered_ids=detector.remembered_ids, waiting_rows=waiting)
+            policy = _rebuilt(store, state, advance)
+            _check_rebuilt(state, rows, policy, findings)
+            waiting = rows - len(policy.entries())
+            figures = replace(figures, remembered_ids=policy.remembered_ids, waiting_rows=waiting)
     return figures
 
 
-def _rebuilt(store: Snapshot, state: DomainState, advance: Advance) -> TwoTierDetector:
-    """The domain's detector, as a receiver that opens it makes it; of rows that are known to be sound."""
-    detector = detector_of(state)
+def _rebuilt(store: Snapshot, state: DomainState, advance: Advance) -> Policy:
+    """The domain's policy, as a receiver that opens it makes it; of rows that are known to be sound."""
+    policy = policy_of(state)
     sources = Sources()
     for some in store.rows(state.domain_id):
-        detector.replay(rows_of(some, sources), None)
+        policy.replay(rows_of(some, sources), None)
         advance(len(some))
     if state.last_seq:
-        detector.replay((), state.clock_us)
-    return detector
+        policy.replay((), state.clock_us)
+    return policy
 
 
-def _check_rebuilt(state: DomainState, rows: int, detector: TwoTierDetector, findings: Findings) -> None:
+def _check_rebuilt(state: DomainState, rows: int, policy: Policy, findings: Findings) -> None:
     name = DomainName.of(state)
-    clock_us, rebuilt_us = state.clock_us, detector.time_queue_newest_us
+    clock_us, rebuilt_us = state.clock_us, policy.clock_us
     if rebuilt_us != clock_us:  # of rows, some of which are gone, it comes out older or the same
         findings.add("rebuilt", name, f"clock_us = {clock_us}, though the receipts moved it to {rebuilt_us}")
     # Unless a resize began the time queue anew, nothing is forgotten before something has entered it.
-    if clock_us is None and state.expiry_us and state.generation == 0 and rows < state.last_seq:
+    has_time_queue = policy.records_duplicates and state.expiry_us
+    if has_time_queue and clock_us is None and state.generation == 0 and rows < state.last_seq:
         gone = state.last_seq - rows
         findings.add(
             "rebuilt", name, f"{gone} receipts are gone, though the time queue never had any to make it forget"
         )
     first_receipts = state.last_seq - state.duplicates
-    if detector.remembered_ids > first_receipts:
-        said = f"{detector.remembered_ids} ids are remembered, but only {first_receipts} receipts were no duplicates"
+    if policy.remembered_ids > first_receipts:
+        said = f"{policy.remembered_ids} ids are remembered, but only {first_receipts} receipts were no duplicates"
         findings.add("rebuilt", name, said)

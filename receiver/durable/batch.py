@@ -16,8 +16,10 @@ from receiver.durable.headroom import headroom_of
 from receiver.durable.session import Transaction
 from receiver.durable.stages import Lap
 from receiver.durable.tally import Tally
-from receiver.errors import ClosedError, SettingsError
+from receiver.errors import BatchRejectedError, ClosedError, SettingsError
 from receiver.message import Decision, Receipt
+from receiver.policies.artemis import ArtemisIdCache
+from receiver.policies.cmq import CmqMinimumTimeCache
 from receiver.store.log import Row
 
 if TYPE_CHECKING:
@@ -59,21 +61,24 @@ class Batch:
     def _start(self) -> None:
         self._tally = Tally()
         self._rows: list[Row] = []
-        cache = self._transaction.cache
-        self._detector = cache.detector
-        self._receive = cache.detector.receive
-        self._histories = cache.histories
+        cache = self._cache = self._transaction.cache
+        policy = self._policy = cache.policy
+        self._receive = policy.receive
         self._sizes = cache.sizes
-        self._clamped_before = cache.detector.clock_clamped
+        self._clamped_before = policy.clock_clamped
         self._observe_only = self._receiver.observe_only
         self._delivers_reused = self._receiver.id_reuse == "deliver"
-        self._lends = False
+        self._rejected: list[str] | None = None
+        if self._receiver.reject_batches and isinstance(policy, ArtemisIdCache):
+            self._rejected = []
+            policy.begin_transaction()
+        self._lends = self._advances = False
         self._unchecked = 0
-        self._next_seq = cache.detector.serial + 1
+        self._next_seq = policy.serial + 1
         self._is_open = True
         # Then a receipt that tells no more than its id, source and time needs no more than a decision. A batch that is
         # over is never simple, so that one look at each receipt is enough to find out either.
-        self._is_simple = not self._receiver.records
+        self._is_simple = not (self._receiver.records or policy.goes_by_send_time or self._rejected is not None)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -91,13 +96,19 @@ class Batch:
         if error is not None:
             counters.roll_back()
             self._transaction.abandon(error)
-        elif not (self._rows or self._unchecked or self._lends):
+        elif self._rejected:
+            counters.roll_back()
+            self._transaction.abandon()
+            raise BatchRejectedError(tuple(self._rejected))
+        elif not (self._rows or self._unchecked or self._lends or self._advances):
             self._transaction.abandon()
         else:
+            if isinstance(self._policy, ArtemisIdCache):
+                self._policy.commit_transaction()
             tally = self._tally
             tally.unchecked = self._unchecked
             tally.receipts = self._unchecked + len(self._rows)
-            tally.clock_clamped = self._detector.clock_clamped - self._clamped_before
+            tally.clock_clamped = self._policy.clock_clamped - self._clamped_before
             try:
                 self._transaction.record(self._rows, tally)
             except BaseException:
@@ -112,6 +123,16 @@ class Batch:
             raise ClosedError("the batch is over")
         self._lends = True  # so there may be something to commit, even without receipts
         return self._transaction.log.connection
+
+    def advance(self, *, min_msg_time_us: int) -> None:
+        """Tell `cmq` without retention the earliest send time, in microseconds since 1970, of all messages that aren't
+        consumed yet: ids of messages sent long enough before it are forgotten. It is recorded with the batch."""
+        if not self._is_open:
+            raise ClosedError("the batch is over")
+        if not isinstance(self._policy, CmqMinimumTimeCache):
+            raise SettingsError(f"advance is for the policy cmq:retry=...,network=..., not {self._policy}")
+        self._policy.advance(min_msg_time_us)
+        self._advances = True
 
     def receive(
         self,
@@ -158,30 +179,45 @@ class Batch:
         )
         if tells_more or received_at_us.__class__ is not int or received_at_us > _LATEST_US:
             self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
-        decision = self._receive(id_, source, received_at_us=received_at_us)
+        sent_us = None
+        if tells_more and isinstance(self._policy, CmqMinimumTimeCache):
+            sent_us = jms_timestamp_ms * 1000 if jms_timestamp_ms else None
+            decision = self._policy.receive(
+                id_, source, received_at_us=received_at_us, jms_timestamp_ms=jms_timestamp_ms
+            )
+        else:
+            decision = self._receive(id_, source, received_at_us=received_at_us)
         if tells_more:
             receipt = Receipt(id_, source, received_at_us, bool(redelivered), jms_timestamp_ms, body_digest)
             self._tally.note(receipt, self._receiver.records)
         if not id_:
             self._unchecked += 1
         elif decision.age_us is None and not body_digest:  # new, and nothing to tell of it
-            if self._histories:
-                self._histories.pop(id_, None)
+            if self._cache.histories:
+                self._cache.forget_history(id_)
             rows = self._rows
-            rows.append((self._next_seq + len(rows), id_, source, self._detector.latest_us, None, None, None))
+            rows.append((self._next_seq + len(rows), id_, source, self._policy.latest_us, None, None, sent_us))
         else:
-            decision = self._with_history(id_, source, decision, redelivered, body_digest)
+            decision = self._with_history(id_, source, decision, redelivered, body_digest, sent_us)
         return decision
 
     def _with_history(
-        self, id_: str, source: str | None, decision: Decision, redelivered: bool, body_digest: str | None
+        self,
+        id_: str,
+        source: str | None,
+        decision: Decision,
+        redelivered: bool,
+        body_digest: str | None,
+        sent_us: int | None,
     ) -> Decision:
         """Record a receipt that tells of more than itself: of its id's first receipt, or of a body."""
-        now_us = self._detector.latest_us
+        now_us = self._policy.latest_us
+        if not self._policy.keeps_ids:  # so there is nothing to hold the body against
+            body_digest = None
         if decision.age_us is None:  # it is new
             history = History(None, (body_digest,) if body_digest else ())
         else:
-            known = self._histories.get(id_, _UNKNOWN)
+            known = self._cache.histories.get(id_, _UNKNOWN)
             last_us = now_us - decision.age_us
             first_us = last_us if known.first_received_at_us is None else known.first_received_at_us
             history = known.extended(first_us, body_digest)
@@ -189,14 +225,17 @@ class Batch:
                 decision = replace(decision, body_differs=body_digest not in known.body_digests)
             if self._observe_only or (decision.body_differs and self._delivers_reused):
                 decision = replace(decision, delivered_anyway=True)
+            if self._rejected is not None and not decision.deliver:
+                self._rejected.append(id_)
             headroom = headroom_of(decision, *self._sizes)
             self._tally.note_duplicate(
                 Duplicate(
                     self._receiver.domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom
                 )
             )
-        self._histories[id_] = history
-        self._rows.append(row_of(self._next_seq + len(self._rows), id_, source, now_us, history, None))
+        seq = self._next_seq + len(self._rows)
+        self._cache.note(seq, id_, history)
+        self._rows.append(row_of(seq, id_, source, now_us, history, sent_us))
         return decision
 
     def _check(

@@ -1,6 +1,6 @@
 """What memory holds of a domain: a cache of its log, ahead of it inside a batch only.
 
-The detector here has recorded exactly the rows of the log up to its serial number. Whatever may break that (a batch
+The policy here has recorded exactly the rows of the log up to its serial number. Whatever may break that (a batch
 that fails, a commit that nobody confirmed, a transaction that its caller may have rolled back) drops the cache, and the
 next batch reads the log again: the log tells the truth.
 """
@@ -8,16 +8,15 @@ next batch reads the log again: the log tells the truth.
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from receiver.detector import TwoTierDetector, serial_of
 from receiver.errors import StoreCorruptError
-from receiver.settings import ReceiverSettings
+from receiver.policies.interface import Policy
+from receiver.policies.names import policy_of_kind
 from receiver.store.log import DomainLog, DomainState, Row
 
-__all__ = ["DomainCache", "History", "detector_of", "resize", "row_of"]
+__all__ = ["DomainCache", "History", "policy_of", "resize", "row_of"]
 
 _MOST_DIGESTS = 16
 _FEW_HISTORIES = 1_000
@@ -56,9 +55,9 @@ def _digests_of(stored: str) -> tuple[str, ...]:
     return tuple(digest.encode().decode("unicode_escape") for digest in json.loads(stored))
 
 
-def detector_of(state: DomainState) -> TwoTierDetector:
-    """A detector with the domain's settings, which remembers nothing yet."""
-    return TwoTierDetector(window=state.window_size, expiry_secs=state.expiry_us / 1_000_000)
+def policy_of(state: DomainState) -> Policy:
+    """The domain's policy with its sizes, which remembers nothing yet; `SettingsError` where there is none such."""
+    return policy_of_kind(state.policy, state.window_size, state.expiry_us)
 
 
 def _continues(known: DomainState, state: DomainState) -> bool:
@@ -68,16 +67,19 @@ def _continues(known: DomainState, state: DomainState) -> bool:
 
 
 class DomainCache:
-    """The detector of a domain, the histories of its ids, and which rows are still to be deleted."""
+    """The policy of a domain, the histories of its ids, and which rows are still to be deleted."""
 
     def __init__(self) -> None:
         self._state: DomainState | None = None
         self.sizes = 0, 0
-        """The window in ids and the expiry in microseconds, as of the last batch."""
+        """The window in ids and the expiry in microseconds, as of the last batch; 0 where the policy has none."""
         self.remembered_ids = 0
         """As of the last batch."""
-        self.detector: TwoTierDetector
+        self.policy: Policy
         self.histories: dict[str, History] = {}
+        # A policy that no duplicate refreshes doesn't need the row of one, which is kept for its id's bodies at most.
+        self._telling: dict[str, int] = {}
+        self._told: list[int] = []
         self._deletable: list[int] = []
 
     def drop(self) -> None:
@@ -99,8 +101,7 @@ class DomainCache:
                 self._load(log, state)
             elif state.last_seq > known.last_seq:
                 self._replay(log, state)
-                # Who appended those rows deletes what they made others forget.
-                self.detector.forgotten.clear()
+                self._leave_deleting_to_others()
         except ValueError as error:
             raise StoreCorruptError(
                 f"the rows of the domain {state.domain_name!r:.80} make no sense: {error}",
@@ -110,75 +111,101 @@ class DomainCache:
         return known != state
 
     def _load(self, log: DomainLog, state: DomainState) -> None:
-        self.detector = detector_of(state)
-        self.detector.forgotten = deque()
-        self.histories = {}
-        self._deletable = []
+        self.policy = policy_of(state)
+        self.policy.keep_forgotten()
+        self.histories, self._telling = {}, {}
+        self._told, self._deletable = [], []
         self._replay(log, state)
         self._note_forgotten()  # what was left undeleted
 
     def _replay(self, log: DomainLog, state: DomainState) -> None:
-        replay = self.detector.replay
-        for rows in log.rows_after(self.detector.serial, state.last_seq):
+        replay = self.policy.replay
+        for rows in log.rows_after(self.policy.serial, state.last_seq):
             replay(rows, None)
             self._note_histories(rows)
         replay((), state.clock_us)
-        if (self.detector.serial, self.detector.latest_us) != (state.last_seq, state.latest_us):
+        if (self.policy.serial, self.policy.latest_us) != (state.last_seq, state.latest_us):
             raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
 
+    def _leave_deleting_to_others(self) -> None:
+        """Who appended rows deletes what they made others forget; but in order, where the order matters."""
+        if not self.policy.forgets_in_order:
+            self.policy.take_forgotten()
+        self._told.clear()
+
     def _note_histories(self, rows: Iterable[Row]) -> None:
-        for _, id_, _, _, first_us, digests, _ in rows:
+        for seq, id_, _, _, first_us, digests, _ in rows:
             if first_us is not None or digests is not None:
-                self.histories[id_] = History(first_us, _digests_of(digests) if digests else ())
+                self.note(seq, id_, History(first_us, _digests_of(digests) if digests else ()))
             elif self.histories:
-                self.histories.pop(id_, None)
+                self.forget_history(id_)
+
+    def note(self, seq: int, id_: str, history: History) -> None:
+        """A row tells this of its id's history, and no older row of the id tells anything any more."""
+        self.forget_history(id_)
+        policy = self.policy
+        if policy.keeps_ids:
+            self.histories[id_] = history
+        if not policy.records_duplicates and history.first_received_at_us is not None:
+            if policy.keeps_ids and history.body_digests:
+                self._telling[id_] = seq
+            else:
+                self._told.append(seq)
+
+    def forget_history(self, id_: str) -> None:
+        self.histories.pop(id_, None)
+        if id_ in self._telling:
+            self._told.append(self._telling.pop(id_))
 
     def _note_forgotten(self) -> None:
-        forgotten = self.detector.forgotten
-        self._deletable += map(serial_of, forgotten)
-        forgotten.clear()
-        if len(self.histories) > 2 * self.detector.remembered_ids + _FEW_HISTORIES:
-            self.histories = {id_: kept for id_, kept in self.histories.items() if id_ in self.detector}
+        if len(self.histories) > 2 * self.policy.remembered_ids + _FEW_HISTORIES:
+            for id_ in [id_ for id_ in self.histories if id_ not in self.policy]:
+                self.forget_history(id_)
+        self._deletable += self.policy.take_forgotten()
+        self._deletable += self._told
+        self._told.clear()
 
     def take_deletable(self, rows: Sequence[Row], *, all_of_them: bool = False) -> tuple[Sequence[Row], list[int]]:
         """Those of a batch's rows that are worth appending, and the numbers of earlier ones that are to be deleted now.
 
         Deleting waits, though for no more than a quarter of what is remembered: rows are forgotten roughly in order, so
-        all but the newest of many stand side by side, and a stretch of rows is deleted as fast as one.
+        all but the newest of many stand side by side, and a stretch of rows is deleted as fast as one. The newest row of
+        all always stays, for it tells the number and the time of the latest receipt.
         """
         self._note_forgotten()
-        enough = 0 if all_of_them else min(_MOST_DELETABLE, self.detector.remembered_ids // 4)
+        enough = 0 if all_of_them else min(_MOST_DELETABLE, self.policy.remembered_ids // 4)
         if len(self._deletable) <= enough:
             return rows, []
         seqs = sorted(self._deletable)
-        worth_it = len(seqs) - enough // 2
+        worth_it = len(seqs) - enough // 2 - (seqs[-1] == self.policy.serial and not enough // 2)
         seqs, self._deletable = seqs[:worth_it], seqs[worth_it:]
-        if rows and seqs[-1] >= rows[0][0]:
+        if rows and seqs and seqs[-1] >= rows[0][0]:
             gone = set(seqs)
             rows = [row for row in rows if row[0] not in gone]
         return rows, seqs
 
     def advance(self, state: DomainState) -> None:
-        """The log is in this state now, and what the detector here has recorded is just that."""
+        """The log is in this state now, and what the policy here has recorded is just that."""
         self._state = state
         self.sizes = state.window_size, state.expiry_us
-        self.remembered_ids = self.detector.remembered_ids
+        self.remembered_ids = self.policy.remembered_ids
 
 
-def resize(log: DomainLog, state: DomainState, settings: ReceiverSettings) -> None:
-    """Change a domain's settings: what it remembers goes through an empty domain with the new ones, oldest receipt first.
+def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
+    """Change a domain's sizes: what it remembers goes through an empty domain with the new ones, oldest receipt first.
 
     The transaction under way is left to be committed.
     """
     rows = [row for some in log.rows_after(0, state.last_seq) for row in some]
-    before = detector_of(state)
+    before = policy_of(state)
     before.replay(rows, state.clock_us)
     remembered = set(before.entries())
-    window, expiry_us = settings.sizes
+    window, expiry_us = sizes
     changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)
-    after = detector_of(changed)
+    after = policy_of(changed)
     after.replay((row for row in rows if row[0] in remembered), None)
-    kept = set(after.entries())
-    gone = [row[0] for row in rows if row[0] not in kept]
-    changed = changed._replace(clock_us=after.time_queue_newest_us)
-    log.record(changed, since=state.last_seq, rows=(), gone=gone)
+    kept = set(after.entries()) | {state.last_seq}
+    # Rows of duplicates that refresh nothing tell of bodies: whoever loads the domain sees which of them still do.
+    tells = not after.records_duplicates
+    gone = [row[0] for row in rows if row[0] not in kept and not (tells and row[4] is not None)]
+    log.record(changed._replace(clock_us=after.clock_us), since=state.last_seq, rows=(), gone=gone)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from sqlalchemy import URL, Engine, select
@@ -13,6 +13,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from receiver.domains import Channel, DomainKey
 from receiver.durable.cache import resize
 from receiver.errors import SettingsError
+from receiver.policies.apama import ApamaTwoTier
+from receiver.policies.interface import Policy
+from receiver.policies.names import policy, stated_policy
 from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.engine import is_sqlite, read_only, store_url
 from receiver.store.failures import translated
@@ -20,10 +23,11 @@ from receiver.store.log import DomainLog, DomainState
 from receiver.store.memory_log import MemoryLog
 from receiver.store.postgres_log import PostgresLog
 from receiver.store.schema import open_store_engine
+from receiver.store.sql_log import SqlLog
 from receiver.store.sqlite_log import SqliteLog
 from receiver.store.tables import domains, to_bytes
 
-__all__ = ["Opened", "new_number", "open_log"]
+__all__ = ["Opened", "Wanted", "new_number", "open_log", "wanted"]
 
 _MEMORY = "memory://"
 _LONGEST_NAME_BYTES = 2_000  # what PostgreSQL can index
@@ -38,29 +42,53 @@ class Opened(NamedTuple):
     """The number of the domain that no other has."""
 
 
+class Wanted(NamedTuple):
+    """What whoever opens a domain wants of its policy."""
+
+    kind: str | None
+    """Which, by the name that stores have for it; None: whichever the domain has."""
+    sizes: tuple[int, int] | None
+    """None: those that the domain has."""
+    if_new: Callable[[], Policy]
+    """The policy of a domain that there isn't yet; `SettingsError` where too little is said."""
+
+
+def wanted(settings: ReceiverSettings | None, policy_text: str | None) -> Wanted:
+    """From the arguments of `Receiver.open`; a policy's bare name leaves its sizes to the domain."""
+    if policy_text is None:
+        sizes = (settings or ReceiverSettings()).sizes
+        own = None if settings is None else settings.sizes
+        return Wanted(None if settings is None else ApamaTwoTier.kind, own, lambda: ApamaTwoTier(*sizes))
+    if settings is not None:
+        raise SettingsError(
+            "settings and policy both say how the domain judges",
+            hint="write policy='apama:window=...,expiry=...' alone",
+        )
+    kind, stated = stated_policy(policy_text)
+    return Wanted(kind.kind, None if stated is None else stated.sizes, lambda: policy(policy_text))
+
+
 def new_number() -> int:
     """A number that no other of its kind has, in any process and at any time."""
     return secrets.randbits(62)
 
 
-def open_log(
-    address: str, key: DomainKey, channel: Channel, settings: ReceiverSettings | None, store_settings: StoreSettings
-) -> Opened:
+def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, store_settings: StoreSettings) -> Opened:
     name = key.name(channel)
     kind = key.text.partition(":")[0]
     if len(to_bytes(name)) > _LONGEST_NAME_BYTES:
         raise SettingsError(f"the domain's name has more than {_LONGEST_NAME_BYTES:,} bytes: {name!r:.80}")
     if address == _MEMORY:
-        new = _new_state(kind, name, settings or ReceiverSettings())
+        new = _new_state(kind, name, wanted.if_new())
         state = DomainState(domain_id=0, **new)
         return Opened(MemoryLog(state), address, state.incarnation, state.incarnation)
     url = store_url(address)
     engine = open_store_engine(url, store_settings)
     try:
         with translated(url):
-            domain_id = _domain_id(url, engine, kind, name, settings)
+            domain_id = _domain_id(url, engine, kind, name, wanted)
             log = (SqliteLog if is_sqlite(url) else PostgresLog)(engine, store_settings, domain_id)
-            state = _with_settings(log, settings)
+            state = _as_wanted(log, wanted)
     except BaseException:
         engine.dispose()
         raise
@@ -68,22 +96,22 @@ def open_log(
     return Opened(log, url.render_as_string(), lock, state.incarnation)
 
 
-def _new_state(kind: str, name: str, settings: ReceiverSettings) -> dict[str, Any]:
+def _new_state(kind: str, name: str, judge: Policy) -> dict[str, Any]:
     """The columns of a new domain, but for its number."""
-    window, expiry_us = settings.sizes
+    window, expiry_us = judge.sizes
     state: dict[str, Any] = dict.fromkeys(DomainState._fields[1:], 0)
     return state | {
         "incarnation": new_number(),
         "domain_key": kind,
         "domain_name": name,
-        "policy": "apama",
+        "policy": judge.kind,
         "window_size": window,
         "expiry_us": expiry_us,
         "clock_us": None,
     }
 
 
-def _domain_id(url: URL, engine: Engine, kind: str, name: str, settings: ReceiverSettings | None) -> int:
+def _domain_id(url: URL, engine: Engine, kind: str, name: str, wanted: Wanted) -> int:
     the_domain = select(domains.c.domain_id).where(
         domains.c.domain_key == kind, domains.c.domain_name == to_bytes(name)
     )
@@ -91,7 +119,7 @@ def _domain_id(url: URL, engine: Engine, kind: str, name: str, settings: Receive
     with read_only(url).connect() as connection:
         found: int | None = connection.execute(the_domain).scalar()
     if found is None:
-        new = _new_state(kind, name, settings or ReceiverSettings()) | {"domain_name": to_bytes(name)}
+        new = _new_state(kind, name, wanted.if_new()) | {"domain_name": to_bytes(name)}
         dialect = sqlite if engine.dialect.name == "sqlite" else postgresql
         with engine.begin() as connection:
             # Another process may be about to make it too.
@@ -100,17 +128,26 @@ def _domain_id(url: URL, engine: Engine, kind: str, name: str, settings: Receive
     return found
 
 
-def _with_settings(log: SqliteLog | PostgresLog, settings: ReceiverSettings | None) -> DomainState:
-    """The domain, given these settings if it has others."""
+def _as_wanted(log: SqlLog, wanted: Wanted) -> DomainState:
+    """The domain, given these sizes if it has others; SettingsError if it goes by another policy."""
     try:
         state = log.begin_reading()
         log.rollback()
-        if settings is not None and (state.window_size, state.expiry_us) != settings.sizes:
+        _check_kind(state, wanted)
+        if wanted.sizes is not None and wanted.sizes != (state.window_size, state.expiry_us):
             state = log.begin()
-            resize(log, state, settings)
+            resize(log, state, wanted.sizes)
             log.commit()
             log.give_back_space()
     except BaseException:
         log.discard()
         raise
     return state
+
+
+def _check_kind(state: DomainState, wanted: Wanted) -> None:
+    if wanted.kind not in {None, state.policy}:
+        raise SettingsError(
+            f"the domain {state.domain_name!r:.80} goes by the policy {state.policy}, not {wanted.kind}",
+            hint="open it as it is, or give the other policy a domain of its own: domain='name:...'",
+        )

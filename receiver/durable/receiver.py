@@ -14,12 +14,14 @@ from receiver.domains import Channel, domain_key
 from receiver.durable.batch import Batch
 from receiver.durable.counters import Counters
 from receiver.durable.events import Duplicate, OnDuplicate, tell
-from receiver.durable.opening import open_log
+from receiver.durable.opening import open_log, wanted
 from receiver.durable.session import DomainSession, Transaction
 from receiver.durable.stages import Lap, Stage
 from receiver.durable.status import Status
 from receiver.durable.tally import Tally
 from receiver.errors import SettingsError
+from receiver.policies.artemis import ArtemisIdCache
+from receiver.policies.interface import Policy
 from receiver.recording import Recorder
 from receiver.settings import ReceiverSettings, Recording, StoreSettings, checked_id_reuse
 
@@ -41,12 +43,14 @@ class Receiver:
         domain: str,
         *,
         observe_only: bool,
+        reject_batches: bool,
         id_reuse: str,
         on_duplicate: OnDuplicate | None,
         recorder: Recorder | None,
     ) -> None:
         self.domain = domain
         self.observe_only = observe_only
+        self.reject_batches = reject_batches
         self.id_reuse = id_reuse
         self.records = recorder is not None
         self.is_closed = False
@@ -68,7 +72,9 @@ class Receiver:
         receiver_id: str | None = None,
         domain: str = "default",
         settings: ReceiverSettings | None = None,
+        policy: str | None = None,
         observe_only: bool = False,
+        reject_batches: bool = False,
         id_reuse: str | None = None,
         on_duplicate: OnDuplicate | None = None,
         store_settings: StoreSettings | None = None,
@@ -79,7 +85,10 @@ class Receiver:
         `url` is `sqlite:///file`, `postgresql+psycopg://…`, or `memory://` for a receiver that keeps nothing.
         `connection_id`, `destination` and `receiver_id` name the channel that receipts come through, and `domain` is
         the KEY that makes the domain of it. `settings` are the domain's two windows, None for those it has; others
-        resize it, for all processes. With `observe_only` every message is delivered, and duplicates are only marked.
+        resize it, for all processes. `policy` goes by another system's rule instead, such as
+        `artemis:id_cache_size=20000`; a bare name keeps the sizes that the domain has, and a domain keeps its policy.
+        With `reject_batches`, for `artemis` alone, a batch is one of its transactions: judged by what earlier batches
+        left, and rejected as a whole (`BatchRejectedError`) for one duplicate. With `observe_only` every message is delivered, and duplicates are only marked.
         `id_reuse` says what becomes of a known id that comes with another body: `duplicate` or `deliver`; it is
         reported either way. `on_duplicate` is called with each duplicate of a committed batch. `record` is a folder,
         or a `Recording`, in which the receipts of committed batches become a log that `receiver simulate` reads.
@@ -90,13 +99,16 @@ class Receiver:
             _text("receiver_id", "" if receiver_id is None else receiver_id),
         )
         key = domain_key(_text("domain", domain))
-        _check_options(settings, store_settings, observe_only, on_duplicate)
+        _check_options(settings, store_settings, on_duplicate)
+        _check_flags(observe_only=observe_only, reject_batches=reject_batches)
         id_reuse = checked_id_reuse(id_reuse)
         store_settings = store_settings or StoreSettings()
-        opened = open_log(_text("url", url), key, channel, settings, store_settings)
+        opened = open_log(_text("url", url), key, channel, wanted(settings, policy), store_settings)
         session = DomainSession(opened, store_settings.lock_timeout_secs)
         try:
             session.load()
+            if reject_batches:
+                _check_transactional(session.cache.policy)
             recorder = None if record is None else Recorder(record, **channel._asdict())
         except BaseException:
             session.log.close()
@@ -105,6 +117,7 @@ class Receiver:
             session,
             key.name(channel),
             observe_only=observe_only,
+            reject_batches=reject_batches,
             id_reuse=id_reuse,
             on_duplicate=on_duplicate,
             recorder=recorder,
@@ -180,12 +193,23 @@ def _text(name: str, value: object) -> str:
     return value
 
 
-def _check_options(settings: object, store_settings: object, observe_only: object, on_duplicate: object) -> None:
+def _check_options(settings: object, store_settings: object, on_duplicate: object) -> None:
     if not isinstance(settings, ReceiverSettings | None):
         raise SettingsError(f"settings must be ReceiverSettings, not {settings!r:.80}")
     if not isinstance(store_settings, StoreSettings | None):
         raise SettingsError(f"store_settings must be StoreSettings, not {store_settings!r:.80}")
-    if not isinstance(observe_only, bool):
-        raise SettingsError(f"observe_only must be True or False, not {observe_only!r:.80}")
     if on_duplicate is not None and not callable(on_duplicate):
         raise SettingsError(f"on_duplicate must be callable, not {on_duplicate!r:.80}")
+
+
+def _check_flags(**flags: object) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise SettingsError(f"{name} must be True or False, not {value!r:.80}")
+    if all(flags.values()):
+        raise SettingsError(f"{' and '.join(flags)} contradict each other", hint="one delivers what the other rejects")
+
+
+def _check_transactional(policy: Policy) -> None:
+    if not isinstance(policy, ArtemisIdCache):
+        raise SettingsError(f"reject_batches is for the policy artemis, not {policy}")

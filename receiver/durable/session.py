@@ -228,7 +228,8 @@ class Transaction:
         if self._session.is_parents:
             return
         cache = self.cache
-        has_decided = cache.detector.serial != self._state.last_seq
+        policy = cache.policy
+        has_decided = (policy.serial, policy.clock_us) != (self._state.last_seq, self._state.clock_us)
         may_be_half_done = error is not None and not isinstance(error, Exception)
         # What was read on in a transaction of the caller's may be rolled back with it.
         may_vanish = self._has_read_on and isinstance(self.log, JoinedLog)
@@ -272,13 +273,13 @@ class Transaction:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
 
     def _new_state(self, tally: Tally) -> DomainState:
-        detector = self.cache.detector
+        policy = self.cache.policy
         return tally.added_to(
             self._state,
-            last_seq=detector.serial,
+            last_seq=policy.serial,
             last_writer=self._session.writer,
-            latest_us=detector.latest_us,
-            clock_us=detector.time_queue_newest_us,
+            latest_us=policy.latest_us,
+            clock_us=policy.clock_us,
         )
 
     def _commit(self, state: DomainState) -> None:

@@ -30,6 +30,7 @@ class ApamaTwoTier(TwoTierDetector):
         Parameter("expiry", "expiry_us", _DEFAULT_EXPIRY_US),
     )
     records_duplicates: ClassVar[bool] = True
+    keeps_ids: ClassVar[bool] = True
     goes_by_send_time: ClassVar[bool] = False
     forgets_in_order: ClassVar[bool] = False
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
-from typing import ClassVar, Self
+from itertools import islice
+from typing import Any, ClassVar, Self
 
+from receiver.errors import SettingsError
 from receiver.message import Verdict, check_receipt
 from receiver.policies.firsts import Entry, FirstReceipts
-from receiver.policies.interface import Parameter
+from receiver.policies.interface import Parameter, check_size
 
 __all__ = ["ArtemisIdCache"]
 
@@ -34,16 +36,17 @@ class ArtemisIdCache(FirstReceipts):
 
     def __init__(self, id_cache_size: int = 20_000) -> None:
         super().__init__()
-        self._size = id_cache_size
+        self._size = check_size("id_cache_size", id_cache_size)
         self._ring: deque[tuple[int, str, int]] = deque()  # number, id and time received of each place, oldest first
-        self._kept: dict[
-            str, tuple[int, int, int]
-        ] = {}  # number, time and place of the latest receipt of each id there
+        # Of each id that is remembered, the number, time received and place of its latest receipt; places count from 1.
+        self._kept: dict[str, tuple[int, int, int]] = {}
         self._places = 0  # ever taken
         self._pending: list[tuple[int, str, int]] | None = None  # of the transaction under way
-        # Places overwritten while a later one held the same id: without them, that id would come to life in a replay.
-        self._overwritten: list[int] = []
-        self._needed_until = 0
+        self._twins: dict[str, deque[int]] = {}  # the places of each id that has, or had, several, oldest first
+        # Of each id that is forgotten though a place holds it, the number of the place whose overwriting took it out. A
+        # replay that began after that place would bring the id to life, so those from there on are still needed.
+        self._dead: OrderedDict[str, int] = OrderedDict()
+        self._overwritten: deque[int] = deque()  # numbers of places that are gone but not yet named as forgotten
 
     @classmethod
     def of_sizes(cls, window: int, expiry_us: int) -> Self:
@@ -64,7 +67,8 @@ class ArtemisIdCache(FirstReceipts):
     def restarted(self, id_cache_size: int | None = None) -> Self:
         """What the broker has after a restart, perhaps with another size: the newest places, the id of each alive."""
         after = type(self)(self._size if id_cache_size is None else id_cache_size)
-        after.replay(((serial, id_, None, us, None, None, None) for serial, id_, us in self._ring), None)
+        newest = islice(self._ring, max(0, len(self._ring) - after._size), None)
+        after.replay(((serial, id_, None, us, None, None, None) for serial, id_, us in newest), None)
         after.serial, after.latest_us = self.serial, self.latest_us
         return after
 
@@ -73,6 +77,8 @@ class ArtemisIdCache(FirstReceipts):
 
         Ids of None and the empty text aren't checked; `unchecked` if no other is there.
         """
+        if isinstance(ids, str):
+            raise SettingsError(f"a transaction takes several ids, not the text {ids!r:.80}")
         checked = [id_ for id_ in ids if id_ is not None and id_ != ""]
         for id_ in checked:
             check_receipt(id_, None, self.latest_us, first=False)
@@ -96,7 +102,9 @@ class ArtemisIdCache(FirstReceipts):
         self.peak_ids = max(self.peak_ids, len(self._kept))
 
     def _found(self, id_: str) -> Entry | None:
-        return self._kept.get(id_)
+        latest = self._kept.get(id_)
+        # Its first place is the one that will take the id out.
+        return None if latest is None else (*latest[:2], self._twins.get(id_, latest[2:])[0])
 
     def _left(self, found: Entry) -> tuple[int | None, int | None]:
         return self._size - 1 - (self._places - found[2]), 0
@@ -114,18 +122,32 @@ class ArtemisIdCache(FirstReceipts):
             return
         self._places += 1
         self._ring.append((serial, id_, received_at_us))
+        if id_ in self._twins:
+            self._twins[id_].append(self._places)
+        elif id_ in self._kept:
+            self._twins[id_] = deque((self._kept[id_][2], self._places))
         self._kept[id_] = serial, received_at_us, self._places
+        self._dead.pop(id_, None)
         if len(self._ring) > self._size:
             self._overwrite(*self._ring.popleft()[:2])
 
     def _overwrite(self, serial: int, id_: str) -> None:
-        latest = self._kept.pop(id_, None)
-        if latest is not None:
-            self._needed_until = max(self._needed_until, latest[0])
+        self._kept.pop(id_, None)
+        if id_ in self._twins:
+            self._dead.pop(id_, None)
+            self._twins[id_].popleft()
+            if self._twins[id_]:
+                self._dead[id_] = serial
+            else:
+                del self._twins[id_]
         self._overwritten.append(serial)
-        if serial >= self._needed_until:
-            self._forgotten.extend(self._overwritten)
-            self._overwritten.clear()
+        needed_from = next(iter(self._dead.values()), serial + 1)
+        while self._overwritten and self._overwritten[0] < needed_from:
+            self._forgotten.append(self._overwritten.popleft())
+
+    def replay(self, entries: Iterable[tuple[Any, ...]], clock_us: int | None) -> None:
+        self._pending = None
+        super().replay(entries, clock_us)
 
     def entries(self) -> list[int]:
         return [serial for serial, _, _ in self._ring]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from receiver.errors import SettingsError
 from receiver.policies.firsts import Entry, FirstReceipts
-from receiver.policies.interface import Parameter, secs_text
+from receiver.policies.interface import Parameter, check_size, secs_text
 from receiver.policies.ttl import TimeToLive
 
 __all__ = ["CmqKeyCache", "CmqMinimumTimeCache"]
@@ -31,8 +31,9 @@ class CmqKeyCache(TimeToLive):
     )
 
     def __init__(self, retention_us: int, retry_us: int, network_us: int) -> None:
-        super().__init__(retention_us + retry_us + network_us)
-        self._shares_us = retention_us, retry_us, network_us
+        shares = {"retention_us": retention_us, "retry_us": retry_us, "network_us": network_us}
+        self._shares_us = [check_size(name, share) for name, share in shares.items()]
+        super().__init__(sum(self._shares_us))
 
     @classmethod
     def of_sizes(cls, window: int, expiry_us: int) -> Self:
@@ -60,8 +61,8 @@ class CmqMinimumTimeCache(FirstReceipts):
 
     def __init__(self, retry_us: int, network_us: int) -> None:
         super().__init__()
-        self._shares_us = retry_us, network_us
-        self._limit_us = retry_us + network_us
+        self._shares_us = check_size("retry_us", retry_us), check_size("network_us", network_us)
+        self._limit_us = sum(self._shares_us)
         self._minimum_us: int | None = None
         self._kept: dict[str, Entry] = {}
         self._by_send_time: list[tuple[int, int, str]] = []  # a heap of send time, number and id
@@ -100,20 +101,26 @@ class CmqMinimumTimeCache(FirstReceipts):
         heap = self._by_send_time
         while heap and self._minimum_us is not None and self._minimum_us - heap[0][0] > self._limit_us:
             _, serial, id_ = heappop(heap)
-            if self._kept[id_][0] == serial:
+            kept = self._kept.get(id_)
+            if kept is not None and kept[0] == serial:  # else an older receipt of the id, which a replay has brought in
                 del self._kept[id_]
             self._forgotten.append(serial)
 
     def _found(self, id_: str) -> Entry | None:
         return self._kept.get(id_)
 
+    def _left(self, found: Entry) -> tuple[int | None, int | None]:
+        passed_us = 0 if self._minimum_us is None else max(0, self._minimum_us - found[2])
+        return 0, self._limit_us - passed_us
+
     def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
-        self._kept[id_] = self.serial, now_us
-        heappush(self._by_send_time, (now_us if sent_us is None else sent_us, self.serial, id_))
+        sent_us = now_us if sent_us is None else sent_us
+        self._kept[id_] = self.serial, now_us, sent_us
+        heappush(self._by_send_time, (sent_us, self.serial, id_))
         self._forget_passed()
 
     def entries(self) -> list[int]:
-        return sorted(serial for serial, _ in self._kept.values())
+        return sorted(serial for serial, _, _ in self._kept.values())
 
     def replay(self, entries: Iterable[tuple[Any, ...]], clock_us: int | None) -> None:
         super().replay(entries, clock_us)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
+from receiver.errors import SettingsError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt
 from receiver.policies.interface import Parameter
 
@@ -23,6 +24,7 @@ class FirstReceipts(ABC):
     kind: ClassVar[str]
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     records_duplicates: ClassVar[bool] = False
+    keeps_ids: ClassVar[bool] = True
     goes_by_send_time: ClassVar[bool] = False
     forgets_in_order: ClassVar[bool] = False
 
@@ -84,6 +86,10 @@ class FirstReceipts(ABC):
         if not id_ and (id_ is None or isinstance(id_, str)):
             return UNCHECKED
         id_ = check_receipt(id_, message_source_id, received_at_us, first=self.serial == 0)
+        if jms_timestamp_ms is not None and (jms_timestamp_ms.__class__ is not int or jms_timestamp_ms < 0):
+            raise SettingsError(
+                f"jms_timestamp_ms must be whole milliseconds of at least 0, not {jms_timestamp_ms!r:.80}"
+            )
         self._check_form(id_)
         now_us = max(received_at_us, self.latest_us)
         self.clock_clamped += now_us > received_at_us
@@ -109,7 +115,15 @@ class FirstReceipts(ABC):
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:
         receive = self.receive
-        return [receive(receipt[0], receipt[1], received_at_us=receipt[2]) for receipt in receipts]  # type: ignore[arg-type]
+        return [
+            receive(
+                receipt[0],
+                receipt[1],
+                received_at_us=receipt[2],  # type: ignore[arg-type]
+                jms_timestamp_ms=receipt.jms_timestamp_ms if isinstance(receipt, Receipt) else None,
+            )
+            for receipt in receipts
+        ]
 
     def keep_forgotten(self) -> None:
         self._forgotten = deque()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
+from receiver.errors import SettingsError
 from receiver.message import Decision, Receipt
 
-__all__ = ["Parameter", "Policy", "secs_text"]
+__all__ = ["Parameter", "Policy", "check_size", "secs_text"]
 
 
 class Parameter(NamedTuple):
@@ -38,6 +39,8 @@ class Policy(Protocol):
     parameters: ClassVar[tuple[Parameter, ...]]
     records_duplicates: ClassVar[bool]
     """Whether a duplicate refreshes what is remembered, as with Apama; else only first receipts matter."""
+    keeps_ids: ClassVar[bool]
+    """Whether each id is remembered by itself, rather than one that stands for many."""
     goes_by_send_time: ClassVar[bool]
     forgets_in_order: ClassVar[bool]
     """Whether entries that stop to matter must go oldest first, so that those left can be replayed."""
@@ -104,6 +107,13 @@ class Policy(Protocol):
         An entry is a row of a store's log (`receiver.store.log.Row`). Those that it has forgotten since may be missing
         or not; `clock_us` is its own. What is remembered then is the same, and so are all verdicts to come.
         """
+
+
+def check_size(name: str, value: Any) -> int:
+    """The value of a policy's parameter as Python has it: a count, or microseconds; SettingsError if it can't be."""
+    if value.__class__ is not int or value < 0:
+        raise SettingsError(f"{name} must be a whole number of at least 0, not {value!r:.80}")
+    return int(value)
 
 
 def secs_text(us: int) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+import re
+from decimal import Decimal
 from difflib import get_close_matches
 
 from receiver.errors import SettingsError
@@ -28,8 +29,12 @@ POLICIES: tuple[type[Policy], ...] = (
     HighestSequence,
     Perfect,
 )
+_WHOLE = re.compile("[0-9]+")
+_DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MOST = 10**12
 """Of ids, and of seconds."""
+_LONGEST_US = 3 * _MOST * 1_000_000
+"""A policy's sizes hold the sum of its times, of which none has more than three."""
 
 
 def policy(text: str) -> Policy:
@@ -53,11 +58,13 @@ def stated_policy(text: str) -> tuple[type[Policy], Policy | None]:
 
 
 def policy_of_kind(kind: str, window: int, expiry_us: int) -> Policy:
-    """A new policy by the name that stores have for its class, with these sizes; SettingsError if there is none."""
+    """A new policy by the name that stores have for its class, with these sizes; SettingsError if there is none such."""
     for candidate in POLICIES:
-        if candidate.kind == kind:
-            return candidate.of_sizes(window, expiry_us)
-    raise SettingsError(f"there is no policy {kind!r:.40}")
+        if candidate.kind == kind and 0 <= window <= _MOST and 0 <= expiry_us <= _LONGEST_US:
+            made = candidate.of_sizes(window, expiry_us)
+            if made.sizes == (window, expiry_us):
+                return made
+    raise SettingsError(f"there is no policy {kind!r:.40} of {window} ids and {expiry_us} us")
 
 
 def _read(text: str) -> tuple[type[Policy], dict[str, int]]:
@@ -99,20 +106,13 @@ def _forms(name: str) -> str:
 
 
 def _nearest(name: str, names: list[str]) -> str:
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    near = get_close_matches(name.strip().lower(), names, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 
 
 def _value(name: str, parameter: Parameter, text: str) -> int:
-    wanted = "seconds" if parameter.is_time else "a whole number"
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        number = Decimal("NaN")
-    if not number.is_finite() or not 0 <= number <= _MOST or "_" in text:
+    form, wanted = (_DECIMAL, "seconds, such as 300 or 0.5,") if parameter.is_time else (_WHOLE, "a whole number")
+    # Nothing that Python would read besides: no sign, space, exponent, underscore, or digits of other scripts.
+    if not form.fullmatch(text) or Decimal(text) > _MOST:
         raise SettingsError(f"policy {name}: {parameter.name} must be {wanted} from 0 to {_MOST:,}, not {text!r:.40}")
-    if parameter.is_time:
-        return round(number * 1_000_000)
-    if number != int(number):
-        raise SettingsError(f"policy {name}: {parameter.name} must be {wanted}, not {text!r:.40}")
-    return int(number)
+    return round(Decimal(text) * 1_000_000) if parameter.is_time else int(text)

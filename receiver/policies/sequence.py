@@ -34,6 +34,7 @@ class HighestSequence(FirstReceipts):
     """
 
     name = kind = "sequence"
+    keeps_ids = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -31,6 +31,7 @@ class SolaceLast(FirstReceipts):
     """
 
     name = kind = "solace-last"
+    keeps_ids = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ from collections import deque
 from typing import ClassVar, Self
 
 from receiver.policies.firsts import Entry, FirstReceipts
-from receiver.policies.interface import Parameter, secs_text
+from receiver.policies.interface import Parameter, check_size, secs_text
 
 __all__ = ["TimeToLive"]
 
@@ -30,7 +30,7 @@ class TimeToLive(FirstReceipts):
 
     def __init__(self, expiry_us: int) -> None:
         super().__init__()
-        self._expiry_us = expiry_us
+        self._expiry_us = check_size("expiry_us", expiry_us)
         self._kept: dict[str, Entry] = {}
         self._ids: deque[str] = deque()  # those kept, oldest first
 

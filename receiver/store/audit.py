@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from receiver.domains import domain_key
 from receiver.errors import SettingsError, StoreCorruptError
-from receiver.settings import ReceiverSettings
 from receiver.store.findings import DomainName, Findings
 from receiver.store.log import DomainState
 from receiver.store.snapshot import Advance, RawRow, Snapshot
@@ -37,12 +36,19 @@ _ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\
 """A digest as `unicode_escape` spells it, which is how it is stored."""
 _NO_COUNTS = {"domain_id", "domain_key", "domain_name", "policy", "window_size", "expiry_us", "clock_us"}
 """Columns with rules of their own, and the key."""
+_WITH_TIME_QUEUE = "apama"
+_WITH_CLOCK = {_WITH_TIME_QUEUE, "cmq-minimum"}
+"""Policies that keep a clock of their own."""
 _NOT_NEGATIVE = tuple(name for name in DomainState._fields if name not in _NO_COUNTS)
 
 
 def _is_not_negative(name: str, state: DomainState) -> bool:
     number: int = getattr(state, name)
     return number >= 0
+
+
+def _has_queue_clock(state: DomainState) -> bool:
+    return state.policy == _WITH_TIME_QUEUE and state.clock_us is not None
 
 
 class _Rule(NamedTuple):
@@ -54,7 +60,6 @@ class _Rule(NamedTuple):
 _RULES = (
     *(_Rule("negative", (name,), partial(_is_not_negative, name)) for name in _NOT_NEGATIVE),
     _Rule("name", ("domain_key", "domain_name"), lambda s: _is_made(s.domain_key, s.domain_name)),
-    _Rule("settings", ("window_size", "expiry_us"), lambda s: _can_be_set(s.window_size, s.expiry_us)),
     # Receipts with an id are numbered from 1, and the first of them is neither a duplicate nor before another.
     _Rule("counters", ("last_seq", "receipts", "unchecked"), lambda s: s.last_seq == s.receipts - s.unchecked),
     _Rule("counters", ("duplicates", "last_seq"), lambda s: s.duplicates <= max(0, s.last_seq - 1)),
@@ -63,9 +68,12 @@ _RULES = (
     _Rule("counters", ("redelivered", "receipts"), lambda s: s.redelivered <= s.receipts),
     _Rule("counters", ("max_delivery_us", "redelivered"), lambda s: s.redelivered > 0 or s.max_delivery_us == 0),
     _Rule("clocks", ("latest_us", "last_seq"), lambda s: s.last_seq > 0 or s.latest_us == 0),
-    _Rule("clocks", ("clock_us", "latest_us"), lambda s: 0 <= (s.clock_us or 0) <= s.latest_us),
-    _Rule("clocks", ("clock_us", "expiry_us"), lambda s: s.clock_us is None or s.expiry_us > 0),
-    _Rule("clocks", ("clock_us", "last_seq"), lambda s: s.clock_us is None or s.last_seq > 0),
+    _Rule("clocks", ("clock_us",), lambda s: (s.clock_us or 0) >= 0),
+    _Rule("clocks", ("clock_us", "policy"), lambda s: s.clock_us is None or s.policy in _WITH_CLOCK),
+    # The time queue's newest receipt; the other clock is told from outside, before any receipt if need be.
+    _Rule("clocks", ("clock_us", "latest_us"), lambda s: not _has_queue_clock(s) or (s.clock_us or 0) <= s.latest_us),
+    _Rule("clocks", ("clock_us", "expiry_us"), lambda s: not _has_queue_clock(s) or s.expiry_us > 0),
+    _Rule("clocks", ("clock_us", "last_seq"), lambda s: not _has_queue_clock(s) or s.last_seq > 0),
 )
 
 
@@ -74,16 +82,6 @@ def _is_made(key: str, name: str) -> bool:
         return False
     try:
         domain_key(f"name:{name}" if key == "name" else key)
-    except SettingsError:
-        return False
-    return True
-
-
-def _can_be_set(window: int, expiry_us: int) -> bool:
-    try:
-        ReceiverSettings(
-            dup_detection_per_source_expiry_window_size=window, dup_detection_expiry_time_secs=expiry_us / 1_000_000
-        )
     except SettingsError:
         return False
     return True

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from receiver.errors import StoreError
 
-__all__ = ["Connection", "check_not_inherited", "identity_of"]
+__all__ = ["Connection", "check_not_inherited"]
 
 _File = tuple[int, int]
 
@@ -27,13 +27,27 @@ _INHERITED: set[_File] = set()
 class Connection(sqlite3.Connection):
     """A connection that is known as long as it is open."""
 
+    path: str
     file: _File
     is_idle: Callable[[], bool] = lambda: False
     """Whether it is between transactions, and no thread is waiting in it for one."""
 
     def watch(self, file: Path) -> None:
-        self.file = identity_of(file)
+        self.path = str(file)
+        self.file = _identity_of(self.path)
         _OPEN.add(self)
+
+    def is_replaced(self) -> bool:
+        """Whether the name leads to another file by now, so that nobody else would find what is written to this one.
+
+        StoreError if it leads to none.
+        """
+        try:
+            return _identity_of(self.path) != self.file
+        except OSError as error:
+            raise StoreError(
+                f"the file {self.path} is gone: {error.strerror}", hint="put it back, or open it again"
+            ) from error
 
     def close(self) -> None:
         _OPEN.discard(self)
@@ -45,14 +59,14 @@ _OPEN: WeakSet[Connection] = WeakSet()
 
 def check_not_inherited(file: Path) -> None:
     """Raise StoreError if the file was in use when this process was forked off."""
-    if _INHERITED and file.exists() and identity_of(file) in _INHERITED:
+    if _INHERITED and file.exists() and _identity_of(file) in _INHERITED:
         raise StoreError(
             f"{file} was in use when this process was forked off, and SQLite's locks don't pass a fork",
             hint="fork between batches, or start processes with 'spawn' or 'forkserver'",
         )
 
 
-def identity_of(file: str | Path) -> _File:
+def _identity_of(file: str | Path) -> _File:
     """What tells a file from another of the same name; OSError if there is none."""
     found = os.stat(file)  # noqa: PTH116 - for each batch, and a Path costs as much again
     return found.st_dev, found.st_ino

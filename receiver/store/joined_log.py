@@ -11,7 +11,7 @@ from contextlib import suppress
 from copy import copy
 from typing import Any
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, Dialect, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from receiver.errors import SettingsError, StoreBusyError
@@ -19,32 +19,18 @@ from receiver.store.log import DomainState, Row
 from receiver.store.sql_log import SqlLog
 from receiver.store.tables import joined
 
-__all__ = ["JoinedLog", "forget_batches", "joined_batch"]
+__all__ = ["INSERTS", "JoinedLog", "forget_batches", "joinable", "joined_batch"]
 
 _KEPT_SEQS = 1_000_000
-_INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+"""What makes an INSERT that can say ON CONFLICT, by the name of the database's dialect."""
 
 
 class JoinedLog:
     """As `log`, but each batch is a savepoint in the caller's transaction, and commits or rolls back nothing itself."""
 
-    def __init__(self, log: SqlLog, connection: Connection, writer: int, batch: int) -> None:
-        if not isinstance(connection, Connection):
-            raise SettingsError(
-                f"batch() takes a Connection of SQLAlchemy, not {connection!r:.80}",
-                hint="of a Session: session.connection()",
-            )
-        if connection.closed or connection.invalidated:
-            raise SettingsError("the connection given to batch() is closed")
-        ours, theirs = log.engine.dialect, connection.dialect
-        if (ours.name, ours.driver) != (theirs.name, theirs.driver):
-            raise SettingsError(
-                f"the connection given to batch() is for {theirs.name}+{theirs.driver}, the store is in"
-                f" {ours.name}+{ours.driver}",
-                hint="give a connection to the receiver's own database, through the same driver",
-            )
-        if not connection.in_transaction():
-            connection.begin()
+    def __init__(self, log: SqlLog, connection: object, writer: int, batch: int) -> None:
+        connection = joinable(connection, log.engine.dialect, "batch()")
         self.connection = self.holder = connection
         self.transaction = connection.get_transaction()
         self._savepoint = connection.get_nested_transaction()
@@ -91,13 +77,34 @@ class JoinedLog:
             "batch": self.batch,
             "last_seq": state.last_seq,
         }
-        mark = _INSERTS[self.connection.dialect.name](joined).values(values)
+        mark = INSERTS[self.connection.dialect.name](joined).values(values)
         self.connection.execute(mark.on_conflict_do_update(index_elements=["domain_id", "writer"], set_=values))
 
     def _callers(self) -> None:
         """The caller's to do."""
 
     commit = rollback = discard = give_back_space = close = _callers
+
+
+def joinable(connection: object, ours: Dialect, taker: str) -> Connection:
+    """The connection, in a transaction; SettingsError unless it is one to a database as ours. `taker` was given it."""
+    if not isinstance(connection, Connection):
+        raise SettingsError(
+            f"{taker} takes a Connection of SQLAlchemy, not {connection!r:.80}",
+            hint="of a Session: session.connection()",
+        )
+    if connection.closed or connection.invalidated:
+        raise SettingsError(f"the connection given to {taker} is closed")
+    theirs = connection.dialect
+    if (ours.name, ours.driver) != (theirs.name, theirs.driver):
+        raise SettingsError(
+            f"the connection given to {taker} is for {theirs.name}+{theirs.driver}, the store is in"
+            f" {ours.name}+{ours.driver}",
+            hint="give a connection to the store's own database, through the same driver",
+        )
+    if not connection.in_transaction():
+        connection.begin()
+    return connection
 
 
 def joined_batch(connection: Connection, domain_id: int, writer: int) -> int | None:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Engine
 
-from receiver.errors import SettingsError, StoreError
+from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
-from receiver.store.forks import identity_of
 from receiver.store.log import DomainState, Row
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, Sources, SqlLog, rows_of, runs_of
 from receiver.store.tables import domains, receipts
@@ -29,20 +28,10 @@ class SqliteLog(SqlLog):
         self._sql_touch = f"UPDATE {domains.name} SET last_seq = last_seq WHERE domain_id = ?"
 
     def connect(self) -> None:
-        """Never to a file that is no longer there by its name: nobody else would find what is written to it."""
-        if self._connection is not None and self._is_replaced():
+        if self._connection is not None and self.dbapi.is_replaced():
             self.discard()
         super().connect()
         self.dbapi.is_idle = self.is_idle
-
-    def _is_replaced(self) -> bool:
-        file = self.engine.url.database or ""
-        try:
-            return bool(identity_of(file) != self.dbapi.file)
-        except OSError as error:
-            raise StoreError(
-                f"the file {file} is gone: {error.strerror}", hint="put it back, or open the receiver again"
-            ) from error
 
     def start(self) -> None:
         self.dbapi.execute("BEGIN IMMEDIATE")

@@ -105,8 +105,8 @@ class Domain:
         self.assert_remembered(self.receivers[who])
 
     def assert_remembered(self, receiver: Receiver) -> None:
-        detector = receiver._session.cache.detector
-        assert set(detector._newest) == self.model.remembered()
+        policy = receiver._session.cache.policy
+        assert set(policy._newest) == self.model.remembered()
         assert receiver.status().rDupIds == len(self.model.remembered())
 
     def rows(self) -> tuple[Model, int]:
