@@ -5,6 +5,7 @@ that stores are tested on.
 """
 
 import os
+import random
 
 import pytest
 from hypothesis import settings
@@ -20,7 +21,17 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 def pytest_addoption(parser):
     parser.addoption("--campaign", choices=["small", "long"], default="small", help="how often durable tests kill")
-    parser.addoption("--seed", type=int, help="what durable tests draw from: at a desk another each time, 1 in CI")
+    parser.addoption("--seed", type=int, help="what tests that kill draw from: at a desk another each time, 1 in CI")
+
+
+@pytest.fixture
+def seed(request):
+    """What a test draws from; pytest shows it with a failure."""
+    given = request.config.getoption("--seed")
+    if given is None:
+        given = 1 if os.environ.get("CI") else random.randrange(1_000_000)
+    print(f"to draw the same again: --seed={given}")
+    return given
 
 
 @pytest.fixture(scope="session")

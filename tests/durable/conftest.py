@@ -1,5 +1,3 @@
-import os
-import random
 from dataclasses import dataclass
 
 import pytest
@@ -23,13 +21,3 @@ CAMPAIGNS = {
 @pytest.fixture(scope="session")
 def campaign(request):
     return CAMPAIGNS[request.config.getoption("--campaign")]
-
-
-@pytest.fixture
-def seed(request):
-    """What a test draws from; pytest shows it with a failure."""
-    given = request.config.getoption("--seed")
-    if given is None:
-        given = 1 if os.environ.get("CI") else random.randrange(1_000_000)
-    print(f"to draw the same again: --seed={given}")
-    return given
