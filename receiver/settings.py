@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
     from _typeshed import StrPath
 
-__all__ = ["ReceiverSettings", "Recording", "SimulateSettings", "StoreSettings", "checked_id_reuse", "expiry_us_of"]
+__all__ = [
+    "CompareSettings",
+    "ReceiverSettings",
+    "Recording",
+    "SimulateSettings",
+    "StoreSettings",
+    "checked_id_reuse",
+    "expiry_us_of",
+]
 
 _LARGEST_MARGIN = 1000
 _LONGEST_WAIT_SECS = 86_400
@@ -163,3 +171,17 @@ class SimulateSettings:
         _checked("max_missed", self.max_missed, least=0, whole=True)
         _checked("memory_bytes_per_id", self.memory_bytes_per_id, least=1, whole=True)
         _checked("database_bytes_per_id", self.database_bytes_per_id, least=1, whole=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareSettings:
+    """What an id costs each policy."""
+
+    memory_bytes_per_id: dict[str, int] = field(default_factory=lambda: _default("compare", "memory_bytes_per_id"))
+    """By the policy's name."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.memory_bytes_per_id, dict):
+            raise SettingsError(f"memory_bytes_per_id must name policies, not {self.memory_bytes_per_id!r:.80}")
+        for policy, size_bytes in self.memory_bytes_per_id.items():
+            _checked(f"memory_bytes_per_id of {policy}", size_bytes, least=1, whole=True)

@@ -54,7 +54,7 @@ class Judged:
             self.ids,
             domain=pa.DictionaryArray.from_arrays(pa.array(self.domain), pa.array(self.domains, pa.string())),
             source=pa.DictionaryArray.from_arrays(pa.array(self.source), pa.array(self.sources, pa.string())),
-            verdicts=self.verdicts,
+            verdicts=[self.verdicts],
         )
 
 

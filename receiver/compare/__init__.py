@@ -1,1 +1,12 @@
-"""The same log through the rules of several systems, side by side."""
+"""The same log through the rules of several systems, side by side.
+
+| file | what is in it |
+|---|---|
+| `policies.py` | which policies can be compared, and which are when none is named |
+| `twins.py` | the rules of `receiver.policies` once more, compiled, over a domain's columns |
+| `id_forms.py` | sequence numbers and replication group message ids, read where the ids' bytes stand |
+| `causes.py` | why a policy misses a duplicate |
+| `engine.py` | the comparison itself |
+| `figures.py` | what it finds, as values |
+| `verdicts.py` | every receipt with all verdicts, as rows for a table |
+"""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from receiver.simulate.needs import Needs
     from receiver.simulate.replay import Domain
 
-__all__ = ["facts_of"]
+__all__ = ["facts_of", "log_figures"]
 
 
 class _Sources(NamedTuple):
@@ -41,7 +41,7 @@ def facts_of(receipts: Receipts, domains: Sequence[Domain], needs: Sequence[Need
     expiries_us = np.concatenate([need.expiry_us for need in needs])
     unmarked, marked = _against_flags(receipts.redelivered, domains)
     return Facts(
-        log=_log_figures(receipts, domains),
+        log=log_figures(receipts, domains),
         domains=tuple(DomainCounts(d.name, d.receipts, d.rows.duplicates, d.sources) for d in domains),
         firsts=sum(len(domain.log_rows) - domain.rows.duplicates for domain in domains),
         window_needs=ValueCounts(*np.unique(windows, return_counts=True)),
@@ -65,7 +65,8 @@ def facts_of(receipts: Receipts, domains: Sequence[Domain], needs: Sequence[Need
     )
 
 
-def _log_figures(receipts: Receipts, domains: Sequence[Domain]) -> LogFigures:
+def log_figures(receipts: Receipts, domains: Sequence[Domain]) -> LogFigures:
+    """What a log amounts to; `domains` are all of its domains."""
     times = receipts.received_at_us
     return LogFigures(
         receipts=len(times),

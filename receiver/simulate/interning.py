@@ -160,6 +160,10 @@ class TextNumbers:
         )
         return numbers
 
+    def buffers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+        """All texts without a copy: where each begins, with the end of the last behind, and their bytes."""
+        return self._ends[: self.count + 1], self._stored
+
     def sizes_bytes(self, numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         """How long the texts of numbers are."""
         return self._ends[numbers + 1] - self._ends[numbers]

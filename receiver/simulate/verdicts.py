@@ -1,4 +1,4 @@
-"""The verdict on every receipt of a log under one setting, as rows for a table."""
+"""The verdict on every receipt of a log, as rows for a table."""
 
 from __future__ import annotations
 
@@ -12,24 +12,34 @@ from receiver.simulate.kernel import replay_grid
 from receiver.simulate.replay import split_domains
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from receiver.simulate.ingest import Receipts
 
-__all__ = ["SCHEMA", "VERDICTS", "is_caught", "stretches", "verdict_batch", "verdict_batches", "verdicts_of"]
+__all__ = [
+    "SCHEMA",
+    "VERDICTS",
+    "is_caught",
+    "receipt_batches",
+    "stretches",
+    "verdict_batch",
+    "verdict_batches",
+    "verdict_schema",
+    "verdicts_of",
+]
 
 _FEW = pa.dictionary(pa.int32(), pa.string())
-SCHEMA = pa.schema(
-    {
-        "row": pa.int64(),
-        "domain": _FEW,
-        "unique_message_id": pa.string(),
-        "message_source_id": _FEW,
-        "verdict": _FEW,
-    }
-)
+
+
+def verdict_schema(columns: Sequence[str] = ("verdict",)) -> pa.Schema:
+    """Of rows with verdicts in these columns."""
+    receipt = {"row": pa.int64(), "domain": _FEW, "unique_message_id": pa.string(), "message_source_id": _FEW}
+    return pa.schema(receipt | dict.fromkeys(columns, _FEW))
+
+
+SCHEMA = verdict_schema()
 VERDICTS = (Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED)
 """Verdicts are told by their places here."""
 _NAMES = pa.array([str(verdict) for verdict in VERDICTS], pa.string())
@@ -74,17 +84,22 @@ def verdict_batch(
     *,
     domain: pa.DictionaryArray,
     source: pa.DictionaryArray,
-    verdicts: npt.NDArray[np.int32],
+    verdicts: Sequence[npt.NDArray[np.int32]],
+    schema: pa.Schema = SCHEMA,
 ) -> pa.RecordBatch:
-    """Rows of `SCHEMA` that follow each other from `first_row` on."""
+    """Rows of `schema` that follow each other from `first_row` on, with the verdicts of each of its columns for them."""
     row = pa.array(np.arange(first_row, first_row + len(ids)))
-    verdict = pa.DictionaryArray.from_arrays(pa.array(verdicts), _NAMES)
-    return pa.record_batch([row, domain, ids, source, verdict], schema=SCHEMA)
+    columns = [pa.DictionaryArray.from_arrays(pa.array(column), _NAMES) for column in verdicts]
+    return pa.record_batch([row, domain, ids, source, *columns], schema=schema)
 
 
-def verdict_batches(receipts: Receipts, window: int, expiry_us: int) -> Iterator[pa.RecordBatch]:
-    """Rows of `SCHEMA`, one per receipt, in the order of the log; ids as their exact text."""
-    verdicts = verdicts_of(receipts, window, expiry_us)
+def receipt_batches(
+    receipts: Receipts, verdicts: Callable[[slice], Sequence[npt.NDArray[np.int32]]], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Rows of `schema`, one per receipt, in the order of the log; ids as their exact text.
+
+    `verdicts` tells those of some rows, as `verdict_batch` takes them.
+    """
     domains, sources = pa.array(receipts.domains, pa.string()), pa.array(receipts.sources, pa.string())
     numbers, channels = receipts.id_number, receipts.channel_number
     for rows in stretches(len(numbers), lambda some: receipts.ids.sizes_bytes(numbers[some])):
@@ -93,5 +108,12 @@ def verdict_batches(receipts: Receipts, window: int, expiry_us: int) -> Iterator
             receipts.ids.texts(numbers[rows]),
             domain=pa.DictionaryArray.from_arrays(pa.array(receipts.domain_of_channel[channels[rows]]), domains),
             source=pa.DictionaryArray.from_arrays(pa.array(receipts.source_number[rows]), sources),
-            verdicts=verdicts[rows],
+            verdicts=verdicts(rows),
+            schema=schema,
         )
+
+
+def verdict_batches(receipts: Receipts, window: int, expiry_us: int) -> Iterator[pa.RecordBatch]:
+    """Rows of `SCHEMA` under one setting (see `receipt_batches`)."""
+    verdicts = verdicts_of(receipts, window, expiry_us)
+    return receipt_batches(receipts, lambda rows: [verdicts[rows]], SCHEMA)

@@ -26,14 +26,17 @@ __all__ = ["WholeLog"]
 
 
 class WholeLog:
-    """The `Replays` of receipts in memory. `advance` is told of each domain whose grid is done."""
+    """The `Replays` of receipts in memory. `advance` is told of each domain whose grid is done.
+
+    `domains` are those of the log, ordered by name.
+    """
 
     def __init__(self, receipts: Receipts, *, advance: Callable[[int], None] | None = None) -> None:
         self._receipts = receipts
         self._advance = advance
-        self._domains = list(split_domains(receipts))
-        self._needs = [needs_of(domain.rows) for domain in self._domains]
-        self._facts = facts_of(receipts, self._domains, self._needs)
+        self.domains = list(split_domains(receipts))
+        self._needs = [needs_of(domain.rows) for domain in self.domains]
+        self._facts = facts_of(receipts, self.domains, self._needs)
 
     def facts(self) -> Facts:
         return self._facts
@@ -41,7 +44,7 @@ class WholeLog:
     def expiry_needs_us(self, windows: Sequence[int], max_missed: int) -> list[int]:
         tried, none = np.array(windows, np.int64), np.zeros(1, np.int64)
         needs_us = np.concatenate(
-            [replay_grid(domain.rows, tried, none, with_needs=True).needs_us for domain in self._domains]
+            [replay_grid(domain.rows, tried, none, with_needs=True).needs_us for domain in self.domains]
         )
         return [expiry_need_us(needs_us[:, k], max_missed) for k in range(len(windows))]
 
@@ -49,7 +52,7 @@ class WholeLog:
         grid: list[GridCounts] = []
         figures = np.zeros((len(pairs), 2), np.int64)
         lefts = [LeftCounts.none(len(self._facts.sources))] * len(pairs)
-        for domain, needs in zip(self._domains, self._needs, strict=True):
+        for domain, needs in zip(self.domains, self._needs, strict=True):
             grid.append(replay_grid(domain.rows, np.array(windows, np.int64), np.array(expiries_us, np.int64)))
             for k, (caught, peak_ids, left) in enumerate(self._outcomes(domain, needs, pairs)):
                 figures[k] += caught, peak_ids

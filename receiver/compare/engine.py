@@ -1,0 +1,177 @@
+"""One log through the rules of several policies: read once, its ids numbered once, its domains split once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from receiver.compare.causes import CAUSES, FALSE_CAUSE, missed_causes
+from receiver.compare.disputes import Disputes
+from receiver.compare.figures import Cause, Comparison, PolicyFigures
+from receiver.compare.policies import stated_policies, vendor_texts
+from receiver.compare.twins import Judged, Twin, twin_of
+from receiver.errors import IdFormatError
+from receiver.policies.apama import ApamaTwoTier
+from receiver.policies.interface import Policy
+from receiver.policies.names import policy
+from receiver.settings import CompareSettings, ReceiverSettings
+from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.facts import log_figures
+from receiver.simulate.replay import split_domains
+from receiver.simulate.whole import WholeLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy.typing as npt
+
+    from receiver.simulate.figures import Recommendation
+    from receiver.simulate.ingest import Receipts
+    from receiver.simulate.replay import Domain
+
+__all__ = ["Compared", "compare_policies"]
+
+_ROWS_WORTH_THREADS = 20_000
+
+
+class Compared(NamedTuple):
+    comparison: Comparison
+    is_duplicate: npt.NDArray[np.bool_] | None
+    """[policy, receipt of the log]; None unless verdicts were asked for."""
+
+
+@dataclass(slots=True)
+class _Contender:
+    """One policy, and what it has come to so far."""
+
+    text: str
+    policy: Policy
+    twin: Twin
+    caught: int = 0
+    missed: Counter[Cause] = dataclasses.field(default_factory=Counter)
+    false: int = 0
+    peak_ids: int = 0
+
+    def count(self, domain: Domain, judged: Judged) -> None:
+        came_before = domain.rows.earlier >= 0
+        missed = np.flatnonzero(came_before & ~judged.is_duplicate)
+        causes = np.bincount(missed_causes(self.policy, domain.rows, judged, missed), minlength=len(CAUSES))
+        self.missed.update({cause: count for cause, count in zip(CAUSES, causes.tolist(), strict=True) if count})
+        caught = domain.rows.duplicates - len(missed)
+        self.caught += caught
+        self.false += int(np.count_nonzero(judged.is_duplicate)) - caught
+        self.peak_ids += judged.peak_ids
+
+    def figures(self, settings: CompareSettings) -> PolicyFigures:
+        return PolicyFigures(
+            policy=self.text,
+            caught=self.caught,
+            missed=self.missed.total(),
+            false_duplicates=self.false,
+            peak_ids=self.peak_ids,
+            memory_bytes=self.peak_ids * settings.memory_bytes_per_id[self.policy.name],
+            missed_causes=dict(self.missed),
+            false_causes={FALSE_CAUSE: self.false} if self.false else {},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Who is compared, on what."""
+
+    contenders: list[_Contender]
+    domains: list[Domain]
+    recommendation: Recommendation | None = None
+    left_out: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+
+
+def compare_policies(
+    receipts: Receipts,
+    key: str,
+    texts: Sequence[str] = (),
+    *,
+    with_verdicts: bool = False,
+    advance: Callable[[int], None] | None = None,
+) -> Compared:
+    """What each policy makes of a log whose domains `key` has named, and where they differ.
+
+    Without `texts`: every policy that can judge the log's ids, at its vendor's defaults, and the two-tier setting
+    recommended for the log. `SettingsError` as `check_texts`; `IdFormatError` where a policy that was asked for can't
+    judge an id of the log. `advance` is told of each domain that is done.
+    """
+    settings = CompareSettings()
+    field = _asked_for(receipts, texts) if texts else _all_that_can(receipts, key)
+    contenders = field.contenders
+    is_duplicate = np.zeros((len(contenders), len(receipts.received_at_us)), np.bool_) if with_verdicts else None
+    disputes = Disputes(receipts, [contender.policy for contender in contenders])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # the twins run without Python's lock
+        for domain in field.domains:
+            judged = _judge(domain, contenders, pool)
+            for place, (contender, each) in enumerate(zip(contenders, judged, strict=True)):
+                contender.count(domain, each)
+                if is_duplicate is not None:
+                    is_duplicate[place, domain.log_rows] = each.is_duplicate
+            disputes.add(domain, judged)
+            if advance:
+                advance(1)
+    comparison = Comparison(
+        key=key,
+        log=log_figures(receipts, field.domains),
+        policies=tuple(contender.figures(settings) for contender in contenders),
+        disputed=disputes.count,
+        disputes=disputes.first(),
+        crossed_domains=_crossed_domains(receipts, field.domains),
+        left_out=tuple(field.left_out),
+        recommendation=field.recommendation,
+    )
+    return Compared(comparison, is_duplicate)
+
+
+def _judge(domain: Domain, contenders: Sequence[_Contender], pool: ThreadPoolExecutor) -> list[Judged]:
+    def judge(contender: _Contender) -> Judged:
+        return contender.twin(domain)
+
+    is_large = len(domain.log_rows) >= _ROWS_WORTH_THREADS
+    return list(pool.map(judge, contenders) if is_large else map(judge, contenders))
+
+
+def _asked_for(receipts: Receipts, texts: Sequence[str]) -> _Field:
+    contenders = []
+    for text, stated in zip(texts, stated_policies(texts), strict=True):
+        try:
+            contenders.append(_Contender(text, stated, twin_of(stated, receipts)))
+        except IdFormatError as error:
+            raise IdFormatError(
+                f"policy {text!r:.80} can't judge this log: {error.message}", hint=error.hint
+            ) from error
+    return _Field(contenders, list(split_domains(receipts)))
+
+
+def _all_that_can(receipts: Receipts, key: str) -> _Field:
+    """The policies to compare where none was named."""
+    log = WholeLog(receipts)
+    window, expiry_us = ReceiverSettings().sizes  # a grid of one, as only what the log needs is wanted
+    recommendation = analyse(log, Question(key, [window], [expiry_us])).recommendation
+    texts = vendor_texts()
+    if recommendation is not None:
+        texts.append(str(ApamaTwoTier(recommendation.setting.window, recommendation.setting.expiry_us)))
+    field = _Field([], log.domains, recommendation)
+    for text in dict.fromkeys(texts):
+        stated = policy(text)
+        try:
+            field.contenders.append(_Contender(text, stated, twin_of(stated, receipts)))
+        except IdFormatError as error:
+            field.left_out.append((text, str(error)))
+    return field
+
+
+def _crossed_domains(receipts: Receipts, domains: Iterable[Domain]) -> int:
+    """Receipts new in their domain beyond the first of each id in the log."""
+    new = sum(len(domain.log_rows) - domain.rows.duplicates for domain in domains)
+    return new - (receipts.ids.count - 1)  # one of the texts is the missing id

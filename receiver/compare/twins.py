@@ -1,0 +1,185 @@
+"""The rules of `receiver.policies` once more, compiled: each judges a whole domain, and is proven equal to the readable one.
+
+What the duplicates are of, the newest earlier receipt of each one's id, is known beforehand (`DomainRows.earlier`). So a
+rule that goes by an id's first remembered receipt carries what it has to know of that along these links, and needs no
+table of ids. Nor does it forget: what is too old is told when it is asked for.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from receiver.compare.id_forms import (
+    first_not_rgmid,
+    first_not_sequence,
+    judge_by_last,
+    judge_by_sequence,
+    number_producers,
+)
+from receiver.errors import IdFormatError
+from receiver.policies.apama import ApamaTwoTier
+from receiver.policies.artemis import ArtemisIdCache
+from receiver.policies.interface import Policy
+from receiver.policies.perfect import Perfect
+from receiver.policies.sequence import HighestSequence
+from receiver.policies.solace import SolaceLast
+from receiver.policies.ttl import TimeToLive
+from receiver.simulate.compiled import compiled
+from receiver.simulate.kernel import replay_grid
+from receiver.simulate.verdicts import is_caught
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from receiver.simulate.ingest import Receipts
+    from receiver.simulate.replay import Domain
+
+__all__ = ["Judged", "Twin", "twin_of"]
+
+_NOTHING = -1
+
+
+class Judged(NamedTuple):
+    """What a policy made of one domain."""
+
+    is_duplicate: npt.NDArray[np.bool_]
+    """Per row of the domain."""
+    peak_ids: int
+
+
+class Twin(Protocol):
+    """A policy's rule over the columns of a domain, beginning anew in each."""
+
+    def __call__(self, domain: Domain, /) -> Judged: ...
+
+
+@singledispatch
+def twin_of(policy: Policy, receipts: Receipts) -> Twin:  # noqa: ARG001 - those that read ids need it
+    """The compiled twin of a policy, for domains of these receipts; IdFormatError where it can't judge all of them."""
+    raise TypeError(f"{policy} has no compiled twin")
+
+
+@twin_of.register(Perfect)
+def _perfect(_policy: Perfect, _receipts: Receipts) -> Twin:
+    def judge(domain: Domain) -> Judged:
+        came_before = domain.rows.earlier != _NOTHING
+        return Judged(came_before, len(came_before) - domain.rows.duplicates)
+
+    return judge
+
+
+@twin_of.register(ApamaTwoTier)
+def _apama(policy: ApamaTwoTier, _receipts: Receipts) -> Twin:
+    window, expiry_us = policy.sizes
+
+    def judge(domain: Domain) -> Judged:
+        counts = replay_grid(domain.rows, np.array([window]), np.array([expiry_us]), with_needs=True, threads=1)
+        is_duplicate = domain.rows.earlier != _NOTHING
+        is_duplicate[is_duplicate] = is_caught(counts.needs_us[:, 0], expiry_us)
+        return Judged(is_duplicate, int(counts.peak_ids[0, 0]))
+
+    return judge
+
+
+@compiled()
+def _judge_by_age(
+    times: npt.NDArray[np.int64], earlier: npt.NDArray[np.int32], expiry_us: int, is_duplicate: npt.NDArray[np.bool_]
+) -> int:
+    """-> the most ids remembered."""
+    first = np.empty(len(times), np.int32)  # the remembered receipt of each row's id
+    oldest = 0  # no row before it is remembered
+    remembered = 0
+    peak_ids = 0
+    for row in range(len(times)):
+        while times[row] - times[oldest] > expiry_us:
+            remembered -= not is_duplicate[oldest]
+            oldest += 1
+        first[row] = row
+        if earlier[row] != _NOTHING and first[earlier[row]] >= oldest:
+            first[row] = first[earlier[row]]
+            is_duplicate[row] = True
+        else:
+            remembered += 1
+            peak_ids = max(peak_ids, remembered)
+    return peak_ids
+
+
+@twin_of.register(TimeToLive)
+def _ttl(policy: TimeToLive, _receipts: Receipts) -> Twin:
+    _, expiry_us = policy.sizes
+
+    def judge(domain: Domain) -> Judged:
+        rows = domain.rows
+        is_duplicate = np.zeros(len(rows.earlier), np.bool_)
+        return Judged(is_duplicate, _judge_by_age(rows.received_at_us, rows.earlier, expiry_us, is_duplicate))
+
+    return judge
+
+
+@compiled()
+def _judge_by_place(earlier: npt.NDArray[np.int32], size: int, is_duplicate: npt.NDArray[np.bool_]) -> int:
+    """-> how many places were taken, each by a receipt of its own: plain sends never hold an id twice."""
+    place = np.empty(len(earlier), np.int32)  # of each row's id
+    places = 0
+    for row in range(len(earlier)):
+        if earlier[row] != _NOTHING and places - place[earlier[row]] < size:
+            place[row] = place[earlier[row]]
+            is_duplicate[row] = True
+        else:
+            places += 1
+            place[row] = places
+    return places
+
+
+@twin_of.register(ArtemisIdCache)
+def _artemis(policy: ArtemisIdCache, _receipts: Receipts) -> Twin:
+    size, _ = policy.sizes
+
+    def judge(domain: Domain) -> Judged:
+        is_duplicate = np.zeros(len(domain.rows.earlier), np.bool_)
+        return Judged(is_duplicate, min(size, _judge_by_place(domain.rows.earlier, size, is_duplicate)))
+
+    return judge
+
+
+@twin_of.register(HighestSequence)
+def _sequence(policy: HighestSequence, receipts: Receipts) -> Twin:
+    _refuse(policy, receipts, first_not_sequence(*receipts.ids.buffers()))
+    producers, count = number_producers(receipts.ids)
+    highest = np.full(count, _NOTHING, np.int32)
+
+    def judge(domain: Domain) -> Judged:
+        ids = receipts.id_number[domain.log_rows]
+        is_duplicate = np.zeros(len(ids), np.bool_)
+        return Judged(is_duplicate, judge_by_sequence(ids, *receipts.ids.buffers(), producers, highest, is_duplicate))
+
+    return judge
+
+
+@twin_of.register(SolaceLast)
+def _solace_last(policy: SolaceLast, receipts: Receipts) -> Twin:
+    _refuse(policy, receipts, first_not_rgmid(*receipts.ids.buffers()))
+
+    def judge(domain: Domain) -> Judged:
+        ids = receipts.id_number[domain.log_rows]
+        is_duplicate = np.zeros(len(ids), np.bool_)
+        judge_by_last(ids, *receipts.ids.buffers(), is_duplicate)
+        return Judged(is_duplicate, min(1, len(ids)))
+
+    return judge
+
+
+def _refuse(policy: Policy, receipts: Receipts, number: int) -> None:
+    """IdFormatError for the number of an id that the policy can't judge, if it isn't -1."""
+    if number == _NOTHING:
+        return
+    row = int(np.argmax(receipts.id_number == number))
+    (id_,) = receipts.ids.texts(np.array([number], np.int32)).to_pylist()
+    try:
+        policy.receive(id_, received_at_us=0)
+    except IdFormatError as error:
+        raise IdFormatError(f"in row {row}, {error.message}", hint=error.hint) from None
+    raise AssertionError(f"{policy} takes {id_!r:.80}, and its twin doesn't")
