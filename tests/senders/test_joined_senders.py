@@ -1,0 +1,216 @@
+"""Makers in a transaction of the caller's: one with the caller's own rows, whatever becomes of it."""
+
+import threading
+from contextlib import suppress
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.orm import Session
+
+from receiver.errors import SettingsError, StoreBusyError, StoreError
+from tests.durable.opened import UndoError, opened
+from tests.senders.making import application, billing, gateway, numbers, pending_keys
+
+KINDS = ["sqlite+pysqlite", "postgresql+psycopg"]
+
+
+@pytest.fixture
+def engine(store_url):
+    """The application's own, with a table of its own beside ours."""
+    engine = application(store_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE outbox (message TEXT)"))
+    return engine
+
+
+@pytest.fixture
+def keys(store_url):
+    with billing(store_url) as keys:
+        yield keys
+
+
+@pytest.fixture
+def ids(store_url):
+    with gateway(store_url) as ids:
+        yield ids
+
+
+def write(connection, message):
+    connection.execute(text("INSERT INTO outbox VALUES (:message)"), {"message": message})
+
+
+def written(engine):
+    with engine.connect() as connection:
+        return sorted(connection.scalars(text("SELECT message FROM outbox")))
+
+
+def test_committed(keys, ids, engine, store_url):
+    with engine.begin() as connection:
+        key, id_ = keys.key_for("a", connection=connection), ids.next(connection=connection)
+        assert keys.key_for("a", connection=connection) == key
+        write(connection, key)
+    assert written(engine) == [key]
+    assert pending_keys(store_url) == {"a": key}
+    assert numbers([id_, ids.next()]) == [1, 2]
+
+
+def test_rolled_back(keys, ids, engine, store_url):
+    """No row, no key, no gap."""
+    kept = keys.key_for("kept")
+    with suppress(UndoError), engine.begin() as connection:
+        lost = keys.key_for("a", connection=connection)
+        keys.confirm("kept", connection=connection)
+        assert numbers(ids.next_many(3, connection=connection)) == [1, 2, 3]
+        write(connection, lost)
+        raise UndoError
+    assert written(engine) == []
+    assert pending_keys(store_url) == {"kept": kept}
+    assert keys.key_for("a") != lost
+    assert numbers([ids.next()]) == [1]
+
+
+def test_confirmed_with_the_callers_rows(keys, engine):
+    keys.key_for("a")
+    with engine.begin() as connection:
+        keys.confirm("a", connection=connection)
+        write(connection, "a is sent")
+    assert written(engine) == ["a is sent"]
+    assert keys.pending() == []
+
+
+def test_a_savepoint_rolled_back(keys, ids, engine, store_url):
+    with engine.begin() as connection:
+        write(connection, "begun")
+        key = keys.key_for("a", connection=connection)
+        savepoint = connection.begin_nested()
+        keys.key_for("b", connection=connection)
+        ids.next_many(5, connection=connection)
+        savepoint.rollback()
+        assert numbers([ids.next(connection=connection)]) == [1]
+    assert pending_keys(store_url) == {"a": key}
+
+
+def test_a_session(keys, ids, engine, store_url):
+    with Session(engine) as session, session.begin():
+        key = keys.key_for("a", connection=session.connection())
+        ids.next(connection=session.connection())
+    assert pending_keys(store_url) == {"a": key}
+    assert numbers([ids.next()]) == [2]
+
+
+def test_with_what_was_received(keys, ids, store_url):
+    """In a batch: a message is recorded as received, its answer has a key and a number, or none of it."""
+    answered = {}
+    with opened(store_url) as orders:
+        for outcome in (UndoError, None):
+            with suppress(UndoError), orders.batch() as batch:
+                assert batch.receive("question", received_at_us=0).deliver
+                answered[ids.next(connection=batch.connection)] = keys.key_for("answer", connection=batch.connection)
+                if outcome:
+                    raise outcome
+        assert answered == {"1:gateway:1": pending_keys(store_url)["answer"]}
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_another_transaction_asks_for_the_same(keys, engine, store_url, commits):
+    """It waits, gets the same key, or one of its own where there is none after all; and goes on either way."""
+    got = []
+
+    def ask():
+        with engine.begin() as connection:
+            got.append(keys.key_for("a", connection=connection))
+            write(connection, "the other's")
+
+    other = threading.Thread(target=ask)
+    with engine.connect() as connection:
+        first = keys.key_for("a", connection=connection)
+        other.start()
+        other.join(0.3)
+        assert got == []
+        (connection.commit if commits else connection.rollback)()
+        other.join()
+    assert (got == [first]) is commits
+    assert pending_keys(store_url) == {"a": got[0]}
+    assert written(engine) == ["the other's"]
+
+
+def test_no_number_is_given_twice_while_others_wait(ids, engine):
+    """The next who asks waits until the transaction is over, and takes the numbers that it rolled back."""
+    got = []
+    for commits in (True, False, True):
+        with engine.connect() as connection:
+            taken = ids.next_many(2, connection=connection)
+            other = threading.Thread(target=lambda: got.append(ids.next()))
+            other.start()
+            other.join(0.2)
+            (connection.commit if commits else connection.rollback)()
+            other.join()
+        got += taken if commits else []
+    assert sorted(numbers(got)) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_others_committed_since_the_transaction_began_to_read(ids, keys, engine, store_url):
+    """In an older snapshot neither number nor key could be told, so none is given."""
+    if store_url.startswith("sqlite"):
+        event.listen(engine, "connect", lambda driver, _: setattr(driver, "isolation_level", None))
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    else:
+        engine = engine.execution_options(isolation_level="REPEATABLE READ")
+    for name, use in (("number", lambda **how: ids.next(**how)), ("key", lambda **how: keys.key_for("a", **how))):
+        with engine.connect() as connection:
+            connection.execute(text("SELECT count(*) FROM outbox"))
+            first = use()
+            with pytest.raises(StoreBusyError, match="others committed"):
+                use(connection=connection)
+            connection.rollback()
+            again = use(connection=connection)
+            assert (again == first) is (name == "key")
+
+
+@pytest.fixture(params=["key_for", "confirm", "next"])
+def use(request, keys, ids):
+    """Each way to join."""
+    return {
+        "key_for": lambda connection: keys.key_for("a", connection=connection),
+        "confirm": lambda connection: keys.confirm("a", connection=connection),
+        "next": lambda connection: ids.next(connection=connection),
+    }[request.param]
+
+
+def test_autocommit(use, keys, ids, engine):
+    """Is refused before anything is done."""
+    key = keys.key_for("a")
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with pytest.raises(SettingsError, match="AUTOCOMMIT") as caught:
+            use(connection)
+        assert "give a connection with a transaction" in caught.value.hint
+    assert [pending.key for pending in keys.pending()] == [key]
+    assert numbers([ids.next()]) == [1]
+
+
+@pytest.mark.parametrize("wrong", [lambda engine: engine, Session, lambda engine: engine.raw_connection(), str])
+def test_what_is_no_connection(use, engine, wrong):
+    with pytest.raises(SettingsError, match="Maker takes a Connection of SQLAlchemy"):
+        use(wrong(engine))
+
+
+def test_a_connection_that_is_closed(use, engine):
+    connection = engine.connect()
+    connection.close()
+    with pytest.raises(SettingsError, match="closed"):
+        use(connection)
+
+
+def test_a_connection_of_another_kind_of_database(sqlite_url, fresh_postgres_url):
+    for ours, theirs, kind in [(sqlite_url, fresh_postgres_url, 1), (fresh_postgres_url, sqlite_url, 0)]:
+        with gateway(ours) as ids, application(theirs).connect() as connection:
+            with pytest.raises(SettingsError, match=f"is for {KINDS[kind]}".replace("+", r"\+")):
+                ids.next(connection=connection)
+            assert numbers([ids.next()]) == [1]
+
+
+def test_a_connection_to_a_database_without_a_store(sqlite_url, tmp_path):
+    with gateway(sqlite_url) as ids, application(f"sqlite:///{tmp_path}/other.db").connect() as connection:
+        with pytest.raises(StoreError, match="no such table"):
+            ids.next(connection=connection)
+        assert numbers([ids.next()]) == [1]

@@ -1,0 +1,50 @@
+"""Numbered ids: contiguous from 1 per source, through restarts, exactly as the policy `sequence` reads them."""
+
+import pytest
+
+from receiver.policies.sequence import parse_sequence
+from tests.durable.checks import assert_sound
+from tests.senders.making import SOURCE, gateway, numbers
+
+SOURCES = ["mymachinename1.domain:1234:567890:S01", "a", "A", "a ", ":", "1:a", "\0", "\ud800", "é", "e\u0301"]
+
+
+@pytest.fixture
+def ids(store_url):
+    with gateway(store_url) as ids:
+        yield ids
+
+
+def test_numbered_from_1(ids):
+    assert [ids.next() for _ in range(3)] == [f"1:{SOURCE}", f"2:{SOURCE}", f"3:{SOURCE}"]
+    assert ids.next_many(3) == [f"4:{SOURCE}", f"5:{SOURCE}", f"6:{SOURCE}"]
+    assert ids.next_many(0) == []
+    assert ids.next() == f"7:{SOURCE}"
+
+
+def test_through_restarts(store_url):
+    made = []
+    for count in (2, 1, 3):
+        with gateway(store_url) as ids:
+            made += ids.next_many(count)
+    assert numbers(made) == [1, 2, 3, 4, 5, 6]
+    assert_sound(store_url)
+
+
+def test_a_number_is_committed_before_it_is_returned(ids, store_url):
+    with gateway(store_url) as another:
+        assert numbers([ids.next(), another.next(), ids.next(), another.next()]) == [1, 2, 3, 4]
+
+
+def test_each_source_has_its_own(store_url):
+    """And is read from the id as it stands."""
+    for number in (1, 2):
+        for source in SOURCES:
+            with gateway(store_url, source=source) as ids:
+                id_ = ids.next()
+            assert id_ == f"{number}:{source}"
+            assert parse_sequence(id_) == (number, source)
+
+
+def test_many_at_once(ids):
+    assert numbers(ids.next_many(100_000)) == list(range(1, 100_001))
