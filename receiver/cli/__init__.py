@@ -11,6 +11,8 @@ import typer
 
 from receiver.cli.check import EPILOG as CHECK_EPILOG
 from receiver.cli.check import check
+from receiver.cli.compare import EPILOG as COMPARE_EPILOG
+from receiver.cli.compare import compare
 from receiver.cli.generate import EPILOG as GENERATE_EPILOG
 from receiver.cli.generate import generate
 from receiver.cli.migrate import EPILOG as MIGRATE_EPILOG
@@ -41,6 +43,7 @@ _PARTS_OF_SIMULATE = {
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command(epilog=SIMULATE_EPILOG)(simulate)
+app.command(epilog=COMPARE_EPILOG)(compare)
 app.command(epilog=GENERATE_EPILOG)(generate)
 app.command(epilog=MIGRATE_EPILOG)(migrate)
 app.command(epilog=STATUS_EPILOG)(status)

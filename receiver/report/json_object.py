@@ -9,7 +9,7 @@ from typing import Any
 from receiver.report.words import moment
 from receiver.simulate.figures import Analysis, LogFigures, Recommendation, SettingFigures
 
-__all__ = ["dumped", "json_text", "log_object"]
+__all__ = ["dumped", "json_text", "log_object", "recommendation_object"]
 
 # JSON may hold these as they are, but a terminal obeys some of them and an editor hides the others; and UTF-8 has no lone
 # surrogates, which an id may have.
@@ -41,7 +41,7 @@ def _object(analysis: Analysis) -> dict[str, Any]:
             }
             for domain in analysis.domains
         ],
-        "recommendation": analysis.recommendation and _recommendation(analysis.recommendation),
+        "recommendation": analysis.recommendation and recommendation_object(analysis.recommendation),
         "findings": [{"kind": finding.kind, "text": finding.text} for finding in analysis.findings],
     }
 
@@ -73,7 +73,8 @@ def _setting(setting: SettingFigures) -> dict[str, Any]:
     }
 
 
-def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
+def recommendation_object(recommendation: Recommendation) -> dict[str, Any]:
+    """The recommended setting, under the names that every command gives it."""
     return {
         **_setting(recommendation.setting),
         "memory_bytes": recommendation.memory_bytes,

@@ -31,6 +31,8 @@ class Numbers:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     texts: int = 0
+    marked: frozenset[int] = frozenset()
+    """The places of the rows that stand out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,129 @@
+"""`receiver compare`: the same log through other systems' rules."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from receiver.cli.files import report_file, spare_logs
+from receiver.cli.output import console, print_json
+from receiver.cli.progress import progress
+from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
+from receiver.domains import domain_key
+
+if TYPE_CHECKING:
+    from receiver.compare.figures import Comparison
+    from receiver.logs import ReadOptions
+
+__all__ = ["EPILOG", "compare"]
+
+EPILOG = """Policies: apama:window=,expiry= | artemis:id_cache_size= | solace-lookup | solace-last |
+cmq:retention=,retry=,network= | ttl:expiry= | sequence | perfect. Times are in seconds. The sizes of apama and artemis
+may be left out, for the defaults.
+
+Examples:
+
+receiver compare receipts.csv.gz --domain destination --report compare.html
+
+receiver compare logs/ --policy artemis:id_cache_size=2000 --policy ttl:expiry=300 --json
+
+receiver compare receipts.parquet --policy apama:window=200,expiry=5 --policy sequence --verdicts verdicts.csv
+"""
+
+
+def compare(  # noqa: PLR0917 - options of the command, given by name
+    logs: Logs,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:k=v,...]",
+            help="A rule to try, such as artemis:id_cache_size=20000; may be repeated. Left out, all that can judge the "
+            "log's ids, and the two-tier setting that simulate recommends.",
+        ),
+    ] = None,
+    domain: Domain = "default",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,  # noqa: FBT002
+    report: Annotated[
+        str | None, typer.Option(metavar="FILE.html", help="Write a report to look at in a browser.")
+    ] = None,
+    verdicts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write every policy's verdict on each receipt (.csv, .jsonl, .parquet), one column per policy.",
+        ),
+    ] = None,
+    column_map: ColumnMap = None,
+    time_unit: TimeUnit = None,
+    time_zone: TimeZone = "UTC",
+    on_error: WhenUnreadable = OnError.STOP,
+) -> None:
+    """Replay a log of receipts through the rules of several systems, side by side.
+
+    It says what each would have missed, what it would have dropped wrongly, what it keeps, and where they disagree.
+    """
+    from receiver.compare.policies import check_texts
+
+    domain_key(domain)  # refuses an unknown one before the log is read
+    texts = tuple(policy or ())
+    check_texts(texts)
+    options = read_options(column_map, time_unit, time_zone, on_error)
+    _print(_compare(_Asked(logs, texts, domain, options, report, verdicts)), as_json=as_json)
+
+
+class _Asked(NamedTuple):
+    """What to compare, and the files to write on the way."""
+
+    logs: list[str]
+    policies: tuple[str, ...]
+    key: str
+    options: ReadOptions
+    report: str | None
+    verdicts: str | None
+
+
+def _compare(asked: _Asked) -> Comparison:
+    """Read, judge and write the files asked for, which were made before the work begins."""
+    from receiver.compare.engine import compare_policies
+    from receiver.compare.verdicts import verdict_batches, verdict_schema
+    from receiver.logs import read_logs
+    from receiver.logs.writer import table_to_begin
+    from receiver.simulate.ingest import ingest
+
+    with ExitStack() as outputs:
+        write_report = outputs.enter_context(report_file(asked.report, _page))
+        begin_table = outputs.enter_context(table_to_begin(asked.verdicts)) if asked.verdicts is not None else None
+        batches = read_logs(asked.logs, asked.options)
+        spare_logs(batches.paths, report=asked.report, verdicts=asked.verdicts)
+        with progress("Reading receipts", None) as advance:
+            receipts = ingest(batches, domain_key(asked.key), advance=advance)
+        with progress("Comparing policies", len(receipts.domains)) as advance:
+            compared = compare_policies(
+                receipts, asked.key, asked.policies, with_verdicts=begin_table is not None, advance=advance
+            )
+        comparison = compared.comparison
+        if begin_table is not None:
+            table = begin_table(verdict_schema([figures.policy for figures in comparison.policies]))
+            for batch in verdict_batches(receipts, compared):
+                table.write(batch)
+        write_report(comparison)
+    return comparison
+
+
+def _page(comparison: Comparison) -> str:
+    from receiver.report.compare_html import html_text
+
+    return html_text(comparison)
+
+
+def _print(comparison: Comparison, *, as_json: bool) -> None:
+    if as_json:
+        from receiver.report.compare_json import json_text
+
+        print_json(json_text(comparison))
+    else:
+        from receiver.report.compare_table import print_table
+
+        print_table(comparison, console())

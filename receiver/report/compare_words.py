@@ -1,0 +1,163 @@
+"""A comparison in words; the table and the HTML page share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from receiver.compare.figures import Cause, Comparison, Dispute, PolicyFigures
+from receiver.policies.apama import ApamaTwoTier
+from receiver.report.words import count, of_duplicates, tamed
+
+__all__ = [
+    "best_of",
+    "counted_causes",
+    "disagreement",
+    "meanings",
+    "named",
+    "notes",
+    "recommended_of",
+    "sides",
+    "standing_out",
+]
+
+_LONGEST_NAME = 120
+_MEANINGS = {
+    Cause.EVICTED: "newer ids had taken its place",
+    Cause.EXPIRED: "it was older than the policy keeps ids",
+    Cause.NOT_REFRESHED: "evicted or expired by its first receipt; kept, had its latest duplicate refreshed it",
+    Cause.OTHER_ORIGIN: "the last id came from another broker or site, and can't be compared with it",
+    Cause.SEQUENCE_GAP: "not above the highest number seen, though it never came before: it came late, or counting began anew",
+}
+_KEYS_THAT_SPLIT_QUEUES = ("default", "connection", "receiver")
+
+
+def named(policy: str) -> str:
+    """A policy's text, which may hold spaces and line breaks around its numbers."""
+    return tamed(policy, _LONGEST_NAME)
+
+
+def best_of(comparison: Comparison) -> frozenset[int]:
+    """The places of the policies that are never wrong and keep the fewest ids; none without a duplicate to go by."""
+    right = _right(comparison) if comparison.log.duplicates else []
+    least = min((figures.peak_ids for _, figures in right), default=0)
+    return frozenset(place for place, figures in right if figures.peak_ids == least)
+
+
+def _right(comparison: Comparison) -> list[tuple[int, PolicyFigures]]:
+    policies = enumerate(comparison.policies)
+    return [(place, figures) for place, figures in policies if not figures.missed and not figures.false_duplicates]
+
+
+def recommended_of(comparison: Comparison) -> int | None:
+    """The place of the two-tier setting that was tried because it is the recommended one."""
+    if comparison.recommendation is None:
+        return None
+    setting = comparison.recommendation.setting
+    wanted = str(ApamaTwoTier(setting.window, setting.expiry_us))
+    return next((place for place, figures in enumerate(comparison.policies) if figures.policy == wanted), None)
+
+
+def standing_out(comparison: Comparison) -> list[str]:
+    """Which policies are never wrong, and how the others are."""
+    return [_praise(comparison), *filter(None, (_blame(figures, comparison) for figures in comparison.policies))]
+
+
+def _praise(comparison: Comparison) -> str:
+    if not comparison.log.duplicates:
+        return "The log holds no duplicate, so it can't tell what a policy would miss."
+    right = _right(comparison)
+    if not right:
+        return "No policy catches every duplicate without taking a new message for one."
+    best = [figures for place, figures in right if place in best_of(comparison)]
+    names = [named(figures.policy) for figures in best]
+    return (
+        f"{count(len(right))} of {_policies(len(comparison.policies))} catch every duplicate and take no new message for "
+        f"one. Of these, {_listed(names)} keep{'s' * (len(names) == 1)} the fewest ids: {count(best[0].peak_ids)}."
+    )
+
+
+def _policies(number: int) -> str:
+    return "1 policy" if number == 1 else f"{count(number)} policies"
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _blame(figures: PolicyFigures, comparison: Comparison) -> str:
+    said = []
+    if figures.missed:
+        missed = of_duplicates(figures.missed, comparison.log.duplicates)
+        said.append(f"misses {missed}: {counted_causes(figures.missed_causes)}")
+    if figures.false_duplicates:
+        said.append(
+            f"takes {count(figures.false_duplicates, 'new message')} for duplicates, which loses them: "
+            f"{counted_causes(figures.false_causes)}"
+        )
+    return f"{named(figures.policy)} {'; it '.join(said)}." if said else ""
+
+
+def counted_causes(causes: dict[Cause, int]) -> str:
+    """`25 not refreshed, 12 evicted`."""
+    most_first = sorted(causes.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count(number)} {cause}" for cause, number in most_first if number)
+
+
+def meanings(comparison: Comparison) -> list[tuple[str, str]]:
+    """The causes that occur, and what they mean."""
+    met = {
+        cause
+        for figures in comparison.policies
+        for causes in (figures.missed_causes, figures.false_causes)
+        for cause, number in causes.items()
+        if number
+    }
+    return [(str(cause), meaning) for cause, meaning in _MEANINGS.items() if cause in met]
+
+
+def disagreement(comparison: Comparison) -> str:
+    """How many receipts the policies disagree on, and how many of these are shown; empty where there is one policy."""
+    if len(comparison.policies) == 1:
+        return ""
+    if not comparison.disputed:
+        return f"All {count(len(comparison.policies))} policies say the same of every receipt."
+    disputed, shown = comparison.disputed, len(comparison.disputes)
+    which = "" if disputed == shown else f", of which these are the first {count(shown)}"
+    return f"The policies disagree on {count(disputed, 'receipt')}{which}."
+
+
+def sides(dispute: Dispute) -> tuple[str, str]:
+    """The numbers of the policies that say duplicate, and of those that say new; the wrong ones with their causes."""
+    by_verdict: dict[bool, list[tuple[int, Cause | None]]] = {True: [], False: []}
+    for number, (is_duplicate, cause) in enumerate(zip(dispute.duplicate_by, dispute.causes, strict=True), 1):
+        by_verdict[is_duplicate].append((number, cause))
+    return _numbered(by_verdict[True]), _numbered(by_verdict[False])
+
+
+def _numbered(policies: list[tuple[int, Cause | None]]) -> str:
+    """`1-3, 5`, `4-5 expired, 7 evicted`: neighbours of one cause together."""
+    runs: list[tuple[int, int, Cause | None]] = []
+    for number, cause in policies:
+        if runs and runs[-1][1:] == (number - 1, cause):
+            runs[-1] = runs[-1][0], number, cause
+        else:
+            runs.append((number, number, cause))
+    numbers = ((f"{first}" if first == last else f"{first}-{last}", cause) for first, last, cause in runs)
+    return ", ".join(f"{number} {cause}" if cause else number for number, cause in numbers)
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What the figures leave out: duplicates across domains, and policies that can't judge the log."""
+    said = []
+    if comparison.crossed_domains:
+        text = (
+            f"Receipts that are new in their domain, but whose id came before in another one: "
+            f"{count(comparison.crossed_domains)}. The domain key '{tamed(comparison.key)}' keeps these apart, so no policy "
+            "can catch them."
+        )
+        if comparison.key in _KEYS_THAT_SPLIT_QUEUES:
+            text += " If several connections read one queue, share one domain: --domain destination."
+        said.append(text)
+    said += [f"{named(policy)} is left out: {tamed(reason, 1_000)}" for policy, reason in comparison.left_out]
+    return said
