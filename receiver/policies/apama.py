@@ -6,7 +6,7 @@ from collections import deque
 from typing import ClassVar, Self
 
 from receiver.detector import TwoTierDetector, serial_of
-from receiver.policies.interface import Parameter, secs_text
+from receiver.policies.interface import Parameter, check_size, secs_text
 from receiver.settings import ReceiverSettings
 
 __all__ = ["ApamaTwoTier"]
@@ -35,7 +35,7 @@ class ApamaTwoTier(TwoTierDetector):
     forgets_in_order: ClassVar[bool] = False
 
     def __init__(self, window: int, expiry_us: int) -> None:
-        super().__init__(window, expiry_us / 1_000_000)
+        super().__init__(window, check_size("expiry_us", expiry_us) / 1_000_000)
 
     @classmethod
     def of_sizes(cls, window: int, expiry_us: int) -> Self:

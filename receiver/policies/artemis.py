@@ -67,7 +67,7 @@ class ArtemisIdCache(FirstReceipts):
     def restarted(self, id_cache_size: int | None = None) -> Self:
         """What the broker has after a restart, perhaps with another size: the newest places, the id of each alive."""
         after = type(self)(self._size if id_cache_size is None else id_cache_size)
-        newest = islice(self._ring, max(0, len(self._ring) - after._size), None)
+        newest = islice(self._ring, max(0, len(self._ring) - after.sizes[0]), None)
         after.replay(((serial, id_, None, us, None, None, None) for serial, id_, us in newest), None)
         after.serial, after.latest_us = self.serial, self.latest_us
         return after

@@ -115,4 +115,4 @@ def _value(name: str, parameter: Parameter, text: str) -> int:
     # Nothing that Python would read besides: no sign, space, exponent, underscore, or digits of other scripts.
     if not form.fullmatch(text) or Decimal(text) > _MOST:
         raise SettingsError(f"policy {name}: {parameter.name} must be {wanted} from 0 to {_MOST:,}, not {text!r:.40}")
-    return round(Decimal(text) * 1_000_000) if parameter.is_time else int(text)
+    return round(Decimal(text) * 1_000_000) if parameter.is_time else int(Decimal(text))

@@ -29,6 +29,10 @@ class ReplicationGroupMessageId:
     origin: int
     number: int
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.origin < 1 << _NUMBER_BITS and 0 <= self.number < 1 << _NUMBER_BITS):
+            raise IdFormatError(f"origin and number must have 64 bits, not {self.origin!r:.40} and {self.number!r:.40}")
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """From `rmid1:` and 5-11-8-8 hexadecimal digits of either case, with nothing around; else `IdFormatError`."""

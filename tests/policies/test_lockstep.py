@@ -1,0 +1,46 @@
+"""Whatever comes, each policy and its naive model say the same."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from receiver.message import Receipt
+from receiver.policies import policy
+from tests.policies.cases import KINDS, Kind, Lockstep
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@given(data=st.data())
+def test_any_steps(kind: Kind, data):
+    pair = Lockstep(kind, data.draw(kind.sizes))
+    for step in data.draw(kind.many_steps()):
+        pair.do(step)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@settings(max_examples=10)
+@given(data=st.data(), random=st.randoms(use_true_random=False))
+def test_long_runs(kind: Kind, data, random):
+    pair = Lockstep(kind, data.draw(kind.sizes))
+    drawn = data.draw(kind.many_steps(40, restarts=False))
+    for _ in range(200):
+        pair.do(random.choice(drawn))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@given(data=st.data())
+def test_receive_many_is_receive_many_times(kind: Kind, data):
+    sizes = data.draw(kind.sizes)
+    one_by_one = Lockstep(kind, sizes)
+    receipts, decisions = [], []
+    for _, id_, source, step_us, sent_ms in data.draw(st.lists(kind.receipts(), max_size=40)):
+        decisions += one_by_one.do(("receive", id_, source, step_us, sent_ms))
+        receipts.append(Receipt(id_, source, one_by_one.now_us, jms_timestamp_ms=sent_ms))
+    assert policy(kind.text(*sizes)).receive_many(receipts) == decisions
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_receive_many_takes_plain_tuples(kind: Kind):
+    id_ = kind.ids[0]
+    decisions = policy(kind.text(*kind.roomy)).receive_many([(id_, "s", 0), (None, None, 1), (id_, None, 2)])
+    assert [decision.verdict for decision in decisions] == ["new", "unchecked", "duplicate"]
