@@ -1,5 +1,7 @@
 """Numbered ids: contiguous from 1 per source, through restarts, exactly as the policy `sequence` reads them."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from receiver.policies.sequence import parse_sequence
@@ -38,12 +40,13 @@ def test_a_number_is_committed_before_it_is_returned(ids, store_url):
 
 def test_each_source_has_its_own(store_url):
     """And is read from the id as it stands."""
-    for number in (1, 2):
-        for source in SOURCES:
-            with gateway(store_url, source=source) as ids:
+    with ExitStack() as stack:
+        makers = {source: stack.enter_context(gateway(store_url, source=source)) for source in SOURCES}
+        for number in (1, 2):
+            for source, ids in makers.items():
                 id_ = ids.next()
-            assert id_ == f"{number}:{source}"
-            assert parse_sequence(id_) == (number, source)
+                assert id_ == f"{number}:{source}"
+                assert parse_sequence(id_) == (number, source)
 
 
 def test_many_at_once(ids):
