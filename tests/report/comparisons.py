@@ -1,0 +1,128 @@
+"""Comparisons to report on: a plausible one, a hostile one, one where all agree, one of a log without duplicates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from analyses import HOSTILE_TEXTS, realistic
+
+from receiver.compare.figures import Cause, Comparison, Dispute, PolicyFigures
+from receiver.simulate.figures import Recommendation, SettingFigures
+
+NAMES = (
+    "apama",
+    "artemis",
+    "artemis:id_cache_size=100",
+    "solace-lookup",
+    "cmq:retention=345600,retry=43200,network=60",
+    "ttl:expiry=2",
+    "sequence",
+    "apama:window=200,expiry=5",
+    "perfect",
+)
+DUPLICATES = 941
+MISSED = {
+    2: {Cause.EVICTED: 12, Cause.NOT_REFRESHED: 25},
+    5: {Cause.EXPIRED: 400, Cause.NOT_REFRESHED: 1},
+}
+FALSE = {6: {Cause.SEQUENCE_GAP: 1_204}}
+PEAKS = (104_598, 20_000, 200, 214_340, 214_340, 5_120, 15, 6_500, 214_340)
+
+
+def policy_of(place: int) -> PolicyFigures:
+    missed, false = MISSED.get(place, {}), FALSE.get(place, {})
+    return PolicyFigures(
+        policy=NAMES[place],
+        caught=DUPLICATES - sum(missed.values()),
+        missed=sum(missed.values()),
+        false_duplicates=sum(false.values()),
+        peak_ids=PEAKS[place],
+        memory_bytes=PEAKS[place] * 205,
+        missed_causes=missed,
+        false_causes=false,
+    )
+
+
+def dispute(row: int, wrong: dict[int, Cause], *, is_duplicate: bool) -> Dispute:
+    return Dispute(
+        row=row,
+        domain="queue://orders",
+        unique_message_id=f"{row}:gateway-{row % 7}.eu:51001:S0{row % 7}",
+        message_source_id=f"gateway-{row % 7}.eu:51001:S0{row % 7}",
+        received_at_us=1_767_225_600_000_000 + row * 1_400,
+        is_duplicate=is_duplicate,
+        earlier_row=row - 1_000 if is_duplicate else None,
+        age_us=row * 1_700 if is_duplicate else None,
+        duplicate_by=tuple(is_duplicate != (place in wrong) for place in range(len(NAMES))),
+        causes=tuple(wrong.get(place) for place in range(len(NAMES))),
+    )
+
+
+def comparison() -> Comparison:
+    """Nine policies on the log of the realistic analysis."""
+    setting = SettingFigures(200, 5_000_000, DUPLICATES, 0, 6_500)
+    missed = {2: Cause.EVICTED, 5: Cause.EXPIRED}
+    return Comparison(
+        key="default",
+        log=replace(realistic().log, duplicates=DUPLICATES),
+        policies=tuple(map(policy_of, range(len(NAMES)))),
+        disputed=1_642,
+        disputes=(
+            dispute(1_234, {2: Cause.NOT_REFRESHED}, is_duplicate=True),
+            *(dispute(1_300 + number, missed, is_duplicate=True) for number in range(6)),
+            *(dispute(215_000 + number, {6: Cause.SEQUENCE_GAP}, is_duplicate=False) for number in range(3)),
+        ),
+        crossed_domains=475,
+        left_out=(("solace-last", "receipt 0: 'a' is no replication group message id"),),
+        recommendation=Recommendation(setting, 6_500 * 205, 6_500 * 235, 2.0, "This log needed W = 97."),
+    )
+
+
+def hostile() -> Comparison:
+    """Every text replaced by one that does harm where it isn't escaped; a policy's may hold spaces and line breaks."""
+    plain = comparison()
+    texts = [f"artemis:id_cache_size=\n{text}" for text in HOSTILE_TEXTS[: len(NAMES)]]
+    return replace(
+        plain,
+        key="name:" + HOSTILE_TEXTS[0],
+        policies=tuple(replace(figures, policy=text) for figures, text in zip(plain.policies, texts, strict=True)),
+        disputes=tuple(
+            replace(plain.disputes[0], domain=text, unique_message_id=text, message_source_id=text)
+            for text in HOSTILE_TEXTS
+        ),
+        left_out=tuple((text, text) for text in HOSTILE_TEXTS),
+    )
+
+
+def agreeing() -> Comparison:
+    """Policies that are never wrong."""
+    plain = comparison()
+    return replace(
+        plain,
+        policies=tuple(plain.policies[place] for place in (0, 3, 8)),
+        disputed=0,
+        disputes=(),
+        crossed_domains=0,
+        left_out=(),
+        recommendation=None,
+    )
+
+
+def alone() -> Comparison:
+    """One policy that is wrong both ways, with nobody to disagree."""
+    plain = comparison()
+    both = replace(plain.policies[6], caught=900, missed=41, missed_causes={Cause.EVICTED: 41}, false_causes=FALSE[6])
+    return replace(agreeing(), policies=(both,))
+
+
+def without_duplicates() -> Comparison:
+    """A log that repeats no id."""
+    plain = agreeing()
+    return replace(
+        plain,
+        log=replace(plain.log, duplicates=0),
+        policies=tuple(replace(figures, caught=0, missed=0) for figures in plain.policies),
+    )
+
+
+ALL = (comparison, hostile, agreeing, alone, without_duplicates)

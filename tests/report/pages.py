@@ -1,0 +1,28 @@
+"""What a parser makes of a page."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Its elements, its scripts, its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.scripts, self.text, self.open = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data):
+        (self.scripts if self.open[-1:] == ["script"] else self.text).append(data)

@@ -1,0 +1,90 @@
+"""The page of a comparison as text, and in a real browser. `test_pages.py` holds what is true of all pages."""
+
+from __future__ import annotations
+
+import pytest
+from analyses import HOSTILE_TEXTS
+from comparisons import NAMES, agreeing, alone, comparison, hostile, without_duplicates
+from pages import Page
+
+from receiver.report.compare_html import html_text
+from receiver.report.words import tamed
+
+
+def text_of(html):
+    return " ".join("".join(Page(html).text).split())
+
+
+def test_the_table_and_the_words_stand_without_any_script():
+    text = text_of(html_text(comparison()))
+    for place, name in enumerate(NAMES, 1):
+        assert f"{place}. {name}" in text
+    for part in (
+        "Policy 8 is the two-tier setting recommended for this log, W = 200 with E = 5 s. This log needed W = 97.",
+        "artemis:id_cache_size=100 misses 37 of 941 duplicates (3.93 %): 25 not refreshed, 12 evicted.",
+        "The policies disagree on 1,642 receipts, of which these are the first 10.",
+        "1-2, 4-5, 7-9 3 evicted, 6 expired 1300 2.21 s 2026-01-01 00:00:01.820000",
+        "solace-last is left out",
+        "Made by receiver compare.",
+    ):
+        assert part in text
+
+
+def test_the_best_row_stands_out():
+    html = html_text(comparison())
+    assert html.count('class="marked"') == 1
+    assert '<tr class="marked">' in html[: html.index("8. apama")][-80:]
+    assert 'class="marked"' not in html_text(without_duplicates())
+
+
+def test_what_is_not_there_has_no_section():
+    text = text_of(html_text(agreeing()))
+    assert "All 3 policies say the same of every receipt." in text
+    for part in ("Why duplicates are missed", "Why new messages", "is left out", "recommended"):
+        assert part not in text
+
+
+def test_no_hostile_text_becomes_an_element():
+    page = Page(html_text(hostile()))
+    assert sum(tag == "script" for tag, _ in page.elements) == 3
+    text = "".join(page.text)
+    for hostile_text in HOSTILE_TEXTS:
+        assert tamed(hostile_text, 120) in text
+    assert not set("\0\x1b\x9b\x07\u202e\u2028") & set(text)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("build", "charts"),
+    [(comparison, 3), (hostile, 3), (agreeing, 1), (alone, 3), (without_duplicates, 1)],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_every_chart_draws_its_marks(opened, build, charts):
+    page = opened(html_text(build()), viewport={"width": 390, "height": 800})
+    marks = page.eval_on_selector_all(
+        ".chart", "charts => charts.map(chart => chart.querySelectorAll('svg .role-mark path').length)"
+    )
+    assert len(marks) == charts
+    assert all(marks)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.browser
+def test_a_point_tells_its_policies(opened):
+    page = opened(html_text(comparison()))
+    labels = page.locator("#memory-missed .layer_1_marks text").all_text_contents()
+    assert labels == ["1", "2", "3", "4, 5, 9", "6", "7", "8"]
+    point = page.locator("#memory-missed .layer_0_marks path").nth(3)
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    tooltip = page.locator("#vg-tooltip-element.visible")
+    tooltip.wait_for()
+    rows = dict(row.split("\t") for row in tooltip.locator("tr").all_inner_texts())
+    assert {name.rstrip(":"): value.strip() for name, value in rows.items()} == {
+        "policy": "4. solace-lookup, 5. cmq:retention=345600,retry=43200,network=60, 9. perfect",
+        "missed": "0",
+        "false duplicates": "0",
+        "most ids kept": "214,340",
+        "memory": "43.9 MB",
+    }
