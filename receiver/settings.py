@@ -185,3 +185,9 @@ class CompareSettings:
             raise SettingsError(f"memory_bytes_per_id must name policies, not {self.memory_bytes_per_id!r:.80}")
         for policy, size_bytes in self.memory_bytes_per_id.items():
             _checked(f"memory_bytes_per_id of {policy}", size_bytes, least=1, whole=True)
+
+    def memory_bytes(self, policy: str, ids: int) -> int:
+        """What so many ids take of the policy of this name."""
+        if policy not in self.memory_bytes_per_id:
+            raise SettingsError(f"{_settings_file()} lacks {policy} in the setting compare.memory_bytes_per_id")
+        return ids * self.memory_bytes_per_id[policy]

@@ -75,7 +75,7 @@ class _Contender:
             missed=self.missed.total(),
             false_duplicates=self.false,
             peak_ids=self.peak_ids,
-            memory_bytes=self.peak_ids * settings.memory_bytes_per_id[self.policy.name],
+            memory_bytes=settings.memory_bytes(self.policy.name, self.peak_ids),
             missed_causes=dict(self.missed),
             false_causes={FALSE_CAUSE: self.false} if self.false else {},
         )

@@ -22,9 +22,10 @@ class Cause(StrEnum):
     NOT_REFRESHED = "not refreshed"
     """Evicted or expired by its first receipt; had a later duplicate refreshed it, it would have been remembered."""
     OTHER_ORIGIN = "other origin"
-    """The id can't be compared with the last one, which comes from another broker or site."""
+    """The last id comes from another broker or site, or was set back by one that does."""
     SEQUENCE_GAP = "sequence gap"
-    """Not above the highest of its source or origin, though it never came before: late, or counted anew."""
+    """Not above the highest of its source or origin, though it never came before: late, counted anew, or a number that
+    came before in other digits."""
 
 
 @dataclass(frozen=True, slots=True)
