@@ -66,7 +66,7 @@ def _print_policies(comparison: Comparison, console: Console) -> None:
                 count(figures.peak_ids),
                 size(figures.memory_bytes),
             )
-            row = f"{marks:>2}{place + 1:>3}", name, *cells[:figures_shown]
+            row = f"{marks:<2}{place + 1:>3}", name, *cells[:figures_shown]
             table.add_row(*map(Text, row), style=_BEST_STYLE if place in best else "")
         return table
 

@@ -32,7 +32,7 @@ _KEYS_THAT_SPLIT_QUEUES = ("default", "connection", "receiver")
 
 
 def named(policy: str) -> str:
-    """A policy's text, which may hold spaces and line breaks around its numbers."""
+    """A policy's text, short and harmless."""
     return tamed(policy, _LONGEST_NAME)
 
 

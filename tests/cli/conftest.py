@@ -1,5 +1,6 @@
 import io
 import sys
+from functools import partial
 
 import pytest
 from running import Ran
@@ -8,15 +9,25 @@ from receiver import cli
 
 
 @pytest.fixture
-def simulate(monkeypatch, capsysbinary, tmp_path):
-    """`receiver simulate` within this process, where most cases cost nothing, in a folder of its own."""
+def command(monkeypatch, capsysbinary, tmp_path):
+    """`receiver NAME …` within this process, where most cases cost nothing, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments, stdin: bytes = b"") -> Ran:
-        monkeypatch.setattr(sys, "argv", ["receiver", "simulate", *map(str, arguments)])
+    def run(name, *arguments, stdin: bytes = b"") -> Ran:
+        monkeypatch.setattr(sys, "argv", ["receiver", name, *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         status = cli.run()
         out, err = capsysbinary.readouterr()
         return Ran(status, out.decode(), err.decode())
 
     return run
+
+
+@pytest.fixture
+def simulate(command):
+    return partial(command, "simulate")
+
+
+@pytest.fixture
+def compare(command):
+    return partial(command, "compare")

@@ -9,7 +9,8 @@ from typing import NamedTuple
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "artemis-receipts.csv.gz"
 HEADER = "received_at,unique_message_id,message_source_id,connection_id,destination\n"
 LOG = HEADER + "1,a,s,c,q\n2,b,s,c,q\n3,a,s,c,q\n"
-COMMAND = (sys.executable, "-m", "receiver", "simulate")
+RECEIVER = (sys.executable, "-m", "receiver")
+COMMAND = (*RECEIVER, "simulate")
 
 
 class Ran(NamedTuple):

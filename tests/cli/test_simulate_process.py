@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from running import COMMAND, HEADER, LOG, complaint, process
+from running import COMMAND, HEADER, LOG, RECEIVER, complaint, process
 
 FULL = Path("/dev/full")
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,11 +30,12 @@ def wait_for(condition, patience_secs=30.0):
         time.sleep(0.02)
 
 
-def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path):
+@pytest.mark.parametrize("name", ["simulate", "compare"])
+def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path, name):
     report = tmp_path / "r.html"
     report.write_text("as it was")
     with subprocess.Popen(
-        [*COMMAND, "-", "--report", report, "--json"],
+        [*RECEIVER, name, "-", "--report", report, "--json"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -55,12 +56,12 @@ def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
 
-@pytest.mark.parametrize("how", [(), ("--json",)], ids=["table", "json"])
+@pytest.mark.parametrize("how", [("simulate",), ("simulate", "--json"), ("compare",)], ids=" ".join)
 def test_a_closed_pipe_ends_quietly(log, how):
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        ran = subprocess.run([*COMMAND, log, *how], stdout=writing, stderr=subprocess.PIPE, check=False)
+        ran = subprocess.run([*RECEIVER, *how, log], stdout=writing, stderr=subprocess.PIPE, check=False)
     finally:
         os.close(writing)
     assert (ran.returncode, ran.stderr) == (0, b"")
