@@ -29,7 +29,7 @@ class Connection(sqlite3.Connection):
 
     path: str
     file: _File
-    is_idle: Callable[[], bool] = lambda: False
+    is_idle: Callable[[], bool] = staticmethod(lambda: False)
     """Whether it is between transactions, and no thread is waiting in it for one."""
 
     def watch(self, file: Path) -> None:

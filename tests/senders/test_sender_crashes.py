@@ -208,6 +208,7 @@ def test_a_process_forked_off(store_url):
     with billing(store_url) as keys, gateway(store_url) as ids:
         key = keys.key_for("a")
         ids.next()
+        links = [maker._kept.connection.dbapi_connection for maker in (keys, ids)]
 
         def child():
             for use in (lambda: keys.key_for("a"), lambda: keys.confirm("a"), keys.pending, ids.next):
@@ -221,6 +222,8 @@ def test_a_process_forked_off(store_url):
         assert forked(child)() == [key, "2:gateway:1"]
         assert keys.key_for("a") == key
         assert numbers([ids.next()]) == [3]
+        # The child hung up on nobody.
+        assert links == [maker._kept.connection.dbapi_connection for maker in (keys, ids)]
     assert_sound(store_url)
 
 
