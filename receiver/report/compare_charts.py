@@ -56,7 +56,7 @@ def memory_chart(policies: Sequence[PolicyFigures]) -> Spec:
         .scale(type="log", nice=False, padding=24)
         .axis(values=x_ticks, labelExpr=labels(x_ticks, compact), labelOverlap=True),
         y=alt.Y("missed:Q", title="duplicates missed")
-        .scale(type="symlog", domain=[0, max(most_missed, 1)], nice=False)
+        .scale(type="symlog", domain=[0, max(2 * most_missed, 1)], nice=False)
         .axis(values=decades(most_missed), format=",d"),
         tooltip=[
             alt.Tooltip("policies:N", title="policy"),

@@ -108,8 +108,7 @@ def _causes(id_: str, title: str, causes: Sequence[tuple[str, dict[Cause, int]]]
 
 
 def _disputes(comparison: Comparison) -> Numbers:
-    caption = f"{disagreement(comparison)} Policies by their numbers, the wrong ones with the cause."
-    columns = ["id", "source", "domain", "duplicate, say", "new, say", "row", "age", "received, UTC"]
+    columns = ["id", "source", "domain", "say duplicate", "say new", "row", "age", "received, UTC"]
     rows = [
         [
             tamed(dispute.unique_message_id, LONGEST_NAME),
@@ -118,8 +117,8 @@ def _disputes(comparison: Comparison) -> Numbers:
             *(side or _NONE for side in sides(dispute)),
             str(dispute.row),
             _NONE if dispute.age_us is None else duration(dispute.age_us),
-            moment(dispute.received_at_us).replace("T", " ").removesuffix("Z"),
+            moment(dispute.received_at_us)[:19].replace("T", " "),
         ]
         for dispute in comparison.disputes
     ]
-    return Numbers(caption, columns, rows, texts=5)
+    return Numbers(disagreement(comparison), columns, rows, texts=5)

@@ -68,16 +68,18 @@ def _praise(comparison: Comparison) -> str:
     right = _right(comparison)
     if not right:
         return "No policy catches every duplicate without taking a new message for one."
+    if len(right) == 1:
+        _, only = right[0]
+        return (
+            f"Only {named(only.policy)} catches every duplicate and takes no new message for one. It keeps at most "
+            f"{count(only.peak_ids, 'id')}."
+        )
     best = [figures for place, figures in right if place in best_of(comparison)]
     names = [named(figures.policy) for figures in best]
     return (
-        f"{count(len(right))} of {_policies(len(comparison.policies))} catch every duplicate and take no new message for "
+        f"{count(len(right))} of {count(len(comparison.policies))} policies catch every duplicate and take no new message for "
         f"one. Of these, {_listed(names)} keep{'s' * (len(names) == 1)} the fewest ids: {count(best[0].peak_ids)}."
     )
-
-
-def _policies(number: int) -> str:
-    return "1 policy" if number == 1 else f"{count(number)} policies"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import comparisons
 import pytest
-from comparisons import agreeing, alone, comparison, hostile, without_duplicates
+from comparisons import agreeing, alone, comparison, dispute, hostile, without_duplicates
 from rich.cells import cell_len
 from rich.console import Console
 
+from receiver.compare.figures import Cause
 from receiver.report.compare_table import print_table
+from receiver.report.compare_words import sides
 
 
 def printed(figures, width=80, *, terminal=False):
@@ -68,6 +70,19 @@ def test_receipts_that_policies_disagree_on():
     assert parts["215000"] == ["-", "7 sequence gap", "1-6, 8-9"]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({}, ("1-9", "")),
+        ({0: Cause.EVICTED, 1: Cause.EXPIRED, 2: Cause.EXPIRED, 8: Cause.EXPIRED}, ("4-8", "1 evicted, 2-3 expired, 9 expired")),
+        (dict.fromkeys(range(9), Cause.EVICTED), ("", "1-9 evicted")),
+    ],
+)  # fmt: skip
+def test_policies_by_what_they_say(wrong, said):
+    assert sides(dispute(1, wrong, is_duplicate=True)) == said
+    assert sides(dispute(1, wrong, is_duplicate=False)) == said[::-1]
+
+
 def test_nobody_disagrees():
     lines = printed(agreeing())
     assert "All 3 policies say the same of every receipt." in lines
@@ -79,6 +94,16 @@ def test_equal_policies_share_the_mark():
     lines = printed(replace(agreeing(), policies=policies))
     assert sum(line.startswith(">  ") for line in lines) == 3
     assert "Of these, apama, solace-lookup and perfect keep the fewest ids: 7." in " ".join(" ".join(lines).split())
+
+
+def test_only_one_policy_is_never_wrong():
+    policies = comparison().policies
+    text = " ".join(
+        " ".join(printed(replace(comparison(), policies=(*policies[1:3], *policies[5:7]), disputes=()))).split()
+    )
+    assert (
+        "- Only artemis catches every duplicate and takes no new message for one. It keeps at most 20,000 ids." in text
+    )
 
 
 def test_one_policy_has_nobody_to_disagree_with():
