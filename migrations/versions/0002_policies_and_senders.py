@@ -1,4 +1,4 @@
-"""Which policy judges a domain, when a message was sent, and what senders persist before they send."""
+"""Which policy judges a domain, what it keeps of a receipt, and what senders persist before they send."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ down_revision = "0001"
 def upgrade() -> None:
     op.execute("ALTER TABLE receiver_domain RENAME COLUMN time_queue_newest_us TO clock_us")
     op.add_column("receiver_domain", sa.Column("policy", sa.String(16), nullable=False, server_default="apama"))
-    op.add_column("receiver_receipt", sa.Column("sent_at_us", sa.BigInteger))
+    op.add_column("receiver_receipt", sa.Column("policy_mark", sa.BigInteger))
     op.create_table(
         "receiver_sequence",
         sa.Column("message_source_id", sa.LargeBinary, primary_key=True),
@@ -37,6 +37,6 @@ def downgrade() -> None:
         )
     op.drop_table("receiver_dedup_key")
     op.drop_table("receiver_sequence")
-    op.drop_column("receiver_receipt", "sent_at_us")
+    op.drop_column("receiver_receipt", "policy_mark")
     op.drop_column("receiver_domain", "policy")
     op.execute("ALTER TABLE receiver_domain RENAME COLUMN clock_us TO time_queue_newest_us")

@@ -179,9 +179,7 @@ class Batch:
         )
         if tells_more or received_at_us.__class__ is not int or received_at_us > _LATEST_US:
             self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
-        sent_us = None
         if tells_more and isinstance(self._policy, CmqMinimumTimeCache):
-            sent_us = jms_timestamp_ms * 1000 if jms_timestamp_ms else None
             decision = self._policy.receive(
                 id_, source, received_at_us=received_at_us, jms_timestamp_ms=jms_timestamp_ms
             )
@@ -196,9 +194,11 @@ class Batch:
             if self._cache.histories:
                 self._cache.forget_history(id_)
             rows = self._rows
-            rows.append((self._next_seq + len(rows), id_, source, self._policy.latest_us, None, None, sent_us))
+            rows.append(
+                (self._next_seq + len(rows), id_, source, self._policy.latest_us, None, None, self._policy.mark)
+            )
         else:
-            decision = self._with_history(id_, source, decision, redelivered, body_digest, sent_us)
+            decision = self._with_history(id_, source, decision, redelivered, body_digest)
         return decision
 
     def _with_history(
@@ -208,7 +208,6 @@ class Batch:
         decision: Decision,
         redelivered: bool,
         body_digest: str | None,
-        sent_us: int | None,
     ) -> Decision:
         """Record a receipt that tells of more than itself: of its id's first receipt, or of a body."""
         now_us = self._policy.latest_us
@@ -235,7 +234,9 @@ class Batch:
             )
         seq = self._next_seq + len(self._rows)
         self._cache.note(seq, id_, history)
-        self._rows.append(row_of(seq, id_, source, now_us, history, sent_us))
+        self._rows.append(
+            row_of(seq, id_, source, now_us, history, self._policy.mark if decision.age_us is None else None)
+        )
         return decision
 
     def _check(

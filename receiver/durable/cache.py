@@ -40,10 +40,10 @@ class History(NamedTuple):
 
 
 def row_of(  # noqa: PLR0917 - per receipt, and keywords cost
-    seq: int, id_: str, source: str | None, received_at_us: int, history: History, sent_us: int | None
+    seq: int, id_: str, source: str | None, received_at_us: int, history: History, mark: int | None
 ) -> Row:
     digests = _stored(history.body_digests) if history.body_digests else None
-    return seq, id_, source, received_at_us, history.first_received_at_us, digests, sent_us
+    return seq, id_, source, received_at_us, history.first_received_at_us, digests, mark
 
 
 def _stored(body_digests: Iterable[str]) -> str:
@@ -101,7 +101,9 @@ class DomainCache:
                 self._load(log, state)
             elif state.last_seq > known.last_seq:
                 self._replay(log, state)
-                self._leave_deleting_to_others()
+                # Who appended those rows deletes what they made others forget.
+                self.policy.take_forgotten()
+                self._told.clear()
         except ValueError as error:
             raise StoreCorruptError(
                 f"the rows of the domain {state.domain_name!r:.80} make no sense: {error}",
@@ -126,12 +128,6 @@ class DomainCache:
         replay((), state.clock_us)
         if (self.policy.serial, self.policy.latest_us) != (state.last_seq, state.latest_us):
             raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
-
-    def _leave_deleting_to_others(self) -> None:
-        """Who appended rows deletes what they made others forget; but in order, where the order matters."""
-        if not self.policy.forgets_in_order:
-            self.policy.take_forgotten()
-        self._told.clear()
 
     def _note_histories(self, rows: Iterable[Row]) -> None:
         for seq, id_, _, _, first_us, digests, _ in rows:

@@ -32,7 +32,8 @@ class ApamaTwoTier(TwoTierDetector):
     records_duplicates: ClassVar[bool] = True
     keeps_ids: ClassVar[bool] = True
     goes_by_send_time: ClassVar[bool] = False
-    forgets_in_order: ClassVar[bool] = False
+    marks: ClassVar[bool] = False
+    mark = None
 
     def __init__(self, window: int, expiry_us: int) -> None:
         super().__init__(window, check_size("expiry_us", expiry_us) / 1_000_000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, ClassVar, Self
@@ -32,21 +32,21 @@ class ArtemisIdCache(FirstReceipts):
 
     name = kind = "artemis"
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("id_cache_size", "id_cache_size", default=20_000),)
-    forgets_in_order = True
+    marks = True
 
     def __init__(self, id_cache_size: int = 20_000) -> None:
         super().__init__()
         self._size = check_size("id_cache_size", id_cache_size)
-        self._ring: deque[tuple[int, str, int]] = deque()  # number, id and time received of each place, oldest first
-        # Of each id that is remembered, the number, time received and place of its latest receipt; places count from 1.
+        self._ring: deque[tuple[int, int, str, int]] = deque()  # places, oldest first; of each number, id and time
+        # Of each id that is remembered, number, time and place of its latest receipt; places count from 1.
         self._kept: dict[str, tuple[int, int, int]] = {}
-        self._places = 0  # ever taken
-        self._pending: list[tuple[int, str, int]] | None = None  # of the transaction under way
-        self._twins: dict[str, deque[int]] = {}  # the places of each id that has, or had, several, oldest first
-        # Of each id that is forgotten though a place holds it, the number of the place whose overwriting took it out. A
-        # replay that began after that place would bring the id to life, so those from there on are still needed.
-        self._dead: OrderedDict[str, int] = OrderedDict()
-        self._overwritten: deque[int] = deque()  # numbers of places that are gone but not yet named as forgotten
+        self._several: dict[str, deque[int]] = {}  # the places of each id that has, or had, more than one; oldest first
+        self._places = 0  # ever taken, which counts them
+        self._asleep = self._ring  # with a size of 0, what the journal holds from before
+        self._pending: list[tuple[int, int, str, int]] | None = None  # of the transaction under way
+        # A place that was overwritten while a later one held the same id left that one dead. Without its row a replay
+        # would bring the id to life, so it stays as long as the dead one: by the number of that, its number.
+        self._killers: dict[int, int] = {}
 
     @classmethod
     def of_sizes(cls, window: int, expiry_us: int) -> Self:
@@ -65,10 +65,16 @@ class ArtemisIdCache(FirstReceipts):
         return len(self._kept)
 
     def restarted(self, id_cache_size: int | None = None) -> Self:
-        """What the broker has after a restart, perhaps with another size: the newest places, the id of each alive."""
+        """What the broker has after a restart, perhaps with another size: the newest places, the id of each alive.
+
+        A restart with a size of 0 leaves the places in the journal, where one with a larger size finds them again.
+        """
         after = type(self)(self._size if id_cache_size is None else id_cache_size)
-        newest = islice(self._ring, max(0, len(self._ring) - after.sizes[0]), None)
-        after.replay(((serial, id_, None, us, None, None, None) for serial, id_, us in newest), None)
+        places = self._ring or self._asleep
+        if not after._size:
+            after._asleep = places
+        newest = islice(places, max(0, len(places) - after._size), None)
+        after.replay(((serial, id_, None, us, None, None, place) for place, serial, id_, us in newest), None)
         after.serial, after.latest_us = self.serial, self.latest_us
         return after
 
@@ -86,7 +92,7 @@ class ArtemisIdCache(FirstReceipts):
             return Verdict.DUPLICATE
         for id_ in checked:
             self.serial += 1
-            self._enter(self.serial, id_, self.latest_us)
+            self._enter(self._places + 1, self.serial, id_, self.latest_us)
         self.peak_ids = max(self.peak_ids, len(self._kept))
         return Verdict.NEW if checked else Verdict.UNCHECKED
 
@@ -102,52 +108,57 @@ class ArtemisIdCache(FirstReceipts):
         self.peak_ids = max(self.peak_ids, len(self._kept))
 
     def _found(self, id_: str) -> Entry | None:
-        latest = self._kept.get(id_)
-        # Its first place is the one that will take the id out.
-        return None if latest is None else (*latest[:2], self._twins.get(id_, latest[2:])[0])
+        found = self._kept.get(id_)
+        # The first of its places will take the id out, even a dead one.
+        return found if found is None or id_ not in self._several else (*found[:2], self._several[id_][0])
 
     def _left(self, found: Entry) -> tuple[int | None, int | None]:
         return self._size - 1 - (self._places - found[2]), 0
 
-    def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
-        del sent_us
-        if self._pending is None:
-            self._enter(self.serial, id_, now_us)
-        else:
-            self._pending.append((self.serial, id_, now_us))
+    def _marked(self, jms_timestamp_ms: int | None) -> int | None:
+        """The place that it takes, by which those that it overwrites are known even where rows between are gone."""
+        del jms_timestamp_ms
+        return self._places + len(self._pending or ()) + 1
 
-    def _enter(self, serial: int, id_: str, received_at_us: int) -> None:
+    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
+        place = self._places + 1 if mark is None else mark
+        if self._pending is None:
+            self._enter(place, self.serial, id_, now_us)
+        else:
+            self._pending.append((place, self.serial, id_, now_us))
+
+    def _enter(self, place: int, serial: int, id_: str, received_at_us: int) -> None:
+        self._places = place
         if not self._size:
             self._forgotten.append(serial)
             return
-        self._places += 1
-        self._ring.append((serial, id_, received_at_us))
-        if id_ in self._twins:
-            self._twins[id_].append(self._places)
+        self._overwrite(before=place - self._size)
+        self._ring.append((place, serial, id_, received_at_us))
+        if id_ in self._several:
+            self._several[id_].append(place)
         elif id_ in self._kept:
-            self._twins[id_] = deque((self._kept[id_][2], self._places))
-        self._kept[id_] = serial, received_at_us, self._places
-        self._dead.pop(id_, None)
-        if len(self._ring) > self._size:
-            self._overwrite(*self._ring.popleft()[:2])
+            self._several[id_] = deque((self._kept[id_][2], place))
+        self._kept[id_] = serial, received_at_us, place
+        self._overwrite(before=place - self._size + 1)
 
-    def _overwrite(self, serial: int, id_: str) -> None:
-        self._kept.pop(id_, None)
-        if id_ in self._twins:
-            self._dead.pop(id_, None)
-            self._twins[id_].popleft()
-            if self._twins[id_]:
-                self._dead[id_] = serial
+    def _overwrite(self, *, before: int) -> None:
+        while self._ring and self._ring[0][0] < before:
+            _, serial, id_, _ = self._ring.popleft()
+            if serial in self._killers:
+                self._forgotten.append(self._killers.pop(serial))
+            taken_out = self._kept.pop(id_, None)
+            if taken_out is None or taken_out[0] == serial:
+                self._forgotten.append(serial)
             else:
-                del self._twins[id_]
-        self._overwritten.append(serial)
-        needed_from = next(iter(self._dead.values()), serial + 1)
-        while self._overwritten and self._overwritten[0] < needed_from:
-            self._forgotten.append(self._overwritten.popleft())
+                self._killers[taken_out[0]] = serial
+            if id_ in self._several:
+                self._several[id_].popleft()
+                if not self._several[id_]:
+                    del self._several[id_]
 
     def replay(self, entries: Iterable[tuple[Any, ...]], clock_us: int | None) -> None:
         self._pending = None
         super().replay(entries, clock_us)
 
     def entries(self) -> list[int]:
-        return [serial for serial, _, _ in self._ring]
+        return [serial for _, serial, _, _ in self._ring]

@@ -58,6 +58,7 @@ class CmqMinimumTimeCache(FirstReceipts):
     kind = "cmq-minimum"
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("retry", "retry_us"), Parameter("network", "network_us"))
     goes_by_send_time = True
+    marks = True
 
     def __init__(self, retry_us: int, network_us: int) -> None:
         super().__init__()
@@ -113,8 +114,12 @@ class CmqMinimumTimeCache(FirstReceipts):
         passed_us = 0 if self._minimum_us is None else max(0, self._minimum_us - found[2])
         return 0, self._limit_us - passed_us
 
-    def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
-        sent_us = now_us if sent_us is None else sent_us
+    def _marked(self, jms_timestamp_ms: int | None) -> int | None:
+        """When it was sent, None where that isn't known."""
+        return jms_timestamp_ms * 1000 if jms_timestamp_ms else None
+
+    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
+        sent_us = now_us if mark is None else mark
         self._kept[id_] = self.serial, now_us, sent_us
         heappush(self._by_send_time, (sent_us, self.serial, id_))
         self._forget_passed()

@@ -26,13 +26,14 @@ class FirstReceipts(ABC):
     records_duplicates: ClassVar[bool] = False
     keeps_ids: ClassVar[bool] = True
     goes_by_send_time: ClassVar[bool] = False
-    forgets_in_order: ClassVar[bool] = False
+    marks: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.latest_us = 0
         self.clock_clamped = 0
         self.peak_ids = 0
         self.serial = 0
+        self.mark: int | None = None
         self._forgotten: deque[int] = deque(maxlen=0)
 
     @classmethod
@@ -60,8 +61,13 @@ class FirstReceipts(ABC):
         """The entry that makes a duplicate of a receipt of the id, None if it is new; IdFormatError if neither."""
 
     @abstractmethod
-    def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
+    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
         """Enter a receipt that is new, whose number is `serial`."""
+
+    def _marked(self, jms_timestamp_ms: int | None) -> int | None:
+        """What to keep of a receipt that is new, beside its id and time."""
+        del jms_timestamp_ms
+        return None
 
     def _forget(self, now_us: int) -> None:  # noqa: B027 - most forget nothing by time
         """Drop what is too old for a receipt that comes now."""
@@ -106,7 +112,8 @@ class FirstReceipts(ABC):
                 expiry_left_us=expiry_left_us,
                 distance=self.serial - found[0],
             )
-        self._remember(id_, now_us, jms_timestamp_ms * 1000 if jms_timestamp_ms else None)
+        self.mark = self._marked(jms_timestamp_ms)
+        self._remember(id_, now_us, self.mark)
         self.peak_ids = max(self.peak_ids, self.remembered_ids)
         return NEW
 
@@ -135,10 +142,10 @@ class FirstReceipts(ABC):
 
     def replay(self, entries: Iterable[tuple[Any, ...]], clock_us: int | None) -> None:
         del clock_us
-        for serial, id_, _, received_at_us, first_received_at_us, _, sent_us in entries:
+        for serial, id_, _, received_at_us, first_received_at_us, _, mark in entries:
             self.serial = serial
             self.latest_us = received_at_us
             self._forget(received_at_us)
             if first_received_at_us is None:  # else it was a duplicate, of which only its history is kept
-                self._remember(id_, received_at_us, sent_us)
+                self._remember(id_, received_at_us, mark)
                 self.peak_ids = max(self.peak_ids, self.remembered_ids)

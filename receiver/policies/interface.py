@@ -42,8 +42,8 @@ class Policy(Protocol):
     keeps_ids: ClassVar[bool]
     """Whether each id is remembered by itself, rather than one that stands for many."""
     goes_by_send_time: ClassVar[bool]
-    forgets_in_order: ClassVar[bool]
-    """Whether entries that stop to matter must go oldest first, so that those left can be replayed."""
+    marks: ClassVar[bool]
+    """Whether a row of the log must keep `mark` for a replay."""
 
     latest_us: int
     """The latest receipt's time."""
@@ -57,6 +57,10 @@ class Policy(Protocol):
     @property
     def sizes(self) -> tuple[int, int]:
         """How many ids it keeps, and for how many microseconds; 0 for what doesn't bound it."""
+
+    @property
+    def mark(self) -> int | None:
+        """What to keep of the receipt just judged new."""
 
     @property
     def serial(self) -> int:

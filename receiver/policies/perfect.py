@@ -26,8 +26,8 @@ class Perfect(FirstReceipts):
     def _found(self, id_: str) -> Entry | None:
         return self._kept.get(id_)
 
-    def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
-        del sent_us
+    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
+        del mark
         self._kept[id_] = self.serial, now_us
 
     def entries(self) -> list[int]:

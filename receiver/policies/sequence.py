@@ -55,8 +55,8 @@ class HighestSequence(FirstReceipts):
         highest = self._highest.get(source)
         return highest[1] if highest is not None and number <= highest[0] else None
 
-    def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
-        del sent_us
+    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
+        del mark
         number, source = parse_sequence(id_)
         replaced = self._highest.get(source)
         if replaced is not None:

@@ -57,8 +57,8 @@ class SolaceLast(FirstReceipts):
             return None
         return None if is_newer else self._entry
 
-    def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
-        del sent_us
+    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
+        del mark
         self._forgotten.extend(self._entry[:1])
         self._last = ReplicationGroupMessageId.parse(id_)
         self._entry = self.serial, now_us

@@ -56,8 +56,8 @@ class TimeToLive(FirstReceipts):
     def _left(self, found: Entry) -> tuple[int | None, int | None]:
         return 0, self._expiry_us - (self.latest_us - found[1])
 
-    def _remember(self, id_: str, now_us: int, sent_us: int | None) -> None:
-        del sent_us
+    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
+        del mark
         self._kept[id_] = self.serial, now_us
         self._ids.append(id_)
 

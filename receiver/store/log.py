@@ -17,8 +17,8 @@ Row = tuple[int, str, str | None, int, int | None, str | None, int | None]
 """A receipt in the log; it begins as `TwoTierDetector.replay` wants it.
 
 Its number; id; source; time received, not before that of any earlier row; when the id first came, None if with this
-receipt; a JSON list of the different digests that came with the id, None if none did; when it was sent, None where the
-domain's policy doesn't ask.
+receipt; a JSON list of the different digests that came with the id, None if none did; what else the
+domain's policy keeps of it, None for most.
 """
 
 

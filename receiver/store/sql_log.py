@@ -32,7 +32,7 @@ ROW_COLUMNS = (
     "received_at_us",
     "first_received_at_us",
     "body_digests",
-    "sent_at_us",
+    "policy_mark",
 )
 
 
@@ -51,8 +51,8 @@ class Sources(dict[bytes | None, str | None]):
 def rows_of(found: Iterable[Sequence[Any]], sources: Sources) -> list[Row]:
     """Rows as read."""
     return [
-        (seq, id_.decode("utf-8", "surrogatepass"), sources[source], received_at_us, first_us, digests, sent_us)
-        for seq, id_, source, received_at_us, first_us, digests, sent_us in found
+        (seq, id_.decode("utf-8", "surrogatepass"), sources[source], received_at_us, first_us, digests, mark)
+        for seq, id_, source, received_at_us, first_us, digests, mark in found
     ]
 
 

@@ -87,8 +87,8 @@ receipts = Table(
     Column("unique_message_id", LargeBinary, nullable=False),
     # The different digests that came with the id, as a JSON list; null if none did.
     Column("body_digests", Text),
-    # JMSTimestamp, where the policy goes by it; else null.
-    Column("sent_at_us", BigInteger),
+    # What else the policy keeps of the receipt: when it was sent, or its place in a ring; null for most.
+    Column("policy_mark", BigInteger),
     PrimaryKeyConstraint("domain_id", "seq", name="receiver_receipt_pkey"),
     sqlite_with_rowid=False,
 )

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, create_engine, func, insert, select
 
-from receiver import Decision, ReceiverSettings, TwoTierDetector, Verdict
+from receiver import Decision, Verdict
+from receiver.policies import policy as policy_named
 from tests.durable.stream import Received
 
 METADATA = MetaData()
@@ -68,14 +69,12 @@ def read(url: str) -> tuple[list[tuple[int, int, str]], dict[int, list[str]]]:
     return [(stream, first, verdicts) for _, stream, first, verdicts in in_order], delivered
 
 
-def verify(url: str, streams: dict[int, list[Received]], settings: ReceiverSettings) -> Counter[str]:
-    """Hold every verdict against one detector fed in the order of commits, and the effects against the verdicts.
+def verify(url: str, streams: dict[int, list[Received]], policy: str) -> Counter[str]:
+    """Hold every verdict against one policy in memory fed in the order of commits, and the effects against the verdicts.
 
     Returns how often each id took effect.
     """
-    judge = TwoTierDetector(
-        window=settings.dup_detection_per_source_expiry_window_size, expiry_secs=settings.dup_detection_expiry_time_secs
-    )
+    judge = policy_named(policy)
     in_order, delivered = read(url)
     took_effect: Counter[str] = Counter()
     for turn, (stream, first, verdicts) in enumerate(in_order, 1):

@@ -15,14 +15,14 @@ import sys
 import threading
 from pathlib import Path
 
-from receiver import Receiver, ReceiverSettings
+from receiver import Receiver
 from receiver.errors import StoreError
 from tests.durable import journal
 from tests.durable.stream import SECOND_US, Received, stream_of
 from tests.durable.worker import open_receiver
 
 WHEN = 400
-SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=1, dup_detection_expiry_time_secs=100)
+POLICY = "apama:window=1,expiry=100"
 BATCH_SIZE = 20
 LONG_AGO = 1_500
 CHECKPOINT_PAGES = 8
@@ -54,7 +54,7 @@ def receive(orders: Receiver, receipts: list[Received], first: int, size: int = 
 def make_template(folder: Path, seed: int) -> None:
     url = f"sqlite:///{folder / 'template.db'}"
     journal.make(url)
-    with open_receiver(url, SETTINGS) as orders:
+    with open_receiver(url, POLICY) as orders:
         receive(orders, receipts_of(seed), 0, LONG_AGO)
 
 
@@ -78,7 +78,7 @@ def send_twice(folder: Path, receipts: list[Received], syscall: str, k: int) -> 
                 told.append(f"failed: {error!r}")
         print(json.dumps({"k": k, "thread": threading.get_native_id(), "told": told}), flush=True)
 
-    with open_receiver(f"sqlite:///{folder / 'receiver.db'}", SETTINGS) as orders:
+    with open_receiver(f"sqlite:///{folder / 'receiver.db'}", POLICY) as orders:
         thread = threading.Thread(target=in_thread)
         thread.start()
         thread.join()

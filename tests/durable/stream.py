@@ -28,9 +28,9 @@ def stream_of(seed: int, number: int, count: int) -> list[Received]:
             if chosen.random() < SHARED:
                 source = source_of(chosen)
         elif chosen.random() < SHARED:
-            id_, source = f"shared-{position}", source_of(chosen)
+            id_, source = f"{position}:shared", source_of(chosen)
         else:
-            id_, source = f"{number}-{position}", source_of(chosen)
+            id_, source = f"{position}:{number}", source_of(chosen)
         receipts.append((id_, source, now_us))
     return receipts
 

@@ -12,7 +12,7 @@ import pytest
 from receiver.errors import StoreError
 from tests.durable import journal
 from tests.durable.checks import assert_sound
-from tests.durable.one_batch import BATCH_SIZE, LONG_AGO, SETTINGS, WHEN, files_in, make_template, receipts_of, receive
+from tests.durable.one_batch import BATCH_SIZE, LONG_AGO, POLICY, WHEN, files_in, make_template, receipts_of, receive
 from tests.durable.strace import Call, Fault, traced
 from tests.durable.stream import stream_of
 from tests.durable.worker import open_receiver
@@ -43,7 +43,7 @@ def calls_of_a_batch(folder, seed) -> Counter[str]:
 def assert_survived(url, seed, told) -> None:
     """What the batch reported is true, and sent again until it is confirmed, it has taken effect once."""
     receipts = receipts_of(seed)
-    with open_receiver(url, SETTINGS) as orders:
+    with open_receiver(url, POLICY) as orders:
         assert_sound(url)
         turns, _ = journal.read(url)
         reported = [verdicts for verdicts in told if len(verdicts) == BATCH_SIZE]
@@ -53,7 +53,7 @@ def assert_survived(url, seed, told) -> None:
         again = receive(orders, receipts, LONG_AGO)
         assert (again == ALL_DUPLICATES) == bool(verdicts)
     assert_sound(url)
-    took_effect = journal.verify(url, {0: receipts}, SETTINGS)
+    took_effect = journal.verify(url, {0: receipts}, POLICY)
     assert took_effect.keys() == {id_ for id_, _, _ in receipts[: LONG_AGO + BATCH_SIZE]}
 
 
@@ -108,7 +108,7 @@ def test_a_full_disk(small_disk, seed):
     positions = range(0, len(receipts), BATCH_SIZE)
     refused = []
     journal.make(url)
-    with open_receiver(url, SETTINGS) as orders:
+    with open_receiver(url, POLICY) as orders:
         for first in positions:
             if first % (50 * BATCH_SIZE) == 0:
                 fill(ballast)
@@ -125,4 +125,4 @@ def test_a_full_disk(small_disk, seed):
     assert_sound(url)
     turns, _ = journal.read(url)
     assert [first for _, first, _ in turns] == list(positions)
-    journal.verify(url, {0: receipts}, SETTINGS)
+    journal.verify(url, {0: receipts}, POLICY)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from receiver import ReceiverSettings, Verdict
+from receiver import Verdict
 from tests.durable import journal
 from tests.durable.checks import assert_sound
 from tests.durable.stream import stream_of
@@ -17,10 +17,8 @@ BATCH_SIZE = 50
 BATCHES_PER_KILL = 10
 LONGEST_BATCH_SECS = 0.02
 LONGEST_OPENING_SECS = 0.3
-NOTHING_FORGOTTEN = ReceiverSettings(
-    dup_detection_per_source_expiry_window_size=10_000_000, dup_detection_expiry_time_secs=0
-)
-MUCH_FORGOTTEN = ReceiverSettings(dup_detection_per_source_expiry_window_size=40, dup_detection_expiry_time_secs=0.2)
+NOTHING_FORGOTTEN = "apama:window=10000000,expiry=0"
+MUCH_FORGOTTEN = "apama:window=40,expiry=0.2"
 
 
 def live_and_die(job: Job, chosen: random.Random) -> Worker:
@@ -41,9 +39,21 @@ def committed_unheard(worker: Worker, turns: list[tuple[int, int, str]]) -> bool
     return bool(unheard)
 
 
-@pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])
-@pytest.mark.parametrize("settings", [NOTHING_FORGOTTEN, MUCH_FORGOTTEN], ids=["nothing-forgotten", "much-forgotten"])
-def test_kills_at_random_moments(store_url, seed, campaign, settings, joins):
+@pytest.mark.parametrize(
+    ("policy", "joins"),
+    [
+        (NOTHING_FORGOTTEN, False),
+        (NOTHING_FORGOTTEN, True),
+        (MUCH_FORGOTTEN, False),
+        (MUCH_FORGOTTEN, True),
+        ("artemis:id_cache_size=300", False),
+        ("ttl:expiry=0.2", True),
+        ("cmq:retry=0.1,network=0.1", False),
+        ("sequence", False),
+        ("perfect", True),
+    ],
+)
+def test_kills_at_random_moments(store_url, seed, campaign, policy, joins):
     chosen = random.Random(seed)
     kills = campaign.kills // 4
     job = Job(
@@ -52,11 +62,11 @@ def test_kills_at_random_moments(store_url, seed, campaign, settings, joins):
         stream=0,
         count=kills * BATCHES_PER_KILL * BATCH_SIZE,
         batch_size=BATCH_SIZE,
-        settings=settings,
+        policy=policy,
         joins=joins,
     )
     journal.make(store_url)
-    open_receiver(store_url, settings).close()
+    open_receiver(store_url, policy).close()
     turns_before = unheard = 0
     for _ in range(kills):
         worker = live_and_die(job, chosen)
@@ -73,16 +83,16 @@ def test_kills_at_random_moments(store_url, seed, campaign, settings, joins):
     print(f"{unheard} of {kills} kills came between a commit and its report")
 
     receipts = stream_of(seed, 0, job.count)
-    took_effect = journal.verify(store_url, {0: receipts}, settings)
+    took_effect = journal.verify(store_url, {0: receipts}, policy)
     assert took_effect.keys() == {id_ for id_, _, _ in receipts}
-    if settings is NOTHING_FORGOTTEN:
+    if policy in {NOTHING_FORGOTTEN, "cmq:retry=0.1,network=0.1", "sequence", "perfect"}:
         assert set(Counter(took_effect.values())) == {1}
 
 
 def test_kills_while_the_store_is_made(store_url, seed, campaign):
     """Whatever was there of it, the next one makes it."""
     chosen = random.Random(seed)
-    job = Job(url=store_url, seed=seed, stream=0, count=200, batch_size=BATCH_SIZE, settings=NOTHING_FORGOTTEN)
+    job = Job(url=store_url, seed=seed, stream=0, count=200, batch_size=BATCH_SIZE, policy=NOTHING_FORGOTTEN)
     journal.make(store_url)
     for _ in range(campaign.kills // 4):
         with working(replace(job, count=0)) as worker:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine
 from sqlalchemy.exc import OperationalError
 
-from receiver import Receiver, ReceiverSettings, StoreSettings
+from receiver import Receiver, StoreSettings
 from receiver.errors import StoreError
 from tests.durable import journal
 from tests.durable.checks import assert_sound
@@ -18,7 +18,7 @@ from tests.durable.server import mortal_server
 from tests.durable.stream import stream_of
 from tests.durable.worker import PATIENCE_SECS, Job, working
 
-SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=1_000, dup_detection_expiry_time_secs=60)
+POLICY = "apama:window=1000,expiry=60"
 BATCH_SIZE = 30
 COUNT = 10 * BATCH_SIZE
 
@@ -33,7 +33,7 @@ class Bridge:
             url,
             connection_id="broker",
             destination="queue://orders",
-            settings=SETTINGS,
+            policy=POLICY,
             store_settings=StoreSettings(lock_timeout_secs=patience_secs),
         )
 
@@ -65,7 +65,7 @@ class Bridge:
         assert_sound(url)
         turns, _ = journal.read(url)
         assert [first // BATCH_SIZE for _, first, _ in turns] == batches
-        took_effect = journal.verify(url, {0: self.receipts}, SETTINGS)
+        took_effect = journal.verify(url, {0: self.receipts}, POLICY)
         assert set(Counter(took_effect.values())) == {1}
 
 
@@ -202,7 +202,7 @@ def test_the_server_is_killed_and_restarted(seed, campaign, joins):
             stream=0,
             count=20 * campaign.restarts * BATCH_SIZE,
             batch_size=BATCH_SIZE,
-            settings=SETTINGS,
+            policy=POLICY,
             joins=joins,
         )
         with working(job) as worker:
@@ -218,6 +218,6 @@ def test_the_server_is_killed_and_restarted(seed, campaign, joins):
         print(f"{len(failures)} failures: {set(failures)}")
         assert_sound(server.url)
         receipts = stream_of(seed, 0, job.count)
-        took_effect = journal.verify(server.url, {0: receipts}, SETTINGS)
+        took_effect = journal.verify(server.url, {0: receipts}, POLICY)
         assert took_effect.keys() == {id_ for id_, _, _ in receipts}
         assert set(Counter(took_effect.values())) == {1}

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from receiver import ReceiverSettings
-from receiver.settings import expiry_us_of
 from tests.durable import journal
 from tests.durable.checks import assert_sound
 from tests.durable.stream import Received, stream_of
@@ -15,8 +13,8 @@ from tests.durable.worker import Job, open_receiver, working
 from tests.model import Model
 
 PROCESSES = 4
-LARGE = ReceiverSettings(dup_detection_per_source_expiry_window_size=2_000, dup_detection_expiry_time_secs=120)
-SMALL = ReceiverSettings(dup_detection_per_source_expiry_window_size=20, dup_detection_expiry_time_secs=0.1)
+LARGE = "apama:window=2000,expiry=120"
+SMALL = "apama:window=20,expiry=0.1"
 
 
 def received_together(job: Job) -> dict[int, list[Received]]:
@@ -37,22 +35,20 @@ def interleavings(turns: list[tuple[int, int, str]]) -> int:
     return sum(before[0] != after[0] for before, after in itertools.pairwise(turns))
 
 
-@pytest.mark.parametrize("settings", [LARGE, SMALL], ids=["large-window", "small-window"])
-def test_many_receipts_against_one_detector(store_url, seed, campaign, settings):
-    job = Job(
-        url=store_url, seed=seed, stream=0, count=campaign.receipts_per_process, batch_size=100, settings=settings
-    )
+@pytest.mark.parametrize("policy", [LARGE, SMALL, "artemis:id_cache_size=500", "ttl:expiry=0.1"])
+def test_many_receipts_against_one_policy(store_url, seed, campaign, policy):
+    job = Job(url=store_url, seed=seed, stream=0, count=campaign.receipts_per_process, batch_size=100, policy=policy)
     streams = received_together(job)
-    journal.verify(store_url, streams, settings)
+    journal.verify(store_url, streams, policy)
     turns, _ = journal.read(store_url)
     assert len(turns) == PROCESSES * job.count / job.batch_size
     assert interleavings(turns) > 2 * PROCESSES
 
 
 def test_few_receipts_against_the_model(store_url, seed):
-    job = Job(url=store_url, seed=seed, stream=0, count=1_000, batch_size=7, settings=SMALL, joins=True)
+    job = Job(url=store_url, seed=seed, stream=0, count=1_000, batch_size=7, policy=SMALL, joins=True)
     streams = received_together(job)
-    model = Model(SMALL.dup_detection_per_source_expiry_window_size, expiry_us_of(SMALL.dup_detection_expiry_time_secs))
+    model = Model(20, 100_000)
     turns, _ = journal.read(store_url)
     for stream, first, verdicts in turns:
         receipts = streams[stream][first : first + len(verdicts)]
@@ -62,7 +58,7 @@ def test_few_receipts_against_the_model(store_url, seed):
 
 @pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])
 def test_a_second_process_takes_over_when_the_first_dies_with_the_lock(store_url, seed, joins):
-    job = Job(url=store_url, seed=seed, stream=0, count=1_000, batch_size=100, settings=LARGE)
+    job = Job(url=store_url, seed=seed, stream=0, count=1_000, batch_size=100, policy=LARGE)
     journal.make(store_url)
     open_receiver(store_url, LARGE).close()
     with working(replace(job, holds=True)) as first, working(replace(job, joins=joins)) as second:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sqlalchemy import NullPool, create_engine
 from sqlalchemy.exc import OperationalError
 
-from receiver import Receiver, ReceiverSettings
+from receiver import Receiver
 from receiver.errors import StoreError
 from tests.durable import journal
 from tests.durable.stream import stream_of
@@ -41,7 +41,7 @@ class Job:
     first: int = 0
     """Where in it to begin: after what is known to be committed."""
     batch_size: int
-    settings: ReceiverSettings
+    policy: str
     joins: bool = False
     """Whether each batch joins a transaction of the application's own."""
     yields: bool = False
@@ -59,15 +59,15 @@ class Report(NamedTuple):
     """Of a batch committed its verdicts, of one failed the error."""
 
 
-def open_receiver(url: str, settings: ReceiverSettings) -> Receiver:
-    return Receiver.open(url, connection_id="broker", destination="queue://orders", settings=settings)
+def open_receiver(url: str, policy: str) -> Receiver:
+    return Receiver.open(url, connection_id="broker", destination="queue://orders", policy=policy)
 
 
 def work(job: Job, reports: Connection) -> None:
     receipts = stream_of(job.seed, job.stream, job.count)
     chosen = random.Random(f"{job.seed} {job.stream}")
     own = create_engine(job.url, poolclass=NullPool) if job.joins else None
-    with open_receiver(job.url, job.settings) as orders:
+    with open_receiver(job.url, job.policy) as orders:
         reports.send(Report("opened"))
 
         def receive(first: int) -> str:

@@ -34,30 +34,20 @@ class Store(Lockstep):
         (decision,) = super()._receive(id_, source, step_us, sent_ms)
         if decision.verdict is not Verdict.UNCHECKED:
             serial, now_us = self.policy.serial, self.policy.latest_us
-            first_us = None if decision.age_us is None else now_us - decision.age_us
-            self.rows[serial] = serial, id_, source, now_us, first_us, None, sent_ms * 1_000 if sent_ms else None
+            first_us, mark = None, self.policy.mark
+            if decision.age_us is not None:
+                first_us, mark = now_us - decision.age_us, None
+            self.rows[serial] = serial, id_, source, now_us, first_us, None, mark
         return [decision]
-
-    def _transaction(self, ids) -> None:
-        before = self.policy.serial
-        super()._transaction(ids)
-        if self.policy.serial > before:
-            for serial, id_ in enumerate(filter(None, ids), before + 1):
-                self.rows[serial] = serial, id_, None, self.policy.latest_us, None, None, None
 
     def delete(self, how_many: str, random: Random, namer: Policy) -> None:
         """Rows that `namer` has named up to now, or that no policy needs."""
         self.named = self.named.union(namer.take_forgotten()) & set(self.rows)
-        gone = sorted(self.named)
-        told = [] if namer.records_duplicates else [serial for serial, row in self.rows.items() if row[4] is not None]
-        if how_many == "none":
-            return
-        if how_many == "some" and namer.forgets_in_order:
-            gone = gone[: random.randint(0, len(gone))]
-        elif how_many == "some":
-            gone = [serial for serial in gone if random.random() < 0.5]
-        for serial in {*gone, *(serial for serial in told if random.random() < 0.5)} - {self.policy.serial}:
-            del self.rows[serial]
+        told = set() if namer.records_duplicates else {serial for serial, row in self.rows.items() if row[4] is not None}
+        share = {"none": 0.0, "some": 0.5, "all": 1.0}[how_many]
+        for serial in sorted(self.named | told):
+            if random.random() < share and serial != self.policy.serial:
+                del self.rows[serial]
 
     def made_again(self) -> Policy:
         again = policy_of_kind(self.policy.kind, *self.policy.sizes)
@@ -71,7 +61,7 @@ class Store(Lockstep):
 def test_made_again_from_what_is_left_is_never_having_stopped(kind: Kind, data, deletions, random):
     store = Store(kind, data.draw(kind.sizes))
     store.others = [store.made_again()]
-    for number, step in enumerate(data.draw(kind.many_steps(restarts=False))):
+    for number, step in enumerate(data.draw(kind.many_steps(stored=True))):
         store.do(step)
         store.delete(deletions[number % len(deletions)], random, store.others[0])
         if random.random() < 0.5:
@@ -84,13 +74,10 @@ def test_made_again_from_what_is_left_is_never_having_stopped(kind: Kind, data, 
 def test_following_now_and_then_is_having_seen_it_all(kind: Kind, data, deletions, random, every):
     store = Store(kind, data.draw(kind.sizes))
     follower = store.made_again()
-    for number, step in enumerate(data.draw(kind.many_steps(restarts=False))):
+    for number, step in enumerate(data.draw(kind.many_steps(stored=True))):
         store.do(step)
         store.delete(deletions[number % len(deletions)], random, store.policy)
         if number % every == 0:
-            behind = store.policy.serial - follower.serial
-            if follower.forgets_in_order and behind > follower.sizes[0]:
-                follower = store.made_again()
             missed = [row for row in store.rows.values() if row[0] > follower.serial]
             follower.replay(missed, store.policy.clock_us)
             store.compare(follower)
@@ -102,7 +89,7 @@ def test_following_now_and_then_is_having_seen_it_all(kind: Kind, data, deletion
 def test_rows_go_when_they_no_longer_matter(kind: Kind, data, random):
     """Those left never outgrow what is remembered, however long it goes on."""
     store = Store(kind, data.draw(kind.sizes))
-    steps = data.draw(kind.many_steps(20, restarts=False))
+    steps = data.draw(kind.many_steps(20, stored=True))
     for _ in range(100):
         store.do(random.choice(steps))
         store.delete("all", random, store.policy)
