@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
+from benchmarks.compare import compare
 from benchmarks.detector import receive, receive_many
 from benchmarks.durable import durable
 from benchmarks.imports import imports
@@ -25,6 +26,7 @@ BENCHMARKS: dict[str, Callable[[float], Iterable[Comparison]]] = {
     "memory": memory,
     "kernel": kernel,
     "simulate": simulate,
+    "compare": compare,
     "spark": spark,
     "durable": durable,
     "imports": imports,

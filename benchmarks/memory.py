@@ -1,4 +1,4 @@
-"""Bytes per remembered id, against `cachetools.TTLCache` holding as many ids.
+"""Bytes per remembered id, of the detector and of other systems' rules, against `cachetools.TTLCache` with as many ids.
 
 The ids and times that the workload makes are counted on both sides: whoever keeps them pays for them.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from cachetools import TTLCache
 
@@ -16,12 +17,21 @@ from benchmarks.pairing import Comparison, Goal, by_turns
 from benchmarks.ttl_cache import ttl_cache
 from benchmarks.workload import SOURCES, id_text, source_text
 from receiver import TwoTierDetector
+from receiver.policies import Policy, policy
 
 __all__ = ["memory"]
 
 # At these rates the time queue holds from less to more than the per-source queues do. Several, because a dict that has
 # just grown costs twice as much as one about to.
 _RATES_PER_SEC = (500, 800, 1_300, 2_100, 3_400)
+_IDS = (25_000, 32_500, 40_000, 50_000, 62_500)
+_POLICIES = {
+    "artemis": "artemis:id_cache_size=1000000000",
+    "ttl and cmq": "ttl:expiry=1000000000",
+    "perfect and solace-lookup": "perfect",
+    "sequence": "sequence",
+    "solace-last": "solace-last",
+}
 
 
 def _traced_bytes(build: Callable[[], object]) -> int:
@@ -57,29 +67,70 @@ def _full_cache(ids: int) -> TTLCache[str, bool]:
     return cache
 
 
-def memory(scale: float) -> list[Comparison]:
-    window = max(20, round(WINDOW * scale))
-    counts = [_detector(rate, window).remembered_ids for rate in _RATES_PER_SEC]
-    our_turns = iter(zip(_RATES_PER_SEC, counts, strict=True))
-    anchor_turns = iter(counts)
+def _policies(text: str, ids: int) -> list[Policy]:
+    """One that remembers so many ids of 45 characters, or of `solace-last`, which keeps a single id, so many of them."""
+    if text == "solace-last":
+        policies = [policy(text) for _ in range(ids)]
+        for row, each in enumerate(policies):
+            each.receive(f"rmid1:0d77c-b0b2e66aece-00000000-{row:08x}", received_at_us=row)
+        return policies
+    one = policy(text)
+    for row in range(ids):
+        source = source_text(row % SOURCES)
+        # Of `sequence`, each producer is one to remember.
+        one.receive(f"1:{row:06}{source}" if text == "sequence" else id_text(row, row % SOURCES), received_at_us=row)
+    if one.remembered_ids != ids:
+        raise AssertionError(f"{text} remembers {one.remembered_ids} ids, not {ids}")
+    return [one]
+
+
+def _bytes_per_id(
+    builds: Sequence[Callable[[], object]], counts: Sequence[int], *, name: str, work: str, goal: Goal | None
+) -> Comparison:
+    """What is built remembers as many ids as `counts` says."""
+    our_turns, anchor_turns = iter(zip(builds, counts, strict=True)), iter(counts)
 
     def ours() -> float:
-        rate, ids = next(our_turns)
-        return _traced_bytes(lambda: _detector(rate, window)) / ids
+        build, ids = next(our_turns)
+        return _traced_bytes(build) / ids
 
     def anchor() -> float:
         ids = next(anchor_turns)
         return _traced_bytes(lambda: _full_cache(ids)) / ids
 
+    return by_turns(
+        ours,
+        anchor,
+        turns=len(counts),
+        name=name,
+        work=f"memory per remembered id{work}: {min(counts):,} to {max(counts):,} ids",
+        unit="bytes",
+        anchor_name="cachetools.TTLCache",
+        goal=goal,
+    )
+
+
+def memory(scale: float) -> list[Comparison]:
+    window = max(20, round(WINDOW * scale))
+    detectors = [partial(_detector, rate, window) for rate in _RATES_PER_SEC]
+    detector = _bytes_per_id(
+        detectors,
+        [build().remembered_ids for build in detectors],
+        name="memory",
+        work=f", W={window}, E={EXPIRY_SECS} s",
+        goal=Goal(0.7, aim=0.5, at_most=True),
+    )
+    counts = [max(20, round(ids * scale)) for ids in _IDS]
     return [
-        by_turns(
-            ours,
-            anchor,
-            turns=len(counts),
-            name="memory",
-            work=f"memory per remembered id: {min(counts):,} to {max(counts):,} ids, W={window}, E={EXPIRY_SECS} s",
-            unit="bytes",
-            anchor_name="cachetools.TTLCache",
-            goal=Goal(0.7, aim=0.5, at_most=True),
-        )
+        detector,
+        *(
+            _bytes_per_id(
+                [partial(_policies, text, ids) for ids in counts],
+                counts,
+                name=f"memory-{text.partition(':')[0]}",
+                work=f" of {names}",
+                goal=None,
+            )
+            for names, text in _POLICIES.items()
+        ),
     ]

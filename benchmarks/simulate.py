@@ -6,12 +6,8 @@ Both read the same Parquet file, each in a process of its own, from its start to
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -21,9 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.pairing import Comparison, Goal, by_turns
+from benchmarks.processes import Process
 from benchmarks.workload import SOURCES, Trace, source_text, trace
 
-__all__ = ["GRID", "simulate", "write_log"]
+__all__ = ["GRID", "receiver_simulate", "simulate", "write_log"]
 
 GRID = ["--domain", "destination", "--window", "100:20000:8", "--expiry", "1:600:8"]
 """The settings that whole commands are measured with."""
@@ -36,28 +33,6 @@ import duckdb, sys
 duckdb.execute("set enable_progress_bar = false")  # it would go to standard output
 print(duckdb.read_parquet(sys.argv[1]).aggregate("count(distinct unique_message_id)").fetchall()[0][0])
 """
-
-
-@dataclass(slots=True)
-class _Process:
-    """A command, what it printed last, and the peak memory of each of its runs."""
-
-    command: list[str]
-    printed: str = ""
-    peaks_gb: list[float] = field(default_factory=list)
-
-    def seconds(self) -> float:
-        start = time.perf_counter()
-        with subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True) as process:
-            self.printed = process.stdout.read() if process.stdout else ""
-            _, status, usage = os.wait4(process.pid, 0)  # unlike wait(), tells the memory
-            process.returncode = os.waitstatus_to_exitcode(status)
-        took = time.perf_counter() - start
-        if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, self.command)
-        per_gb = 1_000_000_000 if sys.platform == "darwin" else 1_000_000_000 / 1_024
-        self.peaks_gb.append(usage.ru_maxrss / per_gb)
-        return took
 
 
 def _table(rows: Trace) -> pa.Table:
@@ -91,7 +66,7 @@ def write_log(receipts: Trace, file: Path) -> None:
         writer.close()
 
 
-def _receiver_simulate(file: Path) -> list[str]:
+def receiver_simulate(file: Path) -> list[str]:
     return [sys.executable, "-m", "receiver", "simulate", str(file), *GRID, "--json"]
 
 
@@ -101,12 +76,12 @@ def simulate(scale: float) -> list[Comparison]:
     with tempfile.TemporaryDirectory() as folder:
         warm_up = Path(folder) / "small.parquet"
         write_log(trace(1_000), warm_up)
-        _Process(_receiver_simulate(warm_up)).seconds()  # compiles
+        Process(receiver_simulate(warm_up)).seconds()  # compiles
 
         log = Path(folder) / "log.parquet"
         write_log(trace(count), log)
-        ours = _Process(_receiver_simulate(log))
-        duckdb = _Process([sys.executable, "-c", _COUNT_DISTINCT, str(log)])
+        ours = Process(receiver_simulate(log))
+        duckdb = Process([sys.executable, "-c", _COUNT_DISTINCT, str(log)])
         speed = by_turns(
             ours.seconds,
             duckdb.seconds,
