@@ -107,7 +107,7 @@ def _forms(name: str) -> str:
 
 def _nearest(name: str, names: list[str]) -> str:
     near = get_close_matches(name.strip().lower(), names, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    return f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
 
 
 def _value(name: str, parameter: Parameter, text: str) -> int:

@@ -87,6 +87,7 @@ class TimeToLive(Firsts):
         self.entries = [e for e in self.entries if not self.latest_us - e.received_at_us > self.expiry_us]
 
     def window_left(self, id_: str) -> int:
+        del id_
         return 0
 
     def expiry_left_us(self, matching: Entry) -> int:
@@ -110,6 +111,7 @@ class MinimumTime(Firsts):
             self.entries = [e for e in self.entries if not self.minimum_us - e.sent_us > self.limit_us]
 
     def window_left(self, id_: str) -> int:
+        del id_
         return 0
 
     def expiry_left_us(self, matching: Entry) -> int:
@@ -161,6 +163,8 @@ class Ring(Firsts):
 
     size: int = 0
     alive: set[str] = field(default_factory=set)
+    journal: list[Entry] = field(default_factory=list)
+    """With a size of 0, what the broker had before it was switched off."""
     pending: list[Entry] | None = None
 
     def match(self, id_: str) -> Entry | None:
@@ -188,6 +192,7 @@ class Ring(Firsts):
         raise AssertionError("a ring forgets")
 
     def expiry_left_us(self, matching: Entry) -> int:
+        del matching
         return 0
 
     def transaction(self, ids: list[str | None]) -> str:
@@ -210,9 +215,10 @@ class Ring(Firsts):
         self.peak_ids = max(self.peak_ids, len(self.alive))
 
     def restarted(self, size: int) -> "Ring":
-        newest = self.entries[len(self.entries) - size :] if size < len(self.entries) else self.entries
+        journal = self.entries if self.size else self.journal
+        newest = journal[max(0, len(journal) - size) :]
         alive = {entry.id for entry in newest}
-        return Ring(list(newest), self.latest_us, 0, len(alive), self.serial, size=size, alive=alive)
+        return Ring(newest, self.latest_us, 0, len(alive), self.serial, size=size, alive=alive, journal=journal)
 
 
 class TwoTier:

@@ -43,7 +43,9 @@ class Store(Lockstep):
     def delete(self, how_many: str, random: Random, namer: Policy) -> None:
         """Rows that `namer` has named up to now, or that no policy needs."""
         self.named = self.named.union(namer.take_forgotten()) & set(self.rows)
-        told = set() if namer.records_duplicates else {serial for serial, row in self.rows.items() if row[4] is not None}
+        told = (
+            set() if namer.records_duplicates else {serial for serial, row in self.rows.items() if row[4] is not None}
+        )
         share = {"none": 0.0, "some": 0.5, "all": 1.0}[how_many]
         for serial in sorted(self.named | told):
             if random.random() < share and serial != self.policy.serial:

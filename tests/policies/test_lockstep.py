@@ -22,7 +22,7 @@ def test_any_steps(kind: Kind, data):
 @given(data=st.data(), random=st.randoms(use_true_random=False))
 def test_long_runs(kind: Kind, data, random):
     pair = Lockstep(kind, data.draw(kind.sizes))
-    drawn = data.draw(kind.many_steps(40, restarts=False))
+    drawn = data.draw(kind.many_steps(40))
     for _ in range(200):
         pair.do(random.choice(drawn))
 
