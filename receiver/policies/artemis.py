@@ -26,8 +26,12 @@ class ArtemisIdCache(FirstReceipts):
     place is then dead. A new id is entered before what lay in its place is taken out, so an id that overwrites itself is
     forgotten too.
 
-    Where we differ: an address is a domain here. A broker that restarts reads the ring back from its journal, which
-    brings ids of dead places to life; so does `restarted`, but not a durable receiver that is merely opened again.
+    Where we differ: an address is a domain here, and the empty text is no id, which to the broker it is. The broker
+    looks an id up when its message is sent, and enters those of a transaction once the commit is safe on its disk: what
+    is sent between the two isn't compared with them, while here a transaction is one step. A broker that restarts reads
+    the ring back from its journal, which brings ids of dead places to life; so does `restarted`, but not a durable
+    receiver that is merely opened again. A broker killed at work may lack its oldest id afterwards, or, with a larger
+    size than before, still have one that it had just overwritten; `restarted` is what it has when it was at rest.
     """
 
     name = kind = "artemis"

@@ -1,0 +1,117 @@
+"""What a test sends to an address of a broker, by STOMP, and what of it reaches the address' queue."""
+
+import queue
+import socket
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+import stomp
+
+from tests.artemis.broker import HOST, Broker
+
+ANSWERS_SECS = 30
+DUPLICATE_ID = "_AMQ_DUPL_ID"
+SENT = {"destination-type": "ANYCAST", "persistent": "true"}
+REFUSED = "AMQ339013"
+
+
+class Kind(Enum):
+    SEND = "sends"
+    COMMIT = "transactions"
+    ABORT = "transactions taken back"
+    OPEN = "transactions left open"
+
+
+class Step(NamedTuple):
+    """One thing done to an address: messages with these ids, one if `kind` is SEND."""
+
+    number: int
+    kind: Kind
+    ids: Sequence[str]
+
+    @property
+    def bodies(self) -> list[str]:
+        """Of its messages; steps of different numbers share none."""
+        return [f"{self.number}.{place}" for place in range(len(self.ids))]
+
+
+class Session(stomp.ConnectionListener):
+    """One connection for one address.
+
+    It speaks STOMP 1.1, in which a broker that refuses a transaction keeps the connection open; in 1.2 it closes it.
+    """
+
+    def __init__(self, broker: Broker, address: str) -> None:
+        self._address = address
+        self._frames: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self._connection = stomp.Connection11([(HOST, broker.stomp_port)], heartbeats=(0, 0), reconnect_attempts_max=1)
+        self._connection.set_listener("", self)
+        self._connection.connect(wait=True)
+        # Frames are small, and the answer to each commit is waited for: without this it would come 40 ms later.
+        self._connection.transport.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def on_message(self, frame: Any) -> None:
+        self._frames.put(("message", frame))
+
+    def on_receipt(self, frame: Any) -> None:
+        self._frames.put(("receipt", frame))
+
+    def on_error(self, frame: Any) -> None:
+        self._frames.put(("error", frame))
+
+    def take(self, step: Step) -> bool:
+        """Do the step; whether the broker refuses it openly, which it does with transactions at their commit.
+
+        The answer to a commit is waited for: ids of a transaction count from when it is safe on disk.
+        """
+        transaction = None if step.kind is Kind.SEND else f"transaction-{step.number}"
+        headers = SENT
+        if transaction:
+            self._connection.begin(transaction)
+            headers = headers | {"transaction": transaction}
+        for id_, body in zip(step.ids, step.bodies, strict=True):
+            self._connection.send(self._address, body, headers=headers | {DUPLICATE_ID: id_})
+        if step.kind is Kind.ABORT:
+            self._connection.abort(transaction)
+        if step.kind is not Kind.COMMIT:
+            return False
+        self._connection.commit(transaction, receipt=transaction)
+        answer, frame = self._frames.get(timeout=ANSWERS_SECS)
+        assert frame.headers["receipt-id"] == transaction
+        assert answer == "receipt" or REFUSED in frame.headers["message"], frame
+        return answer == "error"
+
+    def arrived(self) -> list[str]:
+        """The bodies of all that is in the queue, which is empty then."""
+        last = f"last {uuid.uuid4()}"
+        self._connection.send(self._address, last, headers=SENT)
+        self._connection.subscribe(self._address, id="all", headers={"subscription-type": "ANYCAST"})
+        found: list[str] = []
+        while True:
+            answer, frame = self._frames.get(timeout=ANSWERS_SECS)
+            assert answer == "message", frame
+            if frame.body == last:
+                self._connection.unsubscribe("all")
+                return found
+            found.append(frame.body)
+
+    def let_through(self, steps: Sequence[Step]) -> list[bool]:
+        """Do the steps; of each, whether its messages have reached the queue: all of them and just once, or none.
+
+        What else is in the queue, such as what was delivered before a kill and is delivered again, doesn't count.
+        """
+        refused = [self.take(step) for step in steps]
+        arrived = Counter(self.arrived())
+        through = []
+        for step, is_refused in zip(steps, refused, strict=True):
+            times = {arrived[body] for body in step.bodies}
+            assert times in ({0}, {1}), f"of {step} came {[arrived[body] for body in step.bodies]}"
+            through.append(times == {1})
+            assert step.kind is not Kind.COMMIT or is_refused != through[-1], step
+        return through
+
+    def close(self) -> None:
+        self._connection.disconnect()

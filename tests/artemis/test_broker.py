@@ -1,0 +1,59 @@
+"""The broker that the tests start: it can be reached, ends as it is told to, and takes ids as exact text."""
+
+import socket
+
+import pytest
+from proton import Message
+from proton.utils import BlockingConnection
+
+from tests.artemis.broker import HOST
+from tests.artemis.sending import DUPLICATE_ID, Kind, Session, Step
+
+pytestmark = [pytest.mark.artemis, pytest.mark.slow]
+
+CLOSE_TEXTS = ["a:b", "a\\cb", "a\\b", "a\nb", "a\\nb", "ab", " ab", "ab ", "AB", "\u00e9", "e\u0301", "\U0001f600"]
+
+
+def sends(first, ids):
+    return [Step(first + place, Kind.SEND, [id_]) for place, id_ in enumerate(ids)]
+
+
+def test_ids_are_exact_text(artemis):
+    artemis.start()
+    session = Session(artemis, "exact")
+    steps = sends(0, CLOSE_TEXTS) + sends(100, CLOSE_TEXTS)
+    assert session.let_through(steps) == [True] * len(CLOSE_TEXTS) + [False] * len(CLOSE_TEXTS)
+
+
+def test_amqp_and_stomp_lead_to_one_address(artemis):
+    artemis.start()
+    session = Session(artemis, "both")
+    assert session.let_through(sends(0, ["a"])) == [True]
+    connection = BlockingConnection(f"{HOST}:{artemis.amqp_port}")
+    sender = connection.create_sender("both")
+    for id_, body in [("a", "a duplicate"), ("b", "a new one")]:
+        sender.send(Message(body, durable=True, properties={DUPLICATE_ID: id_}))
+    connection.close()
+    assert "a new one" in (arrived := session.arrived())
+    assert "a duplicate" not in arrived
+
+
+def test_what_was_confirmed_outlives_the_broker(artemis):
+    artemis.start()
+    for end in (artemis.stop, artemis.kill):
+        address = f"outlives.{end.__name__}"
+        Session(artemis, address).take(Step(1, Kind.COMMIT, ["a", "b"]))
+        end()
+        artemis.start()
+        session = Session(artemis, address)
+        assert session.arrived()[:2] == ["1.0", "1.1"]
+        assert session.let_through(sends(2, ["a", "b", "c"])) == [False, False, True]
+
+
+def test_it_has_ended_whatever_happened(fetched_artemis):
+    fetched_artemis.start()
+    fetched_artemis.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((HOST, fetched_artemis.stomp_port))
+    with pytest.raises(AssertionError, match="isn't running"):
+        fetched_artemis.stop()
