@@ -73,11 +73,12 @@ class ArtemisIdCache(FirstReceipts):
 
         A restart with a size of 0 leaves the places in the journal, where one with a larger size finds them again.
         """
-        after = type(self)(self._size if id_cache_size is None else id_cache_size)
+        size = self._size if id_cache_size is None else id_cache_size
+        after = type(self)(size)
         places = self._ring or self._asleep
-        if not after._size:
-            after._asleep = places
-        newest = islice(places, max(0, len(places) - after._size), None)
+        if not size:
+            after._asleep = places.copy()  # noqa: SLF001 - one of its own kind
+        newest = islice(places, max(0, len(places) - size), None)
         after.replay(((serial, id_, None, us, None, None, place) for place, serial, id_, us in newest), None)
         after.serial, after.latest_us = self.serial, self.latest_us
         return after
