@@ -33,6 +33,14 @@ class DomainFigures:
     waiting_rows: int | None
     """Rows of what is forgotten, still to be deleted."""
 
+    @property
+    def policy(self) -> str:
+        """Its canonical text, or its kind alone where its sizes are broken."""
+        try:
+            return str(policy_of(self.state))
+        except SettingsError:
+            return self.state.policy
+
     def line(self) -> str:
         """As `Status.line` has it for one receiver, but counted since the domain was made, and of no rate."""
         state = self.state

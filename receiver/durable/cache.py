@@ -200,8 +200,12 @@ def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
     changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)
     after = policy_of(changed)
     after.replay((row for row in rows if row[0] in remembered), None)
-    kept = set(after.entries()) | {state.last_seq}
+    kept = set(after.entries())
     # Rows of duplicates that refresh nothing tell of bodies: whoever loads the domain sees which of them still do.
     tells = not after.records_duplicates
     gone = [row[0] for row in rows if row[0] not in kept and not (tells and row[4] is not None)]
-    log.record(changed._replace(clock_us=after.clock_us), since=state.last_seq, rows=(), gone=gone)
+    newest: list[Row] = []
+    if gone and gone[-1] == state.last_seq:
+        # It stays, for it tells the latest number and time, but as one that no policy enters: as a duplicate's.
+        newest = [(*rows[-1][:4], rows[-1][3], None, None)]
+    log.record(changed._replace(clock_us=after.clock_us), since=state.last_seq, rows=newest, gone=gone)

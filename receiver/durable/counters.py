@@ -50,6 +50,7 @@ class Counters:
         window, expiry_us = cache.sizes
         return Status(
             domain=domain,
+            policy=str(cache.policy),
             window=window,
             expiry_secs=expiry_us / 1_000_000,
             rx=total.receipts,

@@ -19,8 +19,12 @@ class Status:
     """Counted since the receiver was opened, of batches known to be committed where nothing else is said."""
 
     domain: str
+    policy: str
+    """Its canonical text, such as `apama:window=2000,expiry=120`."""
     window: int
+    """Of its sizes the one in ids, 0 where it has none; for `apama` W."""
     expiry_secs: float
+    """The one in seconds; for `apama` E."""
     rx: int
     """Receipts."""
     rRate: float  # noqa: N815 - Apama's names, here and below

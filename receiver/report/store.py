@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from receiver.durable.audit import DomainFigures, StoreFigures
-from receiver.report.words import count, duration, moment, seconds, size, tamed
+from receiver.report.words import count, duration, moment, size, tamed
 from receiver.store.findings import PROBLEMS, DomainName, Finding
 
 __all__ = ["check_object", "print_check", "print_status", "status_object"]
@@ -24,6 +24,7 @@ def print_status(place: str, figures: StoreFigures, console: Console) -> None:
     for domain in figures.domains:
         console.print()
         _line(console, _shown(DomainName.of(domain.state)), "bold")
+        _line(console, f"  {domain.policy}")
         _line(console, f"  {domain.line()}")
         console.print(_table(domain))
 
@@ -92,8 +93,6 @@ def _rows(domain: DomainFigures) -> str:
 def _table(domain: DomainFigures) -> Table:
     state = domain.state
     figures = [
-        ("window W", count(state.window_size, "id")),
-        ("expiry E", seconds(state.expiry_us)),
         ("times resized", count(state.generation)),
         ("receipts", count(state.receipts)),
         ("duplicates", count(state.duplicates)),
@@ -147,6 +146,7 @@ def _status_of(domain: DomainFigures) -> dict[str, Any]:
     state = domain.state
     return {
         **_identity(domain),
+        "policy": domain.policy,
         "window": state.window_size,
         "expiry_secs": state.expiry_us / 1_000_000,
         "resizes": state.generation,

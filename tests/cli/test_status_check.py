@@ -51,6 +51,7 @@ def make(address: str, destination: str = "orders") -> None:
 FIGURES = {
     "domain": "a:queue://orders",
     "key": "default",
+    "policy": "apama:window=2,expiry=0.5",
     "window": 2,
     "expiry_secs": 0.5,
     "resizes": 0,
@@ -98,14 +99,14 @@ def test_status_on_a_terminal(receiver, sqlite_url, monkeypatch):
     assert said[1:] == [
         "",
         "a:queue://orders (key default)",
+        "  apama:window=2,expiry=0.5",
         "  JMS Status: r=1 rx=7 rRedel=1 rMaxDeliverySecs=1,777,629,600.0 rDupsDet=1 rDupIds=5",
-        "  window W              2 ids  time ran backwards                     1",
-        "  expiry E              0.5 s  redelivered                            1",
-        "  times resized             0  longest delivery           20,574 d 10 h",
-        "  receipts                  7  latest receipt, UTC  2026-05-01 10:00:00",
-        "  duplicates                1  ids remembered                         5",
-        "  without id                1  rows                                   5",
-        "  with another body         1  rows to be deleted                     0",
+        "  times resized       0  redelivered                            1",
+        "  receipts            7  longest delivery           20,574 d 10 h",
+        "  duplicates          1  latest receipt, UTC  2026-05-01 10:00:00",
+        "  without id          1  ids remembered                         5",
+        "  with another body   1  rows                                   5",
+        "  time ran backwards  1  rows to be deleted                     0",
     ]
 
 
