@@ -25,12 +25,12 @@ class HighestSequence(FirstReceipts):
     """One number per source: an id whose number isn't above the highest seen from its source is a duplicate.
 
     Source: message deduplication of Apache Pulsar
-    (https://pulsar.apache.org/docs/concepts-messaging/#message-deduplication) and of RabbitMQ's streams
-    (https://www.rabbitmq.com/docs/streams#deduplication), where producers number their messages themselves; the ids are
+    (https://pulsar.apache.org/docs/cookbooks-deduplication/) and of RabbitMQ's streams
+    (https://blog.rabbitmq.com/posts/2021/07/rabbitmq-streams-message-deduplication), where producers number their messages themselves; the ids are
     the default ones of Apama's senders, and the source is taken from the id. A message that comes late, behind one with
     a higher number, is called a duplicate though it never came before, and so is all that a producer sends after it has
-    begun to count anew. Where we differ: Pulsar keeps the numbers of a bounded number of producers and for a bounded
-    time; here all are kept.
+    begun to count anew. Where we differ: Pulsar keeps the numbers of 10,000 producers, and of one that has gone for six
+    hours, unless it is set otherwise; here all are kept.
     """
 
     name = kind = "sequence"

@@ -24,10 +24,12 @@ class SolaceLookup(Perfect):
 class SolaceLast(FirstReceipts):
     """One replication group message id per endpoint, the newest delivered: what isn't newer is a duplicate.
 
-    Source: the same page. An id of another origin can't be compared and is taken for new: after a failover to a broker
-    that numbers messages anew, or a move of the queue, nothing is lost, and what the old origin sends again is let
-    through once. An id that comes late, behind a newer one, is called a duplicate though it never came before: the rule
-    wants ids in order, as one endpoint of one broker delivers them. Where we differ: nowhere that we know of.
+    Source: the same page. By it, the id of a message's copy on one endpoint is the same throughout a replication group,
+    so after a failover to the mate nothing is let through twice; another group, or a dead message queue, gives it another
+    id. One of another origin can't be compared and is taken for new: nothing is lost, and what the old origin sends
+    again is let through. An id that comes late, behind a newer one, is called a duplicate though it never came before:
+    the rule wants ids in order, as an endpoint delivers them to one consumer. Where we differ: an endpoint is a domain
+    here.
     """
 
     name = kind = "solace-last"

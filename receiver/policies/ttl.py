@@ -20,9 +20,10 @@ class TimeToLive(FirstReceipts):
     https://learn.microsoft.com/azure/service-bus-messaging/duplicate-detection,
     https://docs.nats.io/using-nats/developer/develop_jetstream/model_deep_dive.
 
-    Where we differ: the clock is the receipts' own, so an idle queue forgets nothing until the next receipt, and an id
-    exactly as old as the window is still remembered; vendors sweep by the clock on the wall and say neither. Azure
-    compares ids in each partition on their own, SQS may do so in each message group; here it is in each domain.
+    Where we differ: the clock is the receipts' own, so an idle queue forgets nothing until the next receipt; vendors go
+    by the clock on the wall. An id exactly as old as the window is still remembered; NATS forgets it just then, the
+    others don't say. A partitioned queue of Azure compares MessageId and PartitionKey together, SQS may compare within
+    a message group; here ids are compared in a domain.
     """
 
     name = kind = "ttl"

@@ -72,6 +72,7 @@ def test_made_again_from_what_is_left_is_never_having_stopped(kind: Kind, data, 
 
 
 @EACH_KIND
+@settings(max_examples=50)
 @given(data=st.data(), deletions=HOW_MANY, random=RANDOMS, every=st.integers(1, 20))
 def test_following_now_and_then_is_having_seen_it_all(kind: Kind, data, deletions, random, every):
     store = Store(kind, data.draw(kind.sizes))

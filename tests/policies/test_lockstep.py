@@ -28,6 +28,7 @@ def test_long_runs(kind: Kind, data, random):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_receive_many_is_receive_many_times(kind: Kind, data):
     sizes = data.draw(kind.sizes)

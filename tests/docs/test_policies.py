@@ -1,0 +1,72 @@
+"""Every snippet of `docs/policies.md` runs as it stands there, and its table names every policy."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from receiver.errors import BatchRejectedError
+from receiver.policies import POLICIES, policy
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+ITS_URL = '"sqlite:///receiver.db"'
+MOST_LINES = 11
+"""Ten lines, and one for what they need."""
+
+
+def sections() -> dict[str, str]:
+    found = {}
+    for section in re.split(r"^## ", TEXT, flags=re.MULTILINE):
+        code = re.search(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+        if code:
+            found[section.partition("\n")[0].removeprefix("# ")] = code[1]
+    return found
+
+
+CODE = sections()
+EXAMPLES = {name: code for name, code in CODE.items() if name not in {"Other systems' rules", "Durable"}}
+
+
+def run(code: str, names: dict) -> dict:
+    exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102 - our own text
+    return names
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_shows_what_it_says(name):
+    code = EXAMPLES[name]
+    assert len(code.splitlines()) <= MOST_LINES
+    assert "assert" in code
+    run(code, run(CODE["Other systems' rules"], {}))
+
+
+def test_every_snippet_is_run():
+    assert len(CODE) == TEXT.count("```python")
+
+
+def test_every_policy_has_its_section():
+    headings = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
+    assert headings[:-1] == list(dict.fromkeys(kind.name for kind in POLICIES))
+    assert [*EXAMPLES, "perfect"] == headings[:-1]
+
+
+def test_the_table_has_every_policy_and_its_defaults():
+    first_cells = re.findall(r"^\| `([^`]*)`", TEXT, re.MULTILINE)
+    for kind, cell in zip(POLICIES, first_cells, strict=True):
+        name, _, parameters = cell.partition(":")
+        given = dict(item.split("=") for item in parameters.split(",") if item)
+        assert (name, list(given)) == (kind.name, [parameter.name for parameter in kind.parameters])
+        if all(given.values()):
+            assert str(policy(cell)) == str(policy(name)) == cell
+
+
+def test_a_durable_policy_remembers(store_url):
+    code = CODE["Durable"].replace(ITS_URL, repr(store_url))
+    assert code != CODE["Durable"]
+    for expected in ("new", "duplicate", "duplicate"):
+        assert run(code, {})["verdict"] == expected
+    rejecting = code.replace("policy=", "reject_batches=True, policy=")
+    with pytest.raises(BatchRejectedError):
+        run(rejecting, {})
+    assert run(rejecting.replace("1:gateway-1", "2:gateway-1"), {})["verdict"] == "new"
