@@ -101,12 +101,12 @@ def test_status_on_a_terminal(receiver, sqlite_url, monkeypatch):
         "a:queue://orders (key default)",
         "  apama:window=2,expiry=0.5",
         "  JMS Status: r=1 rx=7 rRedel=1 rMaxDeliverySecs=1,777,629,600.0 rDupsDet=1 rDupIds=5",
-        "  times resized       0  redelivered                            1",
-        "  receipts            7  longest delivery           20,574 d 10 h",
-        "  duplicates          1  latest receipt, UTC  2026-05-01 10:00:00",
-        "  without id          1  ids remembered                         5",
-        "  with another body   1  rows                                   5",
-        "  time ran backwards  1  rows to be deleted                     0",
+        "  times resized          0  redelivered                            1",
+        "  receipts               7  longest delivery           20,574 d 10 h",
+        "  duplicates             1  latest receipt, UTC  2026-05-01 10:00:00",
+        "  without id             1  ids remembered                         5",
+        "  with another body      1  rows                                   5",
+        "  time ran backwards     1  rows to be deleted                     0",
     ]
 
 
