@@ -19,6 +19,23 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+ONE_PROCESS = ("spark", "artemis")
+"""Folders whose tests share something that takes seconds to start; the slowest first, so that it isn't left for the end."""
+
+
+def pytest_collection_modifyitems(items):
+    """Where several processes run tests, each file belongs to one, and so does each of these folders."""
+
+    def place(item):
+        folder = item.path.parent.name
+        return ONE_PROCESS.index(folder) if folder in ONE_PROCESS else len(ONE_PROCESS)
+
+    items.sort(key=place)
+    for item in items:
+        folder = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group(folder if folder in ONE_PROCESS else str(item.path)))
+
+
 def pytest_addoption(parser):
     parser.addoption("--campaign", choices=["small", "long"], default="small", help="how often durable tests kill")
     parser.addoption("--seed", type=int, help="what tests that kill draw from: at a desk another each time, 1 in CI")
