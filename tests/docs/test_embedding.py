@@ -14,6 +14,7 @@ from sqlalchemy import NullPool, column, create_engine, make_url, select, table,
 
 from receiver import Receiver, StoreSettings
 from receiver.errors import StoreBusyError, StoreError
+from receiver.senders import DedupKeyMaker
 from tests.docs.bridge import Broker, CrashError, Payment, orders_of, pay, verdicts
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "embedding.md"
@@ -269,3 +270,33 @@ def test_a_domain_is_deleted(store_url):
     subprocess.run([sys.executable, "-m", "receiver", "check", store_url], check=True, capture_output=True)
     assert verdicts(store_url, "1", domain="name:old") == ["new"]
     assert verdicts(store_url, "1", domain="name:kept") == ["duplicate"]
+
+
+@shows("The sender's side")
+def test_the_senders_side(store_url, names):
+    keyed, numbered = PYTHON["The sender's side"]
+    sent = []
+    with DedupKeyMaker.open(store_url, sender="billing") as keys:
+        left = keys.key_for("invoice-16")  # by a process that died before it was confirmed
+    names["send"] = lambda reference, key: sent.append((reference, key))
+    run(keyed, store_url, names)
+    assert sent == [("invoice-16", left), ("invoice-17", names["key"])]
+    with DedupKeyMaker.open(store_url, sender="billing") as keys:
+        assert keys.pending() == []
+    names |= {"text": text, "engine": create_engine(store_url, poolclass=NullPool)}
+    with names["engine"].begin() as connection:
+        connection.execute(text("CREATE TABLE outbox (id TEXT, body TEXT)"))
+    run(numbered, store_url, names)
+    with names["engine"].connect() as connection:
+        assert connection.execute(text("SELECT id, body FROM outbox ORDER BY id")).all() == [
+            ("1:gateway-1", "10 EUR"),
+            ("2:gateway-1", "10 EUR"),
+        ]
+
+
+@shows("Other systems' rules")
+def test_other_systems_rules(store_url, names):
+    for block in PYTHON["Other systems' rules"]:
+        run(block, store_url, names)
+    with Receiver.open(store_url, connection_id="broker-c", destination="queue://orders") as orders:
+        assert orders.status().rDupIds == 1

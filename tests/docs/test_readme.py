@@ -80,11 +80,16 @@ def test_on_spark(tmp_path):
     assert incremental == here
 
 
-def test_the_output_of_the_main_command():
-    text = README.read_text(encoding="utf-8")
-    (command,) = re.findall(r"^sh bin/receiver (simulate .*) --report report\.html$", text, re.MULTILINE)
+COMMANDS = re.findall(
+    r"^sh bin/receiver ((?:simulate|compare) .*) --report \w+\.html$", README.read_text(encoding="utf-8"), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("number", range(len(COMMANDS)), ids=lambda number: COMMANDS[number].partition(" ")[0])
+def test_the_output_shown(number):
+    """Of the commands in their order, but for the places marked."""
     ran = subprocess.run(
-        [sys.executable, "-m", "receiver", *shlex.split(command)],
+        [sys.executable, "-m", "receiver", *shlex.split(COMMANDS[number])],
         cwd=README.parent,
         env={**os.environ, "COLUMNS": "80"},
         check=True,
@@ -92,6 +97,7 @@ def test_the_output_of_the_main_command():
         encoding="utf-8",
     )
     printed = "\n".join(line.rstrip() for line in ran.stdout.splitlines())
-    (shown,) = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    for part in shown.split("…\n"):
+    shown = blocks("text")
+    assert len(shown) == len(COMMANDS)
+    for part in shown[number].split("…\n"):
         assert part in printed + "\n"
