@@ -89,6 +89,10 @@ class Policy(Protocol):
     ) -> Decision:
         """Decide on one receipt and record it; with `goes_by_send_time` it takes `jms_timestamp_ms` too.
 
+        A duplicate's `age_us` and `distance` count from the receipt that makes it one: the newest of its id where
+        duplicates refresh, else the one judged new, which with `keeps_ids` false may be another id's. `window_left` and
+        `expiry_left_us` are None where neither a count nor a time bounds what is remembered.
+
         A receipt that can't be meant is a `SettingsError`, an id that the policy can't judge an `IdFormatError`; then
         nothing has changed.
         """

@@ -37,7 +37,12 @@ def test_receive_many_is_receive_many_times(kind: Kind, data):
     for _, id_, source, step_us, sent_ms in data.draw(st.lists(kind.receipts(), max_size=40)):
         decisions += one_by_one.do(("receive", id_, source, step_us, sent_ms))
         receipts.append(Receipt(id_, source, one_by_one.now_us, jms_timestamp_ms=sent_ms))
-    assert policy(kind.text(*sizes)).receive_many(receipts) == decisions
+    many = policy(kind.text(*sizes))
+    assert many.receive_many(receipts) == decisions
+    if many.goes_by_send_time:
+        many.advance(min_msg_time_us=12_000)
+        one_by_one.do(("advance", 12))
+    one_by_one.compare(many)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
