@@ -1,8 +1,11 @@
-"""The receipts on which not all policies say the same: how many, and the first of them in full."""
+"""The receipts on which not all policies say the same: how many, and some of them in full.
+
+Policies disagree in few ways, of which one may be many times as frequent as the others. So those shown are the first
+receipt of each way, that is, of each set of policies that call it a duplicate; and after these the first of all.
+"""
 
 from __future__ import annotations
 
-from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -12,7 +15,7 @@ from receiver.compare.causes import CAUSES, FALSE_CAUSE, missed_causes
 from receiver.compare.figures import Cause, Dispute
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -34,11 +37,13 @@ class Disputes:
         self.count = 0
         self._receipts = receipts
         self._policies = policies
-        self._first: list[Dispute] = []
+        self._candidates: list[Dispute] = []
 
-    def first(self) -> tuple[Dispute, ...]:
-        """The first ten, in the order of the log."""
-        return tuple(self._first)
+    def shown(self) -> tuple[Dispute, ...]:
+        """Up to ten, in the order of the log."""
+        ways, firsts = _ways(self._candidates), _firsts(self._candidates)
+        chosen = ways + [dispute for dispute in firsts if dispute not in ways]
+        return tuple(_firsts(chosen[:_SHOWN]))
 
     def add(self, domain: Domain, judged: Sequence[Judged]) -> None:
         """What the policies, in their order, made of one more domain."""
@@ -47,16 +52,15 @@ class Disputes:
             some |= each.is_duplicate
             all_ &= each.is_duplicate
         disputed = np.flatnonzero(some & ~all_)
+        if not len(disputed):
+            return
         self.count += len(disputed)
-        rows = disputed[:_SHOWN]
-        if len(self._first) == _SHOWN:
-            rows = rows[domain.log_rows[rows] < self._first[-1].row]
-        if len(rows):
-            for dispute in self._shown(domain, judged, rows):
-                insort(self._first, dispute, key=_BY_ROW)
-            del self._first[_SHOWN:]
+        ways = disputed[_first_columns(np.stack([each.is_duplicate[disputed] for each in judged]))]
+        rows = np.union1d(disputed[:_SHOWN], np.sort(ways)[:_SHOWN])
+        found = self._candidates + self._in_full(domain, judged, rows)
+        self._candidates = _ways(found) + [dispute for dispute in _firsts(found) if dispute not in _ways(found)]
 
-    def _shown(self, domain: Domain, judged: Sequence[Judged], rows: npt.NDArray[np.int64]) -> list[Dispute]:
+    def _in_full(self, domain: Domain, judged: Sequence[Judged], rows: npt.NDArray[np.int64]) -> list[Dispute]:
         receipts = self._receipts
         log_rows = domain.log_rows[rows]
         ids = receipts.ids.texts(receipts.id_number[log_rows]).to_pylist()
@@ -91,3 +95,23 @@ class Disputes:
         for place, cause in zip(missed.tolist(), found.tolist(), strict=True):
             causes[place] = CAUSES[cause]
         return causes
+
+
+def _firsts(disputes: Iterable[Dispute]) -> list[Dispute]:
+    return sorted(disputes, key=_BY_ROW)[:_SHOWN]
+
+
+def _ways(disputes: Iterable[Dispute]) -> list[Dispute]:
+    """The first of each way to disagree; of the ways those seen first."""
+    backwards = sorted(disputes, key=_BY_ROW, reverse=True)
+    return _firsts({dispute.duplicate_by: dispute for dispute in backwards}.values())
+
+
+def _first_columns(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+    """Where each column that is there stands first."""
+    packed = np.packbits(flags, axis=0)
+    words = np.zeros((-(-len(packed) // 8) * 8, packed.shape[1]), np.uint8)
+    words[: len(packed)] = packed
+    codes = np.ascontiguousarray(words.T).view(np.uint64)
+    _, firsts = np.unique(codes[:, 0] if codes.shape[1] == 1 else codes, axis=0, return_index=True)
+    return firsts

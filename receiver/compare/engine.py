@@ -125,7 +125,7 @@ def compare_policies(
         log=log_figures(receipts, field.domains),
         policies=tuple(contender.figures(settings) for contender in contenders),
         disputed=disputes.count,
-        disputes=disputes.first(),
+        disputes=disputes.shown(),
         crossed_domains=_crossed_domains(receipts, field.domains),
         left_out=tuple(field.left_out),
         recommendation=field.recommendation,

@@ -76,7 +76,7 @@ class Comparison:
     disputed: int
     """Receipts on which not all policies say the same."""
     disputes: tuple[Dispute, ...]
-    """The first of them."""
+    """Up to ten of them: the first for each set of policies that call it a duplicate, then the first of all."""
     crossed_domains: int
     """Receipts new in their domain whose id came before in another one: no policy can catch those with this KEY."""
     left_out: tuple[tuple[str, str], ...]

@@ -125,7 +125,7 @@ def disagreement(comparison: Comparison) -> str:
     if not comparison.disputed:
         return f"All {count(len(comparison.policies))} policies say the same of every receipt."
     disputed, shown = comparison.disputed, len(comparison.disputes)
-    which = "" if disputed == shown else f", of which these are the first {count(shown)}"
+    which = "" if disputed == shown else f", of which these {count(shown)} show how"
     return f"The policies disagree on {count(disputed, 'receipt')}{which}."
 
 
