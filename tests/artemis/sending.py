@@ -80,7 +80,7 @@ class Session(stomp.ConnectionListener):
             return False
         self._connection.commit(transaction, receipt=transaction)
         answer, frame = self._frames.get(timeout=ANSWERS_SECS)
-        assert frame.headers["receipt-id"] == transaction
+        assert frame.headers.get("receipt-id") == transaction, frame
         assert answer == "receipt" or REFUSED in frame.headers["message"], frame
         return answer == "error"
 
