@@ -96,7 +96,7 @@ KINDS = [
     ),
     Kind(
         "cmq-minimum",
-        st.tuples(*[st.integers(0, 6_000)] * 2),
+        st.tuples(*[st.integers(0, 6).map(lambda ms: ms * 1_000)] * 2),
         lambda *us: "cmq:retry={},network={}".format(*map(secs_text, us)),
         lambda *us: MinimumTime(limit_us=sum(us)),
         WORDS,
