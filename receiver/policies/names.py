@@ -29,6 +29,21 @@ POLICIES: tuple[type[Policy], ...] = (
     HighestSequence,
     Perfect,
 )
+_SYSTEMS = {
+    "activemq": "artemis",
+    "azure": "ttl:expiry=600",
+    "azure-service-bus": "ttl:expiry=600",
+    "jetstream": "ttl:expiry=120",
+    "nats": "ttl:expiry=120",
+    "pulsar": "sequence",
+    "rabbitmq": "sequence",
+    "servicebus": "ttl:expiry=600",
+    "solace": "solace-lookup or solace-last",
+    "sqs": "ttl:expiry=300",
+    "tdmq": "cmq:retention=...,retry=...,network=...",
+    "two-tier": "apama",
+}
+"""What people write who know the system and not its rule's name here."""
 _WHOLE = re.compile("[0-9]+")
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MOST = 10**12
@@ -75,8 +90,9 @@ def _read(text: str) -> tuple[type[Policy], dict[str, int]]:
     kinds = [kind for kind in POLICIES if kind.name == name]
     if not kinds:
         names = list(dict.fromkeys(kind.name for kind in POLICIES))
-        raise SettingsError(f"there is no policy {name!r:.40}", hint=_nearest(name, names))
-    given = _items(text, rest) if colon else {}
+        rule = _SYSTEMS.get(name.strip().lower())
+        raise SettingsError(f"there is no policy {name!r:.40}", hint=f"write {rule}" if rule else _nearest(name, names))
+    given = _items(text, name, rest) if colon else {}
     # Of the two formulas that share a name, the one whose parameters are given.
     kind = next((k for k in kinds if k.parameters and set(given) == {p.name for p in k.parameters}), kinds[0])
     known = {p.name: p for p in kind.parameters}
@@ -87,12 +103,14 @@ def _read(text: str) -> tuple[type[Policy], dict[str, int]]:
     return kind, {key: _value(name, known[key], value) for key, value in given.items()}
 
 
-def _items(text: str, rest: str) -> dict[str, str]:
+def _items(text: str, name: str, rest: str) -> dict[str, str]:
     given: dict[str, str] = {}
     for item in rest.split(","):
         key, equals, value = item.partition("=")
         if not (key and equals and value):
-            raise SettingsError(f"policy {text!r:.80}: {item!r:.40} is not of the form parameter=value")
+            raise SettingsError(
+                f"policy {text!r:.80}: {item!r:.40} is not of the form parameter=value", hint=f"write {_forms(name)}"
+            )
         if key in given:
             raise SettingsError(f"policy {text!r:.80} gives {key} twice")
         given[key] = value
@@ -100,8 +118,9 @@ def _items(text: str, rest: str) -> dict[str, str]:
 
 
 def _forms(name: str) -> str:
+    kinds = [kind for kind in POLICIES if kind.name == name]
     return " or ".join(
-        f"{name}:{','.join(f'{p.name}=...' for p in kind.parameters)}" for kind in POLICIES if kind.name == name
+        ":".join(filter(None, (name, ",".join(f"{p.name}=..." for p in kind.parameters)))) for kind in kinds
     )
 
 
