@@ -15,6 +15,7 @@ from receiver.report.compare_words import (
     recommended_of,
     sides,
     standing_out,
+    whose,
 )
 from receiver.report.page import LONGEST_NAME, LONGEST_PARAGRAPH, Figure, Numbers, page_text
 from receiver.report.words import count, duration, moment, reading, remarks, seconds, size, tamed
@@ -31,6 +32,7 @@ def html_text(comparison: Comparison) -> str:
         reading=reading(comparison.log),
         remarks=remarks(comparison.log, comparison.key),
         policies=_policies(comparison),
+        whose=whose(comparison),
         recommended=_recommended(comparison),
         findings=[*standing_out(comparison), *notes(comparison), *_nobody_disagrees(comparison)],
         figures=_figures(comparison),

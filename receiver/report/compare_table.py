@@ -19,6 +19,7 @@ from receiver.report.compare_words import (
     recommended_of,
     sides,
     standing_out,
+    whose,
 )
 from receiver.report.terminal import heading, paragraph, plain_table, print_log
 from receiver.report.words import count, duration, size, tamed
@@ -79,6 +80,8 @@ def _print_policies(comparison: Comparison, console: Console) -> None:
         paragraph(console, f"{_BEST} never wrong, with the fewest ids", style="dim", first="")
     if recommended is not None:
         paragraph(console, f"{_RECOMMENDED} the two-tier setting recommended for this log", style="dim", first="")
+    if systems := whose(comparison):
+        paragraph(console, systems, style="dim", first="")
 
 
 def _folded(name: str, width: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from receiver.compare.figures import Cause, Comparison, Dispute, PolicyFigures
 from receiver.policies.apama import ApamaTwoTier
+from receiver.policies.names import POLICIES
 from receiver.report.words import count, of_duplicates, tamed
 
 __all__ = [
@@ -18,16 +19,28 @@ __all__ = [
     "recommended_of",
     "sides",
     "standing_out",
+    "whose",
 ]
 
 _LONGEST_NAME = 120
 _MEANINGS = {
     Cause.EVICTED: "newer ids had taken its place",
     Cause.EXPIRED: "it was older than the policy keeps ids",
-    Cause.NOT_REFRESHED: "evicted or expired by its first receipt; kept, had its latest duplicate refreshed it",
+    Cause.NOT_REFRESHED: "evicted or expired, as it counts from its first receipt; from its latest it would still be kept",
     Cause.OTHER_ORIGIN: "the last id came from another broker or site, and can't be compared with it",
-    Cause.SEQUENCE_GAP: "not above the highest number seen, though it never came before: it came late, or counting began anew",
+    Cause.SEQUENCE_GAP: "not above the highest number seen, though it never came before: it came late, counting began anew, "
+    "or several senders count under one name",
 }
+_WHOSE = {
+    "cmq:retention=43200,retry=0,network=0": "TDMQ CMQ, keys kept for 12 hours",
+    "ttl:expiry=300": "SQS FIFO",
+    "ttl:expiry=600": "Azure Service Bus",
+    "ttl:expiry=120": "NATS JetStream",
+    "sequence": "Pulsar, RabbitMQ streams",
+    "perfect": "forgets nothing, the yardstick",
+}
+"""Of the policies that are tried unasked, those whose names don't say whose rule they are."""
+_SIZED = frozenset(kind.name for kind in POLICIES if kind.parameters)
 _KEYS_THAT_SPLIT_QUEUES = ("default", "connection", "receiver")
 
 
@@ -57,9 +70,16 @@ def recommended_of(comparison: Comparison) -> int | None:
     return next((place for place, figures in enumerate(comparison.policies) if figures.policy == wanted), None)
 
 
+def whose(comparison: Comparison) -> str:
+    """`5: SQS FIFO; 8: Pulsar, RabbitMQ streams`: the systems behind policies that aren't named after them."""
+    numbered = enumerate(comparison.policies, 1)
+    return "; ".join(f"{number}: {_WHOSE[of.policy]}" for number, of in numbered if of.policy in _WHOSE)
+
+
 def standing_out(comparison: Comparison) -> list[str]:
-    """Which policies are never wrong, and how the others are."""
-    return [_praise(comparison), *filter(None, (_blame(figures, comparison) for figures in comparison.policies))]
+    """Which policies are never wrong, how the others are, and whose limits this log never reached."""
+    blame = (_blame(figures, comparison) for figures in comparison.policies)
+    return list(filter(None, (_praise(comparison), *blame, _untried(comparison))))
 
 
 def _praise(comparison: Comparison) -> str:
@@ -71,7 +91,7 @@ def _praise(comparison: Comparison) -> str:
     if len(right) == 1:
         _, only = right[0]
         return (
-            f"Only {named(only.policy)} catches every duplicate and takes no new message for one. It keeps at most "
+            f"{'Only ' * (len(comparison.policies) > 1)}{named(only.policy)} catches every duplicate and takes no new message for one. It keeps at most "
             f"{count(only.peak_ids, 'id')}."
         )
     best = [figures for place, figures in right if place in best_of(comparison)]
@@ -98,6 +118,19 @@ def _blame(figures: PolicyFigures, comparison: Comparison) -> str:
             f"{counted_causes(figures.false_causes)}"
         )
     return f"{named(figures.policy)} {'; it '.join(said)}." if said else ""
+
+
+def _untried(comparison: Comparison) -> str:
+    """Who would forget, but never had to: that such a policy misses nothing says nothing yet."""
+    log = comparison.log
+    ids = log.receipts - log.unchecked - log.duplicates
+    kept_all = [of.policy for of in comparison.policies if of.policy.partition(":")[0] in _SIZED and of.peak_ids == ids]
+    if not (kept_all and log.duplicates):
+        return ""
+    return (
+        f"{_listed(map(named, kept_all))} never had to forget an id here, so this log can't tell what "
+        f"{'it' if len(kept_all) == 1 else 'they'} would miss. Try a longer one, or one that holds an outage."
+    )
 
 
 def counted_causes(causes: dict[Cause, int]) -> str:

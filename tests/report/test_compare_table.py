@@ -26,7 +26,7 @@ def printed(figures, width=80, *, terminal=False):
 def test_the_policies_side_by_side():
     lines = printed(comparison())
     head = lines.index("        policy                      caught   missed   false       kept    memory")
-    assert lines[head + 2 : head + 15] == [
+    assert lines[head + 2 : head + 16] == [
         "    1   apama                          941        0       0    104,598   21.4 MB",
         "    2   artemis                        941        0       0     20,000    4.1 MB",
         "    3   artemis:id_cache_size=100      904       37       0        200     41 kB",
@@ -40,6 +40,7 @@ def test_the_policies_side_by_side():
         "missed: duplicates let through; false: new messages dropped",
         "> never wrong, with the fewest ids",
         "* the two-tier setting recommended for this log",
+        "7: Pulsar, RabbitMQ streams; 9: forgets nothing, the yardstick",
     ]
 
 
@@ -104,6 +105,33 @@ def test_only_one_policy_is_never_wrong():
     assert (
         "- Only artemis catches every duplicate and takes no new message for one. It keeps at most 20,000 ids." in text
     )
+
+
+def test_one_policy_alone_that_is_never_wrong():
+    policies = comparison().policies
+    text = " ".join(" ".join(printed(replace(comparison(), policies=policies[1:2], disputes=()))).split())
+    assert "- artemis catches every duplicate and takes no new message for one. It keeps at most 20,000 ids." in text
+
+
+def test_a_limit_that_was_never_reached_is_no_praise():
+    log = replace(comparison().log, receipts=3_000, unchecked=10, duplicates=941)
+    sizes = {
+        "artemis": 2_049,
+        "ttl:expiry=300": 2_049,
+        "ttl:expiry=120": 2_048,
+        "perfect": 2_049,
+        "solace-lookup": 2_049,
+    }
+    policies = tuple(replace(comparison().policies[0], policy=name, peak_ids=ids) for name, ids in sizes.items())
+    text = " ".join(" ".join(printed(replace(comparison(), log=log, policies=policies))).split())
+    assert (
+        "- artemis and ttl:expiry=300 never had to forget an id here, so this log can't tell what they would miss."
+        in text
+    )
+    text = " ".join(" ".join(printed(replace(comparison(), log=log, policies=policies[1:4]))).split())
+    assert "- ttl:expiry=300 never had to forget an id here, so this log can't tell what it would miss." in text
+    text = " ".join(" ".join(printed(replace(comparison(), log=log, policies=policies[2:]))).split())
+    assert "never had to forget" not in text
 
 
 def test_one_policy_has_nobody_to_disagree_with():
