@@ -63,22 +63,22 @@ class Batch:
         self._rows: list[Row] = []
         cache = self._cache = self._transaction.cache
         policy = self._policy = cache.policy
-        self._receive = policy.receive
+        self._receive: Callable[..., Decision] = policy.receive
         self._sizes = cache.sizes
         self._clamped_before = policy.clock_clamped
         self._observe_only = self._receiver.observe_only
         self._delivers_reused = self._receiver.id_reuse == "deliver"
-        self._rejected: list[str] | None = None
-        if self._receiver.reject_batches and isinstance(policy, ArtemisIdCache):
-            self._rejected = []
-            policy.begin_transaction()
+        self._rejected: list[str] = []
+        self._transactional = policy if self._receiver.reject_batches and isinstance(policy, ArtemisIdCache) else None
+        if self._transactional is not None:
+            self._transactional.begin_transaction()
         self._lends = self._advances = False
         self._unchecked = 0
         self._next_seq = policy.serial + 1
         self._is_open = True
         # Then a receipt that tells no more than its id, source and time needs no more than a decision. A batch that is
         # over is never simple, so that one look at each receipt is enough to find out either.
-        self._is_simple = not (self._receiver.records or policy.goes_by_send_time or self._rejected is not None)
+        self._is_simple = not (self._receiver.records or policy.goes_by_send_time or self._transactional is not None)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -103,8 +103,8 @@ class Batch:
         elif not (self._rows or self._unchecked or self._lends or self._advances):
             self._transaction.abandon()
         else:
-            if isinstance(self._policy, ArtemisIdCache):
-                self._policy.commit_transaction()
+            if self._transactional is not None:
+                self._transactional.commit_transaction()
             tally = self._tally
             tally.unchecked = self._unchecked
             tally.receipts = self._unchecked + len(self._rows)
@@ -131,6 +131,8 @@ class Batch:
             raise ClosedError("the batch is over")
         if not isinstance(self._policy, CmqMinimumTimeCache):
             raise SettingsError(f"advance is for the policy cmq:retry=...,network=..., not {self._policy}")
+        if isinstance(min_msg_time_us, int) and min_msg_time_us > _LATEST_US:
+            raise _not_meant("min_msg_time_us", "microseconds", min_msg_time_us)
         self._policy.advance(min_msg_time_us)
         self._advances = True
 
@@ -147,9 +149,9 @@ class Batch:
         """Decide on one receipt; it is recorded when the batch ends.
 
         `received_at_us` is None for the clock's time now, else microseconds since 1970. `redelivered` and
-        `jms_timestamp_ms` are JMSRedelivered and JMSTimestamp (None or 0 where it isn't set), for the figures only.
-        `body_digest` is any text that tells bodies apart. An argument that can't be meant is a `SettingsError`; it
-        changes nothing, and the batch may go on.
+        `jms_timestamp_ms` are JMSRedelivered and JMSTimestamp (None or 0 where it isn't set), for the figures and, the
+        time, for the policy `cmq:retry=...,network=...`. `body_digest` is any text that tells bodies apart. An argument
+        that can't be meant is a `SettingsError`; it changes nothing, and the batch may go on.
         """
         return self._decide(
             unique_message_id, message_source_id, received_at_us, redelivered, jms_timestamp_ms, body_digest
@@ -179,10 +181,8 @@ class Batch:
         )
         if tells_more or received_at_us.__class__ is not int or received_at_us > _LATEST_US:
             self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
-        if tells_more and isinstance(self._policy, CmqMinimumTimeCache):
-            decision = self._policy.receive(
-                id_, source, received_at_us=received_at_us, jms_timestamp_ms=jms_timestamp_ms
-            )
+        if tells_more and self._policy.goes_by_send_time:
+            decision = self._receive(id_, source, received_at_us=received_at_us, jms_timestamp_ms=jms_timestamp_ms)
         else:
             decision = self._receive(id_, source, received_at_us=received_at_us)
         if tells_more:
@@ -224,7 +224,7 @@ class Batch:
                 decision = replace(decision, body_differs=body_digest not in known.body_digests)
             if self._observe_only or (decision.body_differs and self._delivers_reused):
                 decision = replace(decision, delivered_anyway=True)
-            if self._rejected is not None and not decision.deliver:
+            if self._transactional is not None and not decision.deliver:
                 self._rejected.append(id_)
             headroom = headroom_of(decision, *self._sizes)
             self._tally.note_duplicate(
@@ -245,19 +245,20 @@ class Batch:
         if not self._is_open:
             raise ClosedError("the batch is over", hint="receive inside `with receiver.batch() as batch:`")
         if not isinstance(received_at_us, int) or received_at_us > _LATEST_US:
-            raise SettingsError(
-                f"received_at_us must be whole microseconds before the year 10000, not {received_at_us!r:.80}",
-                hint="are these nanoseconds?",
-            )
+            raise _not_meant("received_at_us", "microseconds", received_at_us)
         if redelivered != bool(redelivered):  # whatever it is, hashable or not
             raise SettingsError(f"redelivered must be true or false, not {redelivered!r:.80}")
         if jms_timestamp_ms is not None and (
             not isinstance(jms_timestamp_ms, int)
             or isinstance(jms_timestamp_ms, bool)
-            or not 0 <= jms_timestamp_ms <= _LATEST_US
+            or not 0 <= jms_timestamp_ms <= _LATEST_US // 1000
         ):
-            raise SettingsError(
-                f"jms_timestamp_ms must be whole milliseconds of at least 0, not {jms_timestamp_ms!r:.80}"
-            )
+            raise _not_meant("jms_timestamp_ms", "milliseconds from 0 on", jms_timestamp_ms)
         if body_digest is not None and not isinstance(body_digest, str):
             raise SettingsError(f"body_digest must be text, not {body_digest!r:.80}")
+
+
+def _not_meant(name: str, unit: str, value: object) -> SettingsError:
+    return SettingsError(
+        f"{name} must be whole {unit}, before the year 10000, not {value!r:.80}", hint="is it of another unit?"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy import URL, Engine, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -14,6 +14,7 @@ from receiver.domains import Channel, DomainKey
 from receiver.durable.cache import resize
 from receiver.errors import SettingsError
 from receiver.policies.apama import ApamaTwoTier
+from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy, stated_policy
 from receiver.settings import ReceiverSettings, StoreSettings
@@ -53,8 +54,25 @@ class Wanted(NamedTuple):
     """The policy of a domain that there isn't yet; `SettingsError` where too little is said."""
 
 
-def wanted(settings: ReceiverSettings | None, policy_text: str | None) -> Wanted:
+def wanted(settings: ReceiverSettings | None, policy_text: str | None, *, reject_batches: bool) -> Wanted:
     """From the arguments of `Receiver.open`; a policy's bare name leaves its sizes to the domain."""
+    stated = _stated(settings, policy_text)
+    if not reject_batches:
+        return stated
+
+    def refuse() -> NoReturn:
+        raise SettingsError(
+            "reject_batches is for the policy artemis alone", hint="open with policy='artemis:id_cache_size=...'"
+        )
+
+    if stated.kind is None:
+        return Wanted(ArtemisIdCache.kind, stated.sizes, if_new=refuse)
+    if stated.kind != ArtemisIdCache.kind:
+        refuse()
+    return stated
+
+
+def _stated(settings: ReceiverSettings | None, policy_text: str | None) -> Wanted:
     if policy_text is None:
         sizes = (settings or ReceiverSettings()).sizes
         own = None if settings is None else settings.sizes

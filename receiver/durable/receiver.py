@@ -20,8 +20,6 @@ from receiver.durable.stages import Lap, Stage
 from receiver.durable.status import Status
 from receiver.durable.tally import Tally
 from receiver.errors import SettingsError
-from receiver.policies.artemis import ArtemisIdCache
-from receiver.policies.interface import Policy
 from receiver.recording import Recorder
 from receiver.settings import ReceiverSettings, Recording, StoreSettings, checked_id_reuse
 
@@ -88,10 +86,11 @@ class Receiver:
         resize it, for all processes. `policy` goes by another system's rule instead, such as
         `artemis:id_cache_size=20000`; a bare name keeps the sizes that the domain has, and a domain keeps its policy.
         With `reject_batches`, for `artemis` alone, a batch is one of its transactions: judged by what earlier batches
-        left, and rejected as a whole (`BatchRejectedError`) for one duplicate. With `observe_only` every message is delivered, and duplicates are only marked.
-        `id_reuse` says what becomes of a known id that comes with another body: `duplicate` or `deliver`; it is
-        reported either way. `on_duplicate` is called with each duplicate of a committed batch. `record` is a folder,
-        or a `Recording`, in which the receipts of committed batches become a log that `receiver simulate` reads.
+        left, and rejected as a whole (`BatchRejectedError`) for one duplicate. With `observe_only` every message is
+        delivered, and duplicates are only marked. `id_reuse` says what becomes of a known id that comes with another
+        body: `duplicate` or `deliver`; it is reported either way. `on_duplicate` is called with each duplicate of a
+        committed batch. `record` is a folder, or a `Recording`, in which the receipts of committed batches become a
+        log that `receiver simulate` reads.
         """
         channel = Channel(
             _text("connection_id", connection_id),
@@ -103,12 +102,11 @@ class Receiver:
         _check_flags(observe_only=observe_only, reject_batches=reject_batches)
         id_reuse = checked_id_reuse(id_reuse)
         store_settings = store_settings or StoreSettings()
-        opened = open_log(_text("url", url), key, channel, wanted(settings, policy), store_settings)
+        wants = wanted(settings, policy, reject_batches=reject_batches)
+        opened = open_log(_text("url", url), key, channel, wants, store_settings)
         session = DomainSession(opened, store_settings.lock_timeout_secs)
         try:
             session.load()
-            if reject_batches:
-                _check_transactional(session.cache.policy)
             recorder = None if record is None else Recorder(record, **channel._asdict())
         except BaseException:
             session.log.close()
@@ -208,8 +206,3 @@ def _check_flags(**flags: object) -> None:
             raise SettingsError(f"{name} must be True or False, not {value!r:.80}")
     if all(flags.values()):
         raise SettingsError(f"{' and '.join(flags)} contradict each other", hint="one delivers what the other rejects")
-
-
-def _check_transactional(policy: Policy) -> None:
-    if not isinstance(policy, ArtemisIdCache):
-        raise SettingsError(f"reject_batches is for the policy artemis, not {policy}")

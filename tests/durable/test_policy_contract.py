@@ -95,6 +95,16 @@ def test_opening_refuses_what_cannot_be_meant(bad):
         opened(MEMORY, **bad)
 
 
+@pytest.mark.parametrize("others", [{}, {"policy": "ttl:expiry=1"}], ids=str)
+def test_what_is_refused_makes_no_domain(store_url, others):
+    with pytest.raises(SettingsError, match="reject_batches is for the policy artemis"):
+        opened(store_url, reject_batches=True, **others)
+    opened(store_url, policy="artemis", reject_batches=True).close()
+    opened(store_url, policy="ttl:expiry=1", domain="name:other").close()
+    with pytest.raises(SettingsError, match="goes by the policy ttl, not artemis"):
+        opened(store_url, reject_batches=True, domain="name:other")
+
+
 @pytest.mark.parametrize("text", ["sequence", "solace-last"])
 def test_an_id_that_cannot_be_judged_changes_nothing(any_url, text):
     good = {"sequence": "{}:s", "solace-last": RMGID}[text]
@@ -182,6 +192,32 @@ def test_a_minimum_message_time(any_url):
     receiver.close()
     with opened(MEMORY) as other, other.batch() as batch, pytest.raises(SettingsError, match="advance is for"):
         batch.advance(min_msg_time_us=0)
+
+
+def test_a_minimum_moved_by_another_receiver_is_followed(store_url):
+    """Nothing else tells of it, for no receipt came with it; nor may a receiver that lags put it back."""
+    with opened(store_url, policy="cmq:retry=0,network=0") as orders, opened(store_url) as other:
+        send(orders, "a", "b")
+        send(other, "c")
+        with orders.batch() as batch:
+            batch.advance(min_msg_time_us=1)
+        assert send(other, "a") == [NEW]
+        assert undone(orders, "b") == [NEW]
+    assert remembered(store_url, "a", "b", "c") == []
+    assert_sound(store_url)
+
+
+def test_times_that_no_store_can_hold(any_url):
+    with opened(any_url, policy="cmq:retry=0,network=0") as receiver:
+        with receiver.batch() as batch:
+            for late in (253_402_300_800_000_000, 1 << 63, 10**30):
+                with pytest.raises(SettingsError, match="before the year 10000"):
+                    batch.advance(min_msg_time_us=late)
+                with pytest.raises(SettingsError, match="before the year 10000"):
+                    batch.receive("a", received_at_us=0, jms_timestamp_ms=late // 1000)
+            assert batch.receive("b", received_at_us=0, jms_timestamp_ms=253_402_300_799_999).verdict is NEW
+            batch.advance(min_msg_time_us=253_402_300_799_999_999)
+        assert receiver.status().rx == 1
 
 
 @pytest.mark.parametrize("text", ["artemis:id_cache_size=4", "ttl:expiry=1", "perfect"])
