@@ -32,7 +32,6 @@ class ApamaTwoTier(TwoTierDetector):
     records_duplicates: ClassVar[bool] = True
     keeps_ids: ClassVar[bool] = True
     goes_by_send_time: ClassVar[bool] = False
-    marks: ClassVar[bool] = False
     mark = None
 
     def __init__(self, window: int, expiry_us: int) -> None:

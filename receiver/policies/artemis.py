@@ -36,7 +36,6 @@ class ArtemisIdCache(FirstReceipts):
 
     name = kind = "artemis"
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("id_cache_size", "id_cache_size", default=20_000),)
-    marks = True
 
     def __init__(self, id_cache_size: int = 20_000) -> None:
         super().__init__()

@@ -58,7 +58,6 @@ class CmqMinimumTimeCache(FirstReceipts):
     kind = "cmq-minimum"
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("retry", "retry_us"), Parameter("network", "network_us"))
     goes_by_send_time = True
-    marks = True
 
     def __init__(self, retry_us: int, network_us: int) -> None:
         super().__init__()

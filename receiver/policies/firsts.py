@@ -26,7 +26,6 @@ class FirstReceipts(ABC):
     records_duplicates: ClassVar[bool] = False
     keeps_ids: ClassVar[bool] = True
     goes_by_send_time: ClassVar[bool] = False
-    marks: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.latest_us = 0

@@ -42,8 +42,7 @@ class Policy(Protocol):
     keeps_ids: ClassVar[bool]
     """Whether each id is remembered by itself, rather than one that stands for many."""
     goes_by_send_time: ClassVar[bool]
-    marks: ClassVar[bool]
-    """Whether a row of the log must keep `mark` for a replay."""
+    """Whether it matters when a message was sent, so that `receive` takes `jms_timestamp_ms` too."""
 
     latest_us: int
     """The latest receipt's time."""
@@ -60,7 +59,7 @@ class Policy(Protocol):
 
     @property
     def mark(self) -> int | None:
-        """What to keep of the receipt just judged new."""
+        """What a row of the log must keep of the receipt just judged new, for a replay; None for most policies."""
 
     @property
     def serial(self) -> int:
@@ -87,7 +86,7 @@ class Policy(Protocol):
         *,
         received_at_us: int,
     ) -> Decision:
-        """Decide on one receipt and record it; with `goes_by_send_time` it takes `jms_timestamp_ms` too.
+        """Decide on one receipt and record it.
 
         A duplicate's `age_us` and `distance` count from the receipt that makes it one: the newest of its id where
         duplicates refresh, else the one judged new, which with `keeps_ids` false may be another id's. `window_left` and
