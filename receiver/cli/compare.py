@@ -64,11 +64,11 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
 
     It says what each would have missed, what it would have dropped wrongly, what it keeps, and where they disagree.
     """
-    from receiver.compare.policies import check_texts
+    from receiver.compare.policies import stated_policies
 
-    domain_key(domain)  # refuses an unknown one before the log is read
+    domain_key(domain)  # refused before the log is read, as policies are
     texts = tuple(policy or ())
-    check_texts(texts)
+    stated_policies(texts)
     options = read_options(column_map, time_unit, time_zone, on_error)
     _print(_compare(_Asked(logs, texts, domain, options, report, verdicts)), as_json=as_json)
 

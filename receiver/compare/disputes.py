@@ -41,9 +41,7 @@ class Disputes:
 
     def shown(self) -> tuple[Dispute, ...]:
         """Up to ten, in the order of the log."""
-        ways, firsts = _ways(self._candidates), _firsts(self._candidates)
-        chosen = ways + [dispute for dispute in firsts if dispute not in ways]
-        return tuple(_firsts(chosen[:_SHOWN]))
+        return tuple(_firsts(self._candidates[:_SHOWN]))
 
     def add(self, domain: Domain, judged: Sequence[Judged]) -> None:
         """What the policies, in their order, made of one more domain."""
@@ -57,8 +55,7 @@ class Disputes:
         self.count += len(disputed)
         ways = disputed[_first_columns(np.stack([each.is_duplicate[disputed] for each in judged]))]
         rows = np.union1d(disputed[:_SHOWN], np.sort(ways)[:_SHOWN])
-        found = self._candidates + self._in_full(domain, judged, rows)
-        self._candidates = _ways(found) + [dispute for dispute in _firsts(found) if dispute not in _ways(found)]
+        self._candidates = _preferred(self._candidates + self._in_full(domain, judged, rows))
 
     def _in_full(self, domain: Domain, judged: Sequence[Judged], rows: npt.NDArray[np.int64]) -> list[Dispute]:
         receipts = self._receipts
@@ -95,6 +92,12 @@ class Disputes:
         for place, cause in zip(missed.tolist(), found.tolist(), strict=True):
             causes[place] = CAUSES[cause]
         return causes
+
+
+def _preferred(disputes: Sequence[Dispute]) -> list[Dispute]:
+    """The first of each way to disagree, then the first of all."""
+    ways = _ways(disputes)
+    return ways + [dispute for dispute in _firsts(disputes) if dispute not in ways]
 
 
 def _firsts(disputes: Iterable[Dispute]) -> list[Dispute]:

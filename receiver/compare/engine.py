@@ -102,7 +102,7 @@ def compare_policies(
     """What each policy makes of a log whose domains `key` has named, and where they differ.
 
     Without `texts`: every policy that can judge the log's ids, at its vendor's defaults, and the two-tier setting
-    recommended for the log. `SettingsError` as `check_texts`; `IdFormatError` where a policy that was asked for can't
+    recommended for the log. `SettingsError` as `stated_policies`; `IdFormatError` where a policy that was asked for can't
     judge an id of the log. `advance` is told of each domain that is done.
     """
     settings = CompareSettings()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from receiver.policies.sequence import MOST_DIGITS
 from receiver.simulate.compiled import compiled
 from receiver.simulate.interning import TextNumbers
 from receiver.simulate.verdicts import stretches
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["first_not_rgmid", "first_not_sequence", "judge_by_last", "judge_by_sequence", "number_producers"]
 
 _NOTHING = -1
-_MOST_DIGITS = 1_000
-"""Of a sequence number, as in `receiver.policies.sequence`."""
 _ZERO, _NINE, _COLON, _DASH = ord("0"), ord("9"), ord(":"), ord("-")
 _RGMID_PREFIX = np.frombuffer(b"rmid1:", np.uint8)
 _RGMID_BYTES = 41
@@ -33,9 +32,9 @@ _NO_DIGIT = np.uint64(16)
 def _colon(stored: npt.NDArray[np.uint8], start: int, end: int) -> int:
     """Where the sequence number of an id ends, or _NOTHING for an id of another form."""
     at = start
-    while at < end and _ZERO <= stored[at] <= _NINE and at - start <= _MOST_DIGITS:
+    while at < end and _ZERO <= stored[at] <= _NINE and at - start <= MOST_DIGITS:
         at += 1
-    return at if start < at < end and at - start <= _MOST_DIGITS and stored[at] == _COLON else _NOTHING
+    return at if start < at < end and at - start <= MOST_DIGITS and stored[at] == _COLON else _NOTHING
 
 
 @compiled()

@@ -11,7 +11,7 @@ from receiver.policies.interface import Policy
 from receiver.policies.names import policy
 from receiver.settings import ReceiverSettings
 
-__all__ = ["check_texts", "stated_policies", "vendor_texts"]
+__all__ = ["stated_policies", "vendor_texts"]
 
 
 def stated_policies(texts: Sequence[str]) -> list[Policy]:
@@ -27,11 +27,6 @@ def stated_policies(texts: Sequence[str]) -> list[Policy]:
         if text in texts[:place]:
             raise SettingsError(f"policy {text!r:.80} is given twice")
     return policies
-
-
-def check_texts(texts: Sequence[str]) -> None:
-    """`SettingsError` for texts that `stated_policies` refuses: to be told before a log is read."""
-    stated_policies(texts)
 
 
 def vendor_texts() -> list[str]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from receiver.errors import IdFormatError
 from receiver.policies.firsts import Entry, FirstReceipts
 
-__all__ = ["HighestSequence", "parse_sequence"]
+__all__ = ["MOST_DIGITS", "HighestSequence", "parse_sequence"]
 
-_MOST_DIGITS = 1_000
+MOST_DIGITS = 1_000
 """Python refuses to read much longer numbers, and no producer counts as far."""
 
 
 def parse_sequence(text: str) -> tuple[int, str]:
     """Number and source of an id `seqNo:messageSourceId`, split at the first colon; else `IdFormatError`."""
     number, colon, source = text.partition(":")
-    if not (colon and number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS):
+    if not (colon and number.isascii() and number.isdecimal() and len(number) <= MOST_DIGITS):
         raise IdFormatError(
             f"{text!r:.80} is not of the form seqNo:messageSourceId", hint="such as 17:gateway-1; seqNo is in digits"
         )

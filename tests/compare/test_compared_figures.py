@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from receiver.compare.engine import compare_policies
 from receiver.compare.figures import Cause, Dispute
-from receiver.compare.policies import check_texts, vendor_texts
+from receiver.compare.policies import stated_policies, vendor_texts
 from receiver.errors import IdFormatError, SettingsError
 from receiver.policies import policy
 from receiver.settings import CompareSettings
@@ -193,7 +193,7 @@ def test_a_log_without_ids_can_be_compared():
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_the_log_is_read(texts, named):
-    for refuse in (check_texts, lambda texts: compared(ids_of("a b"), texts)):
+    for refuse in (stated_policies, lambda texts: compared(ids_of("a b"), texts)):
         with pytest.raises(SettingsError, match=named):
             refuse(texts)
 
@@ -222,8 +222,7 @@ def test_progress_is_told_of_each_domain():
 
 
 def test_the_vendors_defaults_name_each_policy_there_is():
-    check_texts(vendor_texts())
-    assert {policy(text).name for text in vendor_texts()} == set(CompareSettings().memory_bytes_per_id)
+    assert {stated.name for stated in stated_policies(vendor_texts())} == set(CompareSettings().memory_bytes_per_id)
 
 
 @pytest.mark.parametrize("sizes", [None, {"perfect": 0}, {"perfect": "x"}])
