@@ -14,6 +14,8 @@ from receiver.report.words import compact, size, tamed
 __all__ = ["causes_chart", "memory_chart", "with_number"]
 
 _LONGEST_LABEL = 48
+_LABEL_SHARE = 0.06
+"""Of the chart's width, what a label takes of it."""
 _NEVER_WRONG, _MISSES, _DROPS = "never wrong", "misses duplicates", "drops new messages"
 _RIGHTNESS = {_NEVER_WRONG: GREEN, _MISSES: AMBER, _DROPS: RED}
 _CAUSES = {
@@ -41,13 +43,14 @@ def memory_chart(policies: Sequence[PolicyFigures]) -> Spec:
             "ids": max(ids, 1),  # a logarithm needs one at least
             "missed": missed,
             "rightness": rightness,
-            "numbers": ", ".join(str(place + 1) for place in places),
+            "numbers": [place + 1 for place in places],
             "policies": ", ".join(with_number(place, policies[place]) for place in places),
             "false": policies[places[0]].false_duplicates,
             "memory": size(policies[places[0]].memory_bytes),
         }
         for (ids, missed, rightness), places in points.items()
     ]
+    _label(rows)
     most_missed = max(row["missed"] for row in rows)
     x_ticks = one_two_five(min(row["ids"] for row in rows), max(row["ids"] for row in rows))
     shown = [rightness for rightness in _RIGHTNESS if any(row["rightness"] == rightness for row in rows)]
@@ -72,6 +75,21 @@ def memory_chart(policies: Sequence[PolicyFigures]) -> Spec:
         base.mark_text(color=INK, dy=-15, fontSize=12, fontWeight="bold", aria=False).encode(text="numbers:N"),
     )
     return spec(alt.layer(*layers), height=300)
+
+
+def _label(rows: list[dict[str, Any]]) -> None:
+    """Give a point its policies' numbers, and after them those of right neighbours that would be written over them."""
+    from_left = sorted(rows, key=lambda row: (row["missed"], row["ids"]))
+    span = max(row["ids"] for row in rows) / min(row["ids"] for row in rows)
+    labelled = from_left[0]
+    for row in from_left[1:]:
+        if row["missed"] == labelled["missed"] and row["ids"] < labelled["ids"] * span**_LABEL_SHARE:
+            labelled["numbers"] += row["numbers"]
+            row["numbers"] = []
+        else:
+            labelled = row
+    for row in rows:
+        row["numbers"] = ", ".join(map(str, row["numbers"]))
 
 
 def causes_chart(policies: Sequence[tuple[str, dict[Cause, int]]]) -> Spec:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
+
 import pytest
 from analyses import HOSTILE_TEXTS
 from comparisons import NAMES, agreeing, alone, comparison, hostile, without_duplicates
 from pages import Page
 
+from receiver.report.compare_charts import memory_chart
 from receiver.report.compare_html import html_text
 from receiver.report.words import tamed
 
@@ -52,6 +57,16 @@ def test_no_hostile_text_becomes_an_element():
     for hostile_text in HOSTILE_TEXTS:
         assert tamed(hostile_text, 120) in text
     assert not set("\0\x1b\x9b\x07\u202e\u2028") & set(text)
+
+
+def test_numbers_of_neighbours_are_not_written_over_each_other():
+    peaks = (10, 95_000, 100_000, 100_000, 240_000)
+    policies = [replace(comparison().policies[0], peak_ids=ids) for ids in peaks]
+    policies.append(replace(policies[1], missed=3))
+    labels = re.findall('"numbers": "([^"]*)"', json.dumps(memory_chart(policies)))
+    assert labels == ["1", "2, 3, 4", "", "5", "6"]
+    labels = re.findall('"numbers": "([^"]*)"', json.dumps(memory_chart(policies[:1])))
+    assert labels == ["1"]
 
 
 @pytest.mark.browser
