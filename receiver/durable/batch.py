@@ -64,6 +64,7 @@ class Batch:
         cache = self._cache = self._transaction.cache
         policy = self._policy = cache.policy
         self._receive: Callable[..., Decision] = policy.receive
+        self._histories = cache.histories
         self._sizes = cache.sizes
         self._clamped_before = policy.clock_clamped
         self._observe_only = self._receiver.observe_only
@@ -191,12 +192,10 @@ class Batch:
         if not id_:
             self._unchecked += 1
         elif decision.age_us is None and not body_digest:  # new, and nothing to tell of it
-            if self._cache.histories:
+            if self._histories:
                 self._cache.forget_history(id_)
-            rows = self._rows
-            rows.append(
-                (self._next_seq + len(rows), id_, source, self._policy.latest_us, None, None, self._policy.mark)
-            )
+            rows, policy = self._rows, self._policy
+            rows.append((self._next_seq + len(rows), id_, source, policy.latest_us, None, None, policy.mark))
         else:
             decision = self._with_history(id_, source, decision, redelivered, body_digest)
         return decision
@@ -216,7 +215,7 @@ class Batch:
         if decision.age_us is None:  # it is new
             history = History(None, (body_digest,) if body_digest else ())
         else:
-            known = self._cache.histories.get(id_, _UNKNOWN)
+            known = self._histories.get(id_, _UNKNOWN)
             last_us = now_us - decision.age_us
             first_us = last_us if known.first_received_at_us is None else known.first_received_at_us
             history = known.extended(first_us, body_digest)

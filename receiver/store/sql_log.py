@@ -166,8 +166,17 @@ class SqlLog(ABC):
         domain_id = self.domain_id
         sources = {source: to_bytes(source) if source else None for source in {row[2] for row in rows}}
         return [
-            (domain_id, seq, id_.encode("utf-8", "surrogatepass"), sources[source], *rest)
-            for seq, id_, source, *rest in rows
+            (
+                domain_id,
+                seq,
+                id_.encode("utf-8", "surrogatepass"),
+                sources[source],
+                received_at_us,
+                first_us,
+                digests,
+                mark,
+            )
+            for seq, id_, source, received_at_us, first_us, digests, mark in rows
         ]
 
     @property
