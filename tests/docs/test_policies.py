@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from receiver.errors import BatchRejectedError
+from receiver import Receiver
+from receiver.errors import BatchRejectedError, IdFormatError
 from receiver.policies import POLICIES, policy
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
@@ -17,7 +18,7 @@ MOST_LINES = 11
 
 def sections() -> dict[str, str]:
     found = {}
-    for section in re.split(r"^## ", TEXT, flags=re.MULTILINE):
+    for section in re.split(r"^##+ ", TEXT, flags=re.MULTILINE):
         code = re.search(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
         if code:
             found[section.partition("\n")[0].removeprefix("# ")] = code[1]
@@ -25,7 +26,8 @@ def sections() -> dict[str, str]:
 
 
 CODE = sections()
-EXAMPLES = {name: code for name, code in CODE.items() if name not in {"Other systems' rules", "Durable"}}
+MALFORMED = "An id of another form"
+EXAMPLES = {name: code for name, code in CODE.items() if name not in {"Other systems' rules", "Durable", MALFORMED}}
 
 
 def run(code: str, names: dict) -> dict:
@@ -70,3 +72,16 @@ def test_a_durable_policy_remembers(store_url):
     with pytest.raises(BatchRejectedError):
         run(rejecting, {})
     assert run(rejecting.replace("1:gateway-1", "2:gateway-1"), {})["verdict"] == "new"
+
+
+def test_an_id_of_another_form(store_url):
+    assert "assert" in CODE[MALFORMED]
+    run(CODE[MALFORMED], run("from receiver import Receiver", {"URL": store_url}))
+    uncaught = CODE[MALFORMED].replace("except IdFormatError", "except KeyError").replace('"broker-b"', '"broker-c"')
+    with pytest.raises(IdFormatError):
+        run(uncaught, run("from receiver import Receiver", {"URL": store_url}))
+    with (
+        Receiver.open(store_url, connection_id="broker-c", destination="queue://orders") as orders,
+        orders.batch() as batch,
+    ):
+        assert batch.receive("1:gateway-1").deliver  # the whole batch was rolled back
