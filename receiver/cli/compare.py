@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from receiver.cli.files import report_file, spare_logs
-from receiver.cli.output import console, print_json
+from receiver.cli.files import Report, report_file, spare_logs
+from receiver.cli.output import AsJson, console, print_json
 from receiver.cli.progress import progress
 from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
 from receiver.domains import domain_key
@@ -45,10 +45,8 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
         ),
     ] = None,
     domain: Domain = "default",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,  # noqa: FBT002
-    report: Annotated[
-        str | None, typer.Option(metavar="FILE.html", help="Write a report to look at in a browser.")
-    ] = None,
+    as_json: AsJson = False,  # noqa: FBT002
+    report: Report = None,
     verdicts: Annotated[
         str | None,
         typer.Option(

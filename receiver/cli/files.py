@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+import typer
 
 from receiver.errors import SettingsError
 
-__all__ = ["report_file", "spare_logs"]
+__all__ = ["Report", "report_file", "spare_logs"]
+
+Report = Annotated[str | None, typer.Option(metavar="FILE.html", help="Write a report to look at in a browser.")]
 
 T = TypeVar("T")
 

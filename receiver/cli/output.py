@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "print_json"]
+__all__ = ["AsJson", "console", "print_json"]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
 def print_json(text: str) -> None:

@@ -19,7 +19,8 @@ from receiver.cli.engines import (
     simulate_on_spark,
     single_setting,
 )
-from receiver.cli.output import console, print_json
+from receiver.cli.files import Report
+from receiver.cli.output import AsJson, console, print_json
 from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
@@ -63,10 +64,8 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
         str | None, typer.Option(metavar="LIST", help="Expiries E to try, in seconds. Chosen from the log if left out.")
     ] = None,
     domain: Domain = "default",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,  # noqa: FBT002
-    report: Annotated[
-        str | None, typer.Option(metavar="FILE.html", help="Write a report to look at in a browser.")
-    ] = None,
+    as_json: AsJson = False,  # noqa: FBT002
+    report: Report = None,
     verdicts: Annotated[
         str | None,
         typer.Option(

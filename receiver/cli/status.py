@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.output import console, print_json
+from receiver.cli.output import AsJson, console, print_json
 from receiver.cli.progress import progress
 from receiver.cli.store_address import StoreAddress, shown_address
 
@@ -25,7 +25,7 @@ receiver status sqlite:///receiver.db --quick
 
 def status(
     url: StoreAddress,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,  # noqa: FBT002
+    as_json: AsJson = False,  # noqa: FBT002
     quick: Annotated[  # noqa: FBT002
         bool, typer.Option("--quick", help="Leave out the ids remembered, for which all rows are read.")
     ] = False,
