@@ -10,8 +10,7 @@ from receiver.errors import IdFormatError, NotComparableError
 
 __all__ = ["ReplicationGroupMessageId"]
 
-_FORM = re.compile("rmid1:([0-9a-f]{5})-([0-9a-f]{11})-([0-9a-f]{8})-([0-9a-f]{8})", re.IGNORECASE | re.ASCII)
-_PREFIX = "rmid1:"
+_FORM = re.compile("rmid1:([0-9A-Fa-f]{5})-([0-9A-Fa-f]{11})-([0-9A-Fa-f]{8})-([0-9A-Fa-f]{8})")
 _NUMBER_BITS = 64
 
 
@@ -36,8 +35,7 @@ class ReplicationGroupMessageId:
     @classmethod
     def parse(cls, text: str) -> Self:
         """From `rmid1:` and 5-11-8-8 hexadecimal digits of either case, with nothing around; else `IdFormatError`."""
-        # The expression ignores case, which isn't meant for the prefix.
-        found = _FORM.fullmatch(text) if isinstance(text, str) and text.startswith(_PREFIX) else None
+        found = _FORM.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise IdFormatError(
                 f"{text!r:.80} is no replication group message id",
@@ -49,7 +47,7 @@ class ReplicationGroupMessageId:
     def __str__(self) -> str:
         """The canonical text, in lower case."""
         digits = f"{self.origin << _NUMBER_BITS | self.number:032x}"
-        return f"{_PREFIX}{digits[:5]}-{digits[5:16]}-{digits[16:24]}-{digits[24:]}"
+        return f"rmid1:{digits[:5]}-{digits[5:16]}-{digits[16:24]}-{digits[24:]}"
 
     def compare(self, other: ReplicationGroupMessageId) -> int:
         """-1, 0 or 1 as this id is older than the other, the same or newer; `NotComparableError` where none of it is so."""

@@ -72,7 +72,7 @@ def test_made_again_from_what_is_left_is_never_having_stopped(kind: Kind, data, 
 
 
 @EACH_KIND
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(data=st.data(), deletions=HOW_MANY, random=RANDOMS, every=st.integers(1, 20))
 def test_following_now_and_then_is_having_seen_it_all(kind: Kind, data, deletions, random, every):
     store = Store(kind, data.draw(kind.sizes))
@@ -87,7 +87,7 @@ def test_following_now_and_then_is_having_seen_it_all(kind: Kind, data, deletion
 
 
 @EACH_KIND
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(data=st.data(), random=RANDOMS)
 def test_rows_go_when_they_no_longer_matter(kind: Kind, data, random):
     """Those left never outgrow what is remembered, however long it goes on."""
