@@ -12,7 +12,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
+from receiver.durable.receiver import Receiver
 from receiver.errors import StoreError, StoreVersionError
+from receiver.senders import DedupKeyMaker, SequenceIdMaker
 from receiver.settings import StoreSettings
 from receiver.store import migration, schema
 from receiver.store.engine import store_url as url_of
@@ -88,6 +90,25 @@ def test_there_and_back_and_there_again(store_url):
     assert migrate(url, REVISION) == Migrated(None, REVISION)
     assert definition(store_url) == made
     open_store_engine(url, StoreSettings())
+
+
+@pytest.mark.parametrize("kept", ["policies of 1", "sequence numbers of 1", "keys of 1"])
+def test_what_an_older_version_would_lose_is_kept(store_url, kept):
+    """But `base` is asked for by who wants nothing kept."""
+    url = url_of(store_url)
+    migrate(url)
+    if kept.startswith("policies"):
+        Receiver.open(store_url, connection_id="a", destination="orders", policy="perfect").close()
+    elif kept.startswith("sequence"):
+        with SequenceIdMaker.open(store_url, message_source_id="s") as ids:
+            ids.next()
+    else:
+        with DedupKeyMaker.open(store_url, sender="s") as keys:
+            keys.key_for("order 17")
+    with pytest.raises(StoreError, match=f"no place for the {kept}"):
+        migrate(url, "0001")
+    assert migrate(url) == Migrated(REVISION, REVISION)
+    assert migrate(url, "base") == Migrated(REVISION, None)
 
 
 def test_migrated_equals_declared(store_url, request):
