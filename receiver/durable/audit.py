@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from receiver.durable.cache import policy_of
 from receiver.durable.status import status_line
-from receiver.errors import SettingsError
+from receiver.errors import IdFormatError, SettingsError
 from receiver.policies.interface import Policy
 from receiver.store.audit import audit_domains, audit_tables, audited_rows, audited_state, readable
 from receiver.store.engine import store_url
@@ -113,7 +113,11 @@ def _figures(
         rows = audited_rows(store, state, findings, advance)
         figures = replace(figures, rows=rows)
         if not findings.any_in(name):
-            policy = _rebuilt(store, state, advance)
+            try:
+                policy = _rebuilt(store, state, advance)
+            except IdFormatError as error:
+                findings.add("ids", name, error.message)
+                return figures
             _check_rebuilt(state, rows, policy, findings)
             waiting = rows - len(policy.entries())
             figures = replace(figures, remembered_ids=policy.remembered_ids, waiting_rows=waiting)
@@ -127,8 +131,7 @@ def _rebuilt(store: Snapshot, state: DomainState, advance: Advance) -> Policy:
     for some in store.rows(state.domain_id):
         policy.replay(rows_of(some, sources), None)
         advance(len(some))
-    if state.last_seq:
-        policy.replay((), state.clock_us)
+    policy.replay((), state.clock_us)
     return policy
 
 

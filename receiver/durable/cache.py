@@ -8,7 +8,8 @@ next batch reads the log again: the log tells the truth.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from receiver.errors import StoreCorruptError
@@ -16,7 +17,7 @@ from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
 from receiver.store.log import DomainLog, DomainState, Row
 
-__all__ = ["DomainCache", "History", "policy_of", "resize", "row_of"]
+__all__ = ["DomainCache", "History", "making_sense", "policy_of", "resize", "row_of"]
 
 _MOST_DIGESTS = 16
 _FEW_HISTORIES = 1_000
@@ -63,7 +64,20 @@ def policy_of(state: DomainState) -> Policy:
 def _continues(known: DomainState, state: DomainState) -> bool:
     """Whether a log may have come from one state to another by appending: not if an older copy of it was restored."""
     same = (known.incarnation, known.generation) == (state.incarnation, state.generation)
-    return same and known.last_seq <= state.last_seq and known.latest_us <= state.latest_us
+    went_on = known.last_seq <= state.last_seq and known.latest_us <= state.latest_us
+    return same and went_on and (known.clock_us or 0) <= (state.clock_us or 0)
+
+
+@contextmanager
+def making_sense(state: DomainState) -> Iterator[None]:
+    """What a database holds where it shouldn't be is of any type, and breaks whatever it comes to first."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise StoreCorruptError(
+            f"the rows of the domain {state.domain_name!r:.80} make no sense: {error}",
+            hint="`receiver check` says what is wrong; restore a copy",
+        ) from error
 
 
 class DomainCache:
@@ -96,19 +110,14 @@ class DomainCache:
         """
         known = self._state
         self._state = None  # unless all goes well
-        try:
+        with making_sense(state):
             if known is None or not _continues(known, state):
                 self._load(log, state)
-            elif state.last_seq > known.last_seq:
+            elif (known.last_seq, known.clock_us) != (state.last_seq, state.clock_us):  # a clock may move by itself
                 self._replay(log, state)
-                # Who appended those rows deletes what they made others forget.
+                # Who appended those rows, or moved the clock, deletes what that made others forget.
                 self.policy.take_forgotten()
                 self._told.clear()
-        except ValueError as error:
-            raise StoreCorruptError(
-                f"the rows of the domain {state.domain_name!r:.80} make no sense: {error}",
-                hint="`receiver check` says what is wrong; restore a copy",
-            ) from error
         self.advance(state)
         return known != state
 
@@ -192,9 +201,10 @@ def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
 
     The transaction under way is left to be committed.
     """
-    rows = [row for some in log.rows_after(0, state.last_seq) for row in some]
-    before = policy_of(state)
-    before.replay(rows, state.clock_us)
+    with making_sense(state):
+        rows = [row for some in log.rows_after(0, state.last_seq) for row in some]
+        before = policy_of(state)
+        before.replay(rows, state.clock_us)
     remembered = set(before.entries())
     window, expiry_us = sizes
     changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)

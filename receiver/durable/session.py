@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from receiver.durable.cache import DomainCache
+from receiver.durable.cache import DomainCache, making_sense
 from receiver.durable.holds import Hold, hold, release
 from receiver.durable.opening import Opened, new_number
 from receiver.durable.tally import Tally
@@ -243,7 +243,8 @@ class Transaction:
         session, log, cache = self._session, self.log, self.cache
         try:
             session.check_usable()  # it may have been forked off inside the batch
-            state = self._new_state(tally)
+            with making_sense(self._state):
+                state = self._new_state(tally)
             self._check_whole(rows, state)
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)

@@ -222,8 +222,8 @@ class _Rows:
             seq, us = self._last
             said = _shown(state, ("last_seq", "latest_us"))
             self._findings.add("newest", self._name, f"{said}; the newest is receipt {seq} at {us} us")
-        # A resize may have made the newest receipt's row look like a duplicate's.
-        if self._repeats > state.duplicates + (state.generation > 0):
+        # Each resize may have made the newest receipt's row look like a duplicate's.
+        if self._repeats > state.duplicates + state.generation:
             said = _shown(state, ("duplicates",))
             self._findings.add("counters", self._name, f"{said}, but {self._repeats} receipts of known ids are there")
 

@@ -25,7 +25,7 @@ PROBLEMS = {
     "marks": "a batch in its caller's transaction left numbers that it can't have had",
     "numbers": "receipts have numbers that were never given",
     "order": "time runs backwards from one receipt to the next",
-    "ids": "ids or sources are empty or no text",
+    "ids": "ids or sources are empty, no text, or not what the policy goes by",
     "first-times": "ids first came after they came again, or before all time",
     "digests": "body digests are no list of different texts",
     "newest": "the newest receipt isn't there, or came at another time than the domain's latest",

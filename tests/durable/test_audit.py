@@ -2,7 +2,8 @@
 
 import random
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from sqlalchemy import delete, insert, select, text
 
 from receiver.durable.audit import audit, look
 from receiver.durable.receiver import Receiver
-from receiver.errors import StoreError
+from receiver.errors import ReceiverError, StoreCorruptError, StoreError
 from receiver.settings import ReceiverSettings
 from receiver.store.findings import PROBLEMS
 from receiver.store.tables import METADATA
@@ -102,6 +103,62 @@ def test_values_of_other_types_are_found(case: Case, sqlite_url):
     make(sqlite_url)
     execute(sqlite_url, case.statement, **case.values)
     assert case.kind in kinds(sqlite_url)
+
+
+@pytest.mark.parametrize("case", [*EITHER, *SQLITE], ids=lambda case: f"{case.kind}: {case.statement}"[:120])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of digests in no escape that there is
+def test_a_receiver_of_what_is_broken_says_so_or_goes_on(case: Case, sqlite_url):
+    make(sqlite_url)
+    execute(sqlite_url, case.statement, **case.values)
+    for options in ({}, {"settings": settings(4, 11)}):
+        with suppress(ReceiverError), Receiver.open(sqlite_url, **ORDERS, **options) as orders, orders.batch() as batch:
+            batch.receive("again", received_at_us=60_000_000, body_digest="z")
+
+
+@pytest.mark.parametrize("mark", ["'text'", "x'00'"])
+@pytest.mark.parametrize("text", ["artemis:id_cache_size=3", "cmq:retry=1,network=1"])
+def test_a_mark_of_another_type(text, mark, sqlite_url):
+    with Receiver.open(sqlite_url, **ORDERS, policy=text) as orders, orders.batch() as batch:
+        batch.receive_many([("a", None, 0), ("b", None, 0), ("c", None, 0)])
+    execute(sqlite_url, f"UPDATE receiver_receipt SET policy_mark = {mark} WHERE seq = 2")  # noqa: S608
+    assert kinds(sqlite_url) == {"types"}
+    for resized in (text, text.replace("=1", "=2").replace("=3", "=2")):
+        with pytest.raises(StoreCorruptError):
+            Receiver.open(sqlite_url, **ORDERS, policy=resized)
+
+
+@pytest.mark.parametrize("kind", ["sequence", "solace-last"])
+def test_ids_that_the_policy_cannot_judge(kind, store_url):
+    with Receiver.open(store_url, **ORDERS, policy="perfect") as orders, orders.batch() as batch:
+        batch.receive("order-17", received_at_us=0)
+    execute(store_url, "UPDATE receiver_domain SET policy = :kind", kind=kind)
+    assert kinds(store_url) == {"ids"}
+    assert look(store_url).domains[0].remembered_ids is None
+    with pytest.raises(StoreCorruptError):
+        Receiver.open(store_url, **ORDERS)
+
+
+def test_a_minimum_told_before_any_receipt_is_sound(store_url):
+    with Receiver.open(store_url, **ORDERS, policy="cmq:retry=0,network=0") as orders, orders.batch() as batch:
+        batch.advance(min_msg_time_us=5)
+    assert kinds(store_url) == set()
+
+
+def test_resizes_by_those_who_are_killed_are_sound(store_url):
+    """Each makes the newest receipt's row look like a duplicate's, and none deletes it."""
+    for size in (1_000, 0, 1_000, 0):
+        with closing_roughly(Receiver.open(store_url, **ORDERS, policy=f"artemis:id_cache_size={size}")) as orders:
+            if size:
+                with orders.batch() as batch:
+                    batch.receive_many((f"{number}", None, 0) for number in range(size))
+    assert kinds(store_url) == set()
+
+
+@contextmanager
+def closing_roughly(orders: Receiver) -> Iterator[Receiver]:
+    """As a kill does: the connection ends, and nothing is tidied up before."""
+    yield orders
+    orders._session.log.close()
 
 
 @pytest.mark.parametrize("statement", SQLITE_KEYS)
