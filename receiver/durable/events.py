@@ -69,13 +69,13 @@ def tell(event: Duplicate, on_duplicate: OnDuplicate | None) -> None:
     if _LOGGER.isEnabledFor(level):
         _LOGGER.log(
             level,
-            "%s: %r from %r came again after %.6f s and %d receipts, caught by the %s tier%s%s",
+            "%s: %r from %r came again after %.6f s and %d receipts%s%s%s",
             event.domain,
             event.unique_message_id,
             event.message_source_id or "",
             event.age_us / 1_000_000,
             event.distance,
-            event.tier,
+            f", caught by the {event.tier} tier" if event.tier else "",
             "; its body is another one" if event.body_differs else "",
             "; delivered all the same" if event.delivered else "",
             extra={"duplicate": event},

@@ -220,6 +220,13 @@ def test_times_that_no_store_can_hold(any_url):
         assert receiver.status().rx == 1
 
 
+def test_a_duplicate_is_told_of_without_a_tier_where_there_is_none(caplog):
+    caplog.set_level("INFO", logger="receiver.duplicates")
+    with opened(MEMORY, policy="perfect") as receiver:
+        send(receiver, "a", "a")
+    assert caplog.messages == ["broker:queue://orders: 'a' from '' came again after 0.000000 s and 1 receipts"]
+
+
 @pytest.mark.parametrize("text", ["artemis:id_cache_size=4", "ttl:expiry=1", "perfect"])
 def test_bodies_are_told_apart_through_restarts(store_url, text):
     options = {"policy": text, "id_reuse": "deliver"}
