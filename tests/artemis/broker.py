@@ -73,19 +73,20 @@ def fetch(folder: Path) -> Path:
 class Broker:
     """One broker and its data, in a folder of its own; not running until `start`.
 
-    Anybody may connect, as may USER with PASSWORD, while USER with another password is refused. Addresses and queues
-    are made when they are first used. Its ports stay the same for its life.
+    Anybody may connect, with any password; with `require_login` only USER with PASSWORD. Addresses and queues are made
+    when they are first used. Its ports stay the same for its life.
     """
 
-    def __init__(self, home: Path, folder: Path) -> None:
+    def __init__(self, home: Path, folder: Path, *, require_login: bool = False) -> None:
         self._folder = folder
         self._log = folder / "said.log"
         self._process: subprocess.Popen[bytes] | None = None
         offset = _free_offset()
         self.stomp_port, self.amqp_port = STOMP_PORT + offset, AMQP_PORT + offset
         arguments = ["--user", USER, "--password", PASSWORD, "--host", HOST, "--port-offset", str(offset)]
-        flags = "allow-anonymous no-web no-mqtt-acceptor no-hornetq-acceptor no-autotune nio silent"
-        arguments += [f"--{flag}" for flag in flags.split()]
+        flags = ["no-web", "no-mqtt-acceptor", "no-hornetq-acceptor", "no-autotune", "nio", "silent"]
+        flags.append("require-login" if require_login else "allow-anonymous")
+        arguments += [f"--{flag}" for flag in flags]
         subprocess.run([home / "bin" / "artemis", "create", *arguments, folder], capture_output=True, check=True)
 
     def said(self, since: int = 0) -> str:
@@ -146,13 +147,14 @@ class Broker:
 
 
 @contextmanager
-def new_broker() -> Iterator[Broker]:
-    """A broker that has not been started, in a temporary folder; whatever happens, it has ended afterwards."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="receiver-artemis-")))
-        broker = Broker(fetch(folder), folder / "broker")
-        stack.callback(broker.close)
-        yield broker
+def new_broker(home: Path, *, require_login: bool = False) -> Iterator[Broker]:
+    """A broker of the program at `home`, not running yet; whatever happens, it has ended afterwards and left nothing."""
+    with tempfile.TemporaryDirectory(prefix="receiver-artemis-") as folder:
+        broker = Broker(home, Path(folder) / "broker", require_login=require_login)
+        try:
+            yield broker
+        finally:
+            broker.close()
 
 
 def _free_offset() -> int:

@@ -1,8 +1,10 @@
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.artemis.broker import Broker, missing, new_broker
+from tests.artemis.broker import Broker, fetch, missing, new_broker
 
 LIVES = {"small": 6, "long": 60}
 """Of the broker in the differential run, from a start to a stop or a kill."""
@@ -14,17 +16,23 @@ def lives(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="session")
-def fetched_artemis() -> Iterator[Broker]:
-    """One broker for all tests, as fetching it takes seconds."""
+def artemis_home() -> Iterator[Path]:
+    """Where the broker's program is; fetched once, as that takes seconds."""
     lacking = missing()
     if lacking:
         pytest.skip(lacking)
-    with new_broker() as broker:
+    with tempfile.TemporaryDirectory(prefix="receiver-artemis-") as folder:
+        yield fetch(Path(folder))
+
+
+@pytest.fixture(scope="session")
+def shared_artemis(artemis_home: Path) -> Iterator[Broker]:
+    with new_broker(artemis_home) as broker:
         yield broker
 
 
 @pytest.fixture
-def artemis(fetched_artemis: Broker) -> Iterator[Broker]:
+def artemis(shared_artemis: Broker) -> Iterator[Broker]:
     """A real broker that isn't running; tests send to addresses of their own."""
-    yield fetched_artemis
-    fetched_artemis.close()
+    yield shared_artemis
+    shared_artemis.close()

@@ -3,10 +3,11 @@
 import socket
 
 import pytest
+import stomp
 from proton import Message
 from proton.utils import BlockingConnection
 
-from tests.artemis.broker import HOST
+from tests.artemis.broker import HOST, PASSWORD, USER, new_broker
 from tests.artemis.sending import DUPLICATE_ID, Kind, Session, Step
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
@@ -50,10 +51,13 @@ def test_what_was_confirmed_outlives_the_broker(artemis):
         assert session.let_through(sends(2, ["a", "b", "c"])) == [False, False, True]
 
 
-def test_it_has_ended_whatever_happened(fetched_artemis):
-    fetched_artemis.start()
-    fetched_artemis.close()
+def test_it_lets_in_whom_it_should(artemis_home):
+    with new_broker(artemis_home, require_login=True) as broker:
+        broker.start()
+        right, wrong = (stomp.Connection11([(HOST, broker.stomp_port)], reconnect_attempts_max=1) for _ in range(2))
+        right.connect(USER, PASSWORD, wait=True)
+        right.disconnect()
+        with pytest.raises(stomp.exception.ConnectFailedException):
+            wrong.connect(USER, "another", wait=True)
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection((HOST, fetched_artemis.stomp_port))
-    with pytest.raises(AssertionError, match="isn't running"):
-        fetched_artemis.stop()
+        socket.create_connection((HOST, broker.stomp_port))

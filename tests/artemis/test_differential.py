@@ -20,7 +20,7 @@ ALREADY_GONE = 2
 KINDS = {Kind.SEND: 60, Kind.COMMIT: 30, Kind.ABORT: 5, Kind.OPEN: 5}
 MOST_IDS = 6
 """In one transaction; more than the smaller rings hold."""
-STOP, KILL, KILL_UNDER_WAY = ENDINGS = "clean restarts", "restarts after a kill", "restarts after a kill under way"
+STOP, KILL, KILL_UNDER_WAY = ENDINGS = "stops", "kills at rest", "kills under way"
 ADDRESSES_UNDER_WAY = 3
 SENDS_UNDER_WAY = 300
 HANDLED_WITHIN_SECS = 0.1
