@@ -13,6 +13,7 @@
 | `StoreBusyError` | whoever holds the domain's lock | try again, or wait longer |
 | `StoreCorruptError` | a damaged database, or one whose rows contradict each other | restore a copy |
 | `StoreVersionError` | a database of another version than this package's | upgrade the package, or the database |
+| `BrokerError` | the broker, or the way to it | connect again; `BrokerRefusedError` says that this alone won't help |
 | `SparkError` | the installation of Spark and Java, or the cluster | as the hint says |
 | `ClosedError` | the caller | use the receiver before it is closed, in the process that opened it |
 
@@ -25,6 +26,8 @@ from typing import Any
 
 __all__ = [
     "BatchRejectedError",
+    "BrokerError",
+    "BrokerRefusedError",
     "ClosedError",
     "IdFormatError",
     "LogFormatError",
@@ -118,6 +121,17 @@ class MissingExtraError(ReceiverError):
             hint=f"pip install 'reliable-receiver[{extra}]'",
         )
         self.extra = extra
+
+
+class BrokerError(ReceiverError):
+    """The broker can't be reached, or what was asked of it isn't known to be done.
+
+    What was taken and not acknowledged comes again; what was sent may have arrived or not.
+    """
+
+
+class BrokerRefusedError(BrokerError):
+    """The broker was reached and says no: a wrong password, a queue that isn't there. Connecting again won't help."""
 
 
 class SparkError(ReceiverError):

@@ -6,10 +6,13 @@ that stores are tested on.
 
 import os
 import random
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.artemis.broker import fetch, missing
 from tests.postgres import fresh_database, running_server
 
 # No deadlines: what is measured belongs in `benchmarks/`, and a busy machine is no failure.
@@ -19,21 +22,22 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
-ONE_PROCESS = ("spark", "artemis")
-"""Folders whose tests share something that takes seconds to start; the slowest first, so that it isn't left for the end."""
+TOGETHER = {"spark": "spark", "artemis": "artemis", "bridge": "artemis"}
+"""Folders whose tests share what takes seconds to start, by what that is; the slowest first, so that it isn't left for the
+end."""
 
 
 def pytest_collection_modifyitems(items):
-    """Where several processes run tests, each file belongs to one, and so does each of these folders."""
+    """Where several processes run tests, each file belongs to one, and so do all that share what is started."""
+    folders = list(TOGETHER)
 
     def place(item):
         folder = item.path.parent.name
-        return ONE_PROCESS.index(folder) if folder in ONE_PROCESS else len(ONE_PROCESS)
+        return folders.index(folder) if folder in folders else len(folders)
 
     items.sort(key=place)
     for item in items:
-        folder = item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group(folder if folder in ONE_PROCESS else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group(TOGETHER.get(item.path.parent.name, str(item.path))))
 
 
 def pytest_addoption(parser):
@@ -49,6 +53,16 @@ def seed(request):
         given = 1 if os.environ.get("CI") else random.randrange(1_000_000)
     print(f"to draw the same again: --seed={given}")
     return given
+
+
+@pytest.fixture(scope="session")
+def artemis_home():
+    """Where the program of a real broker is; fetched once, as that takes seconds."""
+    lacking = missing()
+    if lacking:
+        pytest.skip(lacking)
+    with tempfile.TemporaryDirectory(prefix="receiver-artemis-") as folder:
+        yield fetch(Path(folder))
 
 
 @pytest.fixture(scope="session")

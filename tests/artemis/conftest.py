@@ -1,10 +1,9 @@
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.artemis.broker import Broker, fetch, missing, new_broker
+from tests.artemis.broker import Broker, new_broker
 
 LIVES = {"small": 6, "long": 60}
 """Of the broker in the differential run, from a start to a stop or a kill."""
@@ -13,16 +12,6 @@ LIVES = {"small": 6, "long": 60}
 @pytest.fixture
 def lives(request: pytest.FixtureRequest) -> int:
     return LIVES[request.config.getoption("--campaign")]
-
-
-@pytest.fixture(scope="session")
-def artemis_home() -> Iterator[Path]:
-    """Where the broker's program is; fetched once, as that takes seconds."""
-    lacking = missing()
-    if lacking:
-        pytest.skip(lacking)
-    with tempfile.TemporaryDirectory(prefix="receiver-artemis-") as folder:
-        yield fetch(Path(folder))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,98 @@
+"""Where a bridge takes messages from or sends them to, as text: `stomp://bridge@host:61613/queue/orders`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from receiver.errors import SettingsError
+
+__all__ = ["BrokerAddress"]
+
+_PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671}
+"""By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
+_FORMS = "stomp://USER@HOST:61613/queue/NAME, amqp://USER@HOST:5672/queue/NAME, .../topic/NAME?subscription=SUB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAddress:
+    """One queue or topic of one broker."""
+
+    protocol: str
+    """`stomp` or `amqp`."""
+    host: str
+    port: int
+    tls: bool = False
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    is_topic: bool = False
+    name: str
+    subscription: str | None = None
+    """The durable subscription that messages of a topic are taken from."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT]/[queue/|topic/]NAME[?subscription=SUB]`, where each part may
+        have percent escapes; `SettingsError` for anything else. A bare `/NAME` is a queue."""
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+        except ValueError as error:
+            raise SettingsError(f"{_masked(text)!r:.200} is no address: {error}", hint=f"write {_FORMS}") from None
+        if parts.scheme not in _PORTS or not parts.hostname or parts.fragment:
+            raise SettingsError(f"{_masked(text)!r:.200} is no address of a broker", hint=f"write {_FORMS}")
+        kind, slash, rest = parts.path.removeprefix("/").partition("/")
+        is_kind = bool(slash) and kind in {"queue", "topic"}
+        name = unquote(rest if is_kind else parts.path.removeprefix("/"))
+        subscription = _subscription(parts.query, text)
+        is_topic = is_kind and kind == "topic"
+        if not name:
+            raise SettingsError(f"{_masked(text)!r:.200} names no queue or topic", hint=f"write {_FORMS}")
+        if subscription is not None and not is_topic:
+            raise SettingsError(
+                "a queue has no subscription", hint="write /topic/NAME?subscription=SUB, or leave it out"
+            )
+        return cls(
+            protocol=parts.scheme.removesuffix("s"),
+            host=parts.hostname,
+            port=_PORTS[parts.scheme] if port is None else port,
+            tls=parts.scheme.endswith("s"),
+            user=None if parts.username is None else unquote(parts.username),
+            password=None if parts.password is None else unquote(parts.password),
+            is_topic=is_topic,
+            name=name,
+            subscription=subscription,
+        )
+
+    @property
+    def destination(self) -> str:
+        """As domains are named by it: `queue://NAME` or `topic://NAME`."""
+        return f"{'topic' if self.is_topic else 'queue'}://{self.name}"
+
+    def with_password(self, password: str | None) -> Self:
+        """The same with this password, unless None is given or it has one."""
+        return self if password is None or self.password is not None else replace(self, password=password)
+
+    def __str__(self) -> str:
+        """The address without its password."""
+        user = "" if self.user is None else f"{quote(self.user, safe='')}@"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        kind = "topic" if self.is_topic else "queue"
+        more = "" if self.subscription is None else f"?subscription={quote(self.subscription, safe='')}"
+        return f"{self.protocol}{'s' * self.tls}://{user}{host}:{self.port}/{kind}/{quote(self.name, safe='/')}{more}"
+
+
+def _subscription(query: str, text: str) -> str | None:
+    given = parse_qsl(query, keep_blank_values=True)
+    if not query:
+        return None
+    if [name for name, _ in given] != ["subscription"] or not given[0][1]:
+        raise SettingsError(f"{_masked(text)!r:.200}: after ? only subscription=NAME is known", hint=f"write {_FORMS}")
+    return given[0][1]
+
+
+def _masked(text: object) -> str:
+    """An address that may hold a password, without what stands before its last @."""
+    before, at, after = str(text).rpartition("@")
+    return f"{before.partition('://')[0]}://***@{after}" if at else after

@@ -1,0 +1,83 @@
+"""What a bridge asks of a broker's client: two small interfaces, and the messages that go through them.
+
+A connector for another client is a class with the methods of `Source` or `Sink`; nothing has to be inherited. Both are
+made connected. After a `BrokerError` they are of no more use: whoever has one closes it and makes another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+__all__ = ["Delivery", "Message", "Property", "Sink", "Source"]
+
+Property = str | int | float | bool | bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message, as it came off a broker or as it is to be sent."""
+
+    body: bytes
+    is_text: bool = False
+    """Whether the body is text, in UTF-8; else it is bytes. Where a protocol doesn't tell, whether it could be text."""
+    properties: Mapping[str, Property] = field(default_factory=dict)
+    """What the application has set, by exact name; ids are among them."""
+    message_id: str | None = None
+    """The broker's own name for it (JMSMessageID)."""
+    redelivered: bool = False
+    """Whether the broker says that it has delivered it before (JMSRedelivered)."""
+    jms_timestamp_ms: int | None = None
+    """When it was sent (JMSTimestamp), None where nothing says so."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
+    """A message that was taken and not acknowledged yet."""
+
+    message: Message
+    token: Any
+    """What the connector needs to acknowledge it."""
+
+
+class Source(Protocol):
+    """Takes messages of one queue or durable subscription, and acknowledges them when it is told to."""
+
+    def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
+        """The next messages in the order in which the broker sends them, waiting so long for the first of them.
+
+        Returns what is there once the first is: it doesn't wait for more. Empty if none came. A message that can't be
+        read as one is a `BrokerError`.
+        """
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Let the broker forget these messages; they are all that was taken and not acknowledged, in order.
+
+        Returns when the broker has said that it has done so. A `BrokerError` means that this isn't known: they may come
+        again.
+        """
+
+    def close(self) -> None:
+        """End the connection. The broker delivers again what was taken and not acknowledged. Never raises."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_error: object) -> None: ...
+
+
+class Sink(Protocol):
+    """Sends messages to one queue or topic."""
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send these in order, and return when the broker has said that it has them safe.
+
+        A `BrokerError` means that this isn't known of any: send all of them again.
+        """
+
+    def close(self) -> None:
+        """End the connection. Never raises."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_error: object) -> None: ...

@@ -1,0 +1,117 @@
+"""A broker in memory: the reference for what a connector must do, and for tests that need no network.
+
+It delivers at least once, as real ones do: what was taken and not acknowledged comes again, flagged redelivered and in
+front of all else, when its connection ends. It drops what carries a duplicate id that it has had already, by Artemis'
+rule.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
+
+from receiver.bridge.connector import Delivery, Message
+from receiver.errors import BrokerError
+from receiver.policies.artemis import ArtemisIdCache
+
+__all__ = ["DUPLICATE_ID", "MemoryBroker", "MemorySink", "MemorySource"]
+
+DUPLICATE_ID = "_AMQ_DUPL_ID"
+"""The property that switches the duplicate detection of Artemis on."""
+
+
+class MemoryBroker:
+    """Queues by name, each made when it is first used. Threads may share it."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.queues: dict[str, deque[Message]] = {}
+        self.caches: dict[str, ArtemisIdCache] = {}
+
+    def queue(self, name: str) -> deque[Message]:
+        """What waits there, oldest first; for whoever holds `changed`."""
+        return self.queues.setdefault(name, deque())
+
+    def source(self, name: str) -> MemorySource:
+        return MemorySource(self, name)
+
+    def sink(self, name: str) -> MemorySink:
+        return MemorySink(self, name)
+
+
+class MemorySource:
+    def __init__(self, broker: MemoryBroker, name: str) -> None:
+        self._broker = broker
+        self._name = name
+        self._taken: list[Delivery] = []
+        self._is_open = True
+
+    def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
+        broker, until = self._broker, time.monotonic() + wait_secs
+        with broker.changed:
+            queue = broker.queue(self._name)
+            while self._is_open and not queue and (left := until - time.monotonic()) > 0:
+                broker.changed.wait(left)
+            self._check_open()
+            taken = [Delivery(queue.popleft(), None) for _ in range(min(at_most, len(queue)))]
+            self._taken += taken
+            return taken
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        with self._broker.changed:
+            self._check_open()
+            if list(deliveries) != self._taken:
+                raise BrokerError("what is acknowledged isn't what was taken")
+            self._taken = []
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise BrokerError("the connection is closed", hint="make another")
+
+    def close(self) -> None:
+        """Also from another thread, as a broker or a network would cut the connection."""
+        broker = self._broker
+        with broker.changed:
+            self._is_open = False
+            again = [replace(delivery.message, redelivered=True) for delivery in self._taken]
+            broker.queue(self._name).extendleft(reversed(again))
+            self._taken = []
+            broker.changed.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+class MemorySink:
+    def __init__(self, broker: MemoryBroker, name: str) -> None:
+        self._broker = broker
+        self._name = name
+        self._is_open = True
+
+    def send(self, messages: Sequence[Message]) -> None:
+        broker = self._broker
+        with broker.changed:
+            if not self._is_open:
+                raise BrokerError("the connection is closed", hint="make another")
+            cache = broker.caches.setdefault(self._name, ArtemisIdCache())
+            for message in messages:
+                id_ = message.properties.get(DUPLICATE_ID)
+                if id_ is None or cache.receive(str(id_), received_at_us=cache.latest_us).deliver:
+                    broker.queue(self._name).append(message)
+            broker.changed.notify_all()
+
+    def close(self) -> None:
+        self._is_open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()

@@ -1,0 +1,56 @@
+"""Addresses of brokers: read, shown without their password, and refused with a hint."""
+
+import pytest
+
+from receiver.bridge.address import BrokerAddress
+from receiver.errors import SettingsError
+
+READ = {
+    "stomp://localhost/queue/orders": "stomp://localhost:61613/queue/orders",
+    "stomp://localhost/orders": "stomp://localhost:61613/queue/orders",
+    "stomps://h:1/orders": "stomps://h:1/queue/orders",
+    "amqp://bridge@h/queue/orders/eu": "amqp://bridge@h:5672/queue/orders/eu",
+    "amqps://h/queue": "amqps://h:5671/queue/queue",
+    "amqp://[::1]:7/a%3Fb%20c": "amqp://[::1]:7/queue/a%3Fb%20c",
+    "stomp://u%40x:p%3Aw@h/topic/prices?subscription=a%26b": "stomp://u%40x@h:61613/topic/prices?subscription=a%26b",
+    "amqp://h/topic/prices": "amqp://h:5672/topic/prices",
+}
+
+
+@pytest.mark.parametrize("text", READ)
+def test_what_is_read_is_shown_and_read_again(text):
+    address = BrokerAddress.parse(text)
+    assert str(address) == READ[text]
+    again = BrokerAddress.parse(str(address))
+    assert again.with_password(address.password) == address
+
+
+def test_the_parts():
+    address = BrokerAddress.parse("stomps://u%40x:p%3Aw@h/topic/prices?subscription=s")
+    assert (address.protocol, address.tls, address.host, address.port) == ("stomp", True, "h", 61613)
+    assert (address.user, address.password) == ("u@x", "p:w")
+    assert (address.name, address.subscription, address.destination) == ("prices", "s", "topic://prices")
+    assert "p:w" not in repr(address)
+    assert BrokerAddress.parse("amqp://h/a").destination == "queue://a"
+
+
+def test_a_password_of_its_own_comes_first():
+    address = BrokerAddress.parse("amqp://u@h/a")
+    assert address.with_password("x").password == "x"
+    assert address.with_password("x").with_password("y").password == "x"
+    assert address.with_password(None) is address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "orders", "http://h/a", "stomp:h/a", "stomp:///a", "stomp://h", "stomp://h/", "stomp://h/queue/", "stomp://h:x/a", "stomp://h:99999/a",
+        "stomp://h/a#b", "stomp://h/a?subscription=s", "stomp://h/topic/a?subscription=", "stomp://h/topic/a?other=1", "stomp://h/topic/a?subscription=s&x=1",
+        "stomp://u:secret@h", "ftp://u:secret@h/a", "stomp://u:secret@h:x/a", "stomp://u:secret@[h/a",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_refused_with_a_hint_and_without_a_password(text):
+    with pytest.raises(SettingsError) as caught:
+        BrokerAddress.parse(text)
+    assert caught.value.hint
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,167 @@
+"""What every connector promises, whichever broker and protocol is behind it: the broker in memory is one of them."""
+
+import threading
+import time
+import uuid
+
+import pytest
+
+from receiver.bridge.connector import Message
+from receiver.bridge.memory import DUPLICATE_ID
+from receiver.errors import BrokerError
+
+SOON_SECS = 20
+"""Long enough for any message that is there; what is there comes at once."""
+NEVER_SECS = 0.3
+
+AWKWARD = [
+    "",
+    " ",
+    " a ",
+    "a:b",
+    "a\\b",
+    "a\\cb",
+    "a\nb",
+    "é",
+    "e\u0301",
+    "\U0001f600",
+    "NaN",
+    "007",
+    "%41",
+    "x" * 2_000,
+]
+
+
+@pytest.fixture
+def name():
+    return f"orders-{uuid.uuid4().hex}"
+
+
+def texts(*bodies):
+    return [Message(body=body.encode(), is_text=True) for body in bodies]
+
+
+def bodies(deliveries):
+    return [delivery.message.body.decode() for delivery in deliveries]
+
+
+def take(source, count):
+    """So many messages, however the broker parts them."""
+    taken, until = [], time.monotonic() + SOON_SECS
+    while len(taken) < count and time.monotonic() < until:
+        taken += source.take(count - len(taken), wait_secs=1)
+    assert len(taken) == count, f"{len(taken)} of {count} messages came"
+    return taken
+
+
+def test_messages_come_in_order_and_are_forgotten_once_acknowledged(broker, name):
+    sent = [f"message {number}" for number in range(50)]
+    with broker.sink(name) as sink, broker.source(name) as source:
+        sink.send(texts(*sent[:30]))
+        sink.send(texts(*sent[30:]))
+        first = take(source, 20)
+        source.acknowledge(first)
+        rest = take(source, 30)
+        source.acknowledge(rest)
+        assert bodies(first + rest) == sent
+        assert source.take(1, wait_secs=NEVER_SECS) == []
+    with broker.source(name) as source:
+        assert source.take(1, wait_secs=NEVER_SECS) == []
+
+
+def test_nothing_is_waited_for_once_something_is_there(broker, name):
+    with broker.sink(name) as sink, broker.source(name) as source:
+        began = time.monotonic()
+        assert source.take(5, wait_secs=NEVER_SECS) == []
+        assert time.monotonic() - began >= NEVER_SECS * 0.9
+        threading.Timer(NEVER_SECS, lambda: sink.send(texts("late"))).start()
+        assert bodies(source.take(5, wait_secs=SOON_SECS)) == ["late"]
+        assert time.monotonic() - began < SOON_SECS
+
+
+def test_what_is_not_acknowledged_comes_again(broker, name):
+    with broker.sink(name) as sink:
+        sink.send(texts("a", "b", "c"))
+    with broker.source(name) as source:
+        (first,) = take(source, 1)
+        assert not first.message.redelivered
+        source.acknowledge([first])
+        assert bodies(take(source, 2)) == ["b", "c"]
+    with broker.source(name) as source:
+        again = take(source, 2)
+        assert bodies(again) == ["b", "c"]
+        assert again[0].message.redelivered  # Artemis doesn't flag each of them
+        source.acknowledge(again)
+        assert source.take(1, wait_secs=NEVER_SECS) == []
+
+
+def test_bodies_and_properties_stay_as_they_are(broker, name):
+    every_byte = bytes(range(256)) * 3
+    sent = [
+        Message(body=every_byte, properties={"uniqueMessageId": "1"}),
+        Message(body=b""),
+        *(Message(body=text.encode(), is_text=True, properties={"uniqueMessageId": text}) for text in AWKWARD),
+    ]
+    with broker.sink(name) as sink, broker.source(name) as source:
+        sink.send(sent)
+        taken = take(source, len(sent))
+        source.acknowledge(taken)
+    for message, delivery in zip(sent, taken, strict=True):
+        found = delivery.message
+        assert found.body == message.body
+        assert found.is_text == message.is_text or not message.body
+        assert found.properties.get("uniqueMessageId") == message.properties.get("uniqueMessageId")
+
+
+def test_a_large_body(broker, name):
+    body = bytes(range(256)) * 40_000  # 10 MB
+    with broker.sink(name) as sink, broker.source(name) as source:
+        sink.send([Message(body=body)])
+        (taken,) = take(source, 1)
+        source.acknowledge([taken])
+    assert taken.message.body == body
+
+
+def test_each_message_goes_to_one_of_competing_sources(broker, name):
+    sent = {f"message {number}" for number in range(40)}
+    with broker.source(name) as one, broker.source(name) as other, broker.sink(name) as sink:
+        sink.send(texts(*sorted(sent)))
+        found, until = [], time.monotonic() + SOON_SECS
+        while len(found) < len(sent) and time.monotonic() < until:
+            for source in (one, other):
+                taken = source.take(3, wait_secs=0.05)
+                source.acknowledge(taken)
+                found += bodies(taken)
+    assert sorted(found) == sorted(sent)
+
+
+def test_a_broker_drops_what_is_sent_again_by_its_duplicate_id(broker, name):
+    def message(id_):
+        return Message(body=id_.encode(), is_text=True, properties={DUPLICATE_ID: id_})
+
+    with broker.sink(name) as sink, broker.source(name) as source:
+        sink.send([message("a"), message("b:1")])
+        sink.send([message("b:1"), message("c")])
+        sink.send([message("a"), message("b:2")])
+        taken = take(source, 4)
+        source.acknowledge(taken)
+        assert bodies(taken) == ["a", "b:1", "c", "b:2"]
+        assert source.take(1, wait_secs=NEVER_SECS) == []
+
+
+def test_a_connection_that_is_closed_says_so(broker, name):
+    with broker.sink(name) as sink, broker.source(name) as source:
+        sink.send(texts("a"))
+        taken = take(source, 1)
+        source.close()
+        with pytest.raises(BrokerError):
+            source.acknowledge(taken)
+        with pytest.raises(BrokerError):
+            source.take(1, wait_secs=0)
+        source.close()
+        sink.close()
+        with pytest.raises(BrokerError):
+            sink.send(texts("b"))
+        sink.close()
+    with broker.source(name) as source:
+        assert bodies(take(source, 1)) == ["a"]
