@@ -40,6 +40,14 @@ def pytest_collection_modifyitems(items):
         item.add_marker(pytest.mark.xdist_group(TOGETHER.get(item.path.parent.name, str(item.path))))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """What a test has printed goes to another process as UTF-8, in which a lone surrogate can't be sent."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
 def pytest_addoption(parser):
     parser.addoption("--campaign", choices=["small", "long"], default="small", help="how often durable tests kill")
     parser.addoption("--seed", type=int, help="what tests that kill draw from: at a desk another each time, 1 in CI")

@@ -13,7 +13,7 @@ import numpy as np
 
 from receiver.compare.causes import CAUSES, FALSE_CAUSE, missed_causes
 from receiver.compare.disputes import Disputes
-from receiver.compare.figures import Cause, Comparison, PolicyFigures
+from receiver.compare.figures import Cause, Comparison, DomainFigures, PolicyFigures
 from receiver.compare.policies import stated_policies, vendor_texts
 from receiver.compare.twins import Judged, Twin, twin_of
 from receiver.errors import IdFormatError
@@ -58,15 +58,18 @@ class _Contender:
     false: int = 0
     peak_ids: int = 0
 
-    def count(self, domain: Domain, judged: Judged) -> None:
+    def count(self, domain: Domain, judged: Judged) -> tuple[int, int, int]:
+        """Add a domain's figures, and give them: caught, false duplicates, peak ids."""
         came_before = domain.rows.earlier >= 0
         missed = np.flatnonzero(came_before & ~judged.is_duplicate)
         causes = np.bincount(missed_causes(self.policy, domain.rows, judged, missed), minlength=len(CAUSES))
         self.missed.update({cause: count for cause, count in zip(CAUSES, causes.tolist(), strict=True) if count})
         caught = domain.rows.duplicates - len(missed)
+        false = int(np.count_nonzero(judged.is_duplicate)) - caught
         self.caught += caught
-        self.false += int(np.count_nonzero(judged.is_duplicate)) - caught
+        self.false += false
         self.peak_ids += judged.peak_ids
+        return caught, false, judged.peak_ids
 
     def figures(self, settings: CompareSettings) -> PolicyFigures:
         return PolicyFigures(
@@ -110,12 +113,16 @@ def compare_policies(
     contenders = field.contenders
     is_duplicate = np.zeros((len(contenders), len(receipts.received_at_us)), np.bool_) if with_verdicts else None
     disputes = Disputes(receipts, [contender.policy for contender in contenders])
+    domains: list[DomainFigures] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # the twins run without Python's lock
         for domain in field.domains:
             judged = _judge(domain, contenders, pool)
-            for place, (contender, each) in enumerate(zip(contenders, judged, strict=True)):
-                contender.count(domain, each)
-                if is_duplicate is not None:
+            counted = [contender.count(domain, each) for contender, each in zip(contenders, judged, strict=True)]
+            domains.append(
+                DomainFigures(domain.name, domain.receipts, domain.rows.duplicates, *zip(*counted, strict=True))
+            )
+            if is_duplicate is not None:
+                for place, each in enumerate(judged):
                     is_duplicate[place, domain.log_rows] = each.is_duplicate
             disputes.add(domain, judged)
             if advance:
@@ -124,6 +131,7 @@ def compare_policies(
         key=key,
         log=log_figures(receipts, field.domains),
         policies=tuple(contender.figures(settings) for contender in contenders),
+        domains=tuple(domains),
         disputed=disputes.count,
         disputes=disputes.shown(),
         crossed_domains=_crossed_domains(receipts, field.domains),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from receiver.simulate.figures import LogFigures, Recommendation
 
-__all__ = ["Cause", "Comparison", "Dispute", "PolicyFigures"]
+__all__ = ["Cause", "Comparison", "Dispute", "DomainFigures", "PolicyFigures"]
 
 
 class Cause(StrEnum):
@@ -45,6 +45,18 @@ class PolicyFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class DomainFigures:
+    """One domain, such as one address of a broker, whose cache is sized by itself; per policy in their order."""
+
+    domain: str
+    receipts: int
+    duplicates: int
+    caught: tuple[int, ...]
+    false_duplicates: tuple[int, ...]
+    peak_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Dispute:
     """A receipt on which not all policies say the same."""
 
@@ -73,6 +85,8 @@ class Comparison:
     """The KEY that named the domains."""
     log: LogFigures
     policies: tuple[PolicyFigures, ...]
+    domains: tuple[DomainFigures, ...]
+    """By name."""
     disputed: int
     """Receipts on which not all policies say the same."""
     disputes: tuple[Dispute, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from receiver.compare.figures import Cause, Comparison, Dispute, PolicyFigures
+from receiver.compare.figures import Cause, Comparison, Dispute, DomainFigures, PolicyFigures
 from receiver.message import Verdict
 from receiver.report.json_object import dumped, log_object, recommendation_object
 from receiver.report.words import moment
@@ -19,6 +19,7 @@ def json_text(comparison: Comparison) -> str:
         {
             "log": log_object(comparison.log),
             "policies": [_policy(figures) for figures in comparison.policies],
+            "domains": [_domain(domain, policies) for domain in comparison.domains],
             "disputed": comparison.disputed,
             "disputes": [_dispute(dispute, policies) for dispute in comparison.disputes],
             "crossed_domains": comparison.crossed_domains,
@@ -38,6 +39,25 @@ def _policy(figures: PolicyFigures) -> dict[str, Any]:
         "memory_bytes": figures.memory_bytes,
         "missed_causes": _causes(figures.missed_causes),
         "false_causes": _causes(figures.false_causes),
+    }
+
+
+def _domain(domain: DomainFigures, policies: list[str]) -> dict[str, Any]:
+    counted = zip(policies, domain.caught, domain.false_duplicates, domain.peak_ids, strict=True)
+    return {
+        "domain": domain.domain,
+        "receipts": domain.receipts,
+        "duplicates": domain.duplicates,
+        "policies": [
+            {
+                "policy": policy,
+                "caught": caught,
+                "missed": domain.duplicates - caught,
+                "false_duplicates": false,
+                "peak_ids": peak_ids,
+            }
+            for policy, caught, false, peak_ids in counted
+        ],
     }
 
 

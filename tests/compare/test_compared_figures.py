@@ -84,6 +84,17 @@ def test_counts_and_causes_are_those_of_the_verdicts(case, key):
         assert figures.memory_bytes == figures.peak_ids * CompareSettings().memory_bytes_per_id[policy(text).name]
     assert comparison.log.duplicates == duplicates
     assert comparison.log == analysed(log, key).log
+    assert [domain.domain for domain in comparison.domains] == sorted(set(plain.domains))
+    for domain in comparison.domains:
+        rows = [row for row, name in enumerate(plain.domains) if name == domain.domain]
+        repeats = [row for row in rows if plain.earlier[row] is not None]
+        assert (domain.receipts, domain.duplicates) == (len(rows), len(repeats))
+        for place, text in enumerate(texts):
+            called = {row for row in rows if judged(log, text, key).verdicts[row] == "duplicate"}
+            assert domain.caught[place] == len(called & set(repeats))
+            assert domain.false_duplicates[place] == len(called - set(repeats))
+    for place, figures in enumerate(comparison.policies):
+        assert figures.peak_ids == sum(domain.peak_ids[place] for domain in comparison.domains)
 
 
 @given(CASES, SEVERAL)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from analyses import HOSTILE_TEXTS, realistic
 
-from receiver.compare.figures import Cause, Comparison, Dispute, PolicyFigures
+from receiver.compare.figures import Cause, Comparison, Dispute, DomainFigures, PolicyFigures
 from receiver.simulate.figures import Recommendation, SettingFigures
 
 NAMES = (
@@ -58,6 +58,11 @@ def dispute(row: int, wrong: dict[int, Cause], *, is_duplicate: bool) -> Dispute
     )
 
 
+def domain_of(name: str) -> DomainFigures:
+    every = range(len(NAMES))
+    return DomainFigures(name, 100, 9, tuple(9 - place for place in every), tuple(every), tuple(PEAKS))
+
+
 def comparison() -> Comparison:
     """Nine policies on the log of the realistic analysis."""
     setting = SettingFigures(200, 5_000_000, DUPLICATES, 0, 6_500)
@@ -66,6 +71,7 @@ def comparison() -> Comparison:
         key="default",
         log=replace(realistic().log, duplicates=DUPLICATES),
         policies=tuple(map(policy_of, range(len(NAMES)))),
+        domains=tuple(map(domain_of, ("queue://orders", "queue://payments"))),
         disputed=1_642,
         disputes=(
             dispute(1_234, {2: Cause.NOT_REFRESHED}, is_duplicate=True),
@@ -100,6 +106,7 @@ def agreeing() -> Comparison:
     return replace(
         plain,
         policies=tuple(plain.policies[place] for place in (0, 3, 8)),
+        domains=(),
         disputed=0,
         disputes=(),
         crossed_domains=0,

@@ -44,6 +44,21 @@ def test_figures_are_those_of_the_comparison():
     assert (answer["recommendation"]["window"], answer["recommendation"]["expiry_secs"]) == (200, 5.0)
 
 
+def test_each_domain_has_figures_of_its_own():
+    """A broker's cache is sized by the address."""
+    orders, payments = shown(comparison())["domains"]
+    assert (orders["domain"], payments["domain"]) == ("queue://orders", "queue://payments")
+    assert (orders["receipts"], orders["duplicates"]) == (100, 9)
+    assert [policy["policy"] for policy in orders["policies"]] == list(NAMES)
+    assert orders["policies"][2] == {
+        "policy": "artemis:id_cache_size=100",
+        "caught": 7,
+        "missed": 2,
+        "false_duplicates": 2,
+        "peak_ids": 200,
+    }
+
+
 def test_a_dispute_says_who_says_what_and_why():
     dispute = shown(comparison())["disputes"][0]
     verdicts = {verdict.pop("policy"): verdict for verdict in dispute.pop("verdicts")}
