@@ -94,7 +94,10 @@ class Session(stomp.ConnectionListener):
             answer, frame = self._frames.get(timeout=ANSWERS_SECS)
             assert answer == "message", frame
             if frame.body == last:
-                self._connection.unsubscribe("all")
+                # Waited for, so that the next message isn't for a subscription that is on its way out.
+                self._connection.unsubscribe("all", headers={"receipt": last})
+                answer, frame = self._frames.get(timeout=ANSWERS_SECS)
+                assert (answer, frame.headers.get("receipt-id")) == ("receipt", last), (answer, frame)
                 return found
             found.append(frame.body)
 
