@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from receiver.bridge.address import BrokerAddress
+from receiver.bridge.amqp_connector import AmqpSink, AmqpSource
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.stomp_connector import StompSink, StompSource
 from tests.artemis.broker import HOST, Broker, new_broker
@@ -31,14 +32,20 @@ class Connected(NamedTuple):
         return self.make_sink(self.address(name))
 
 
-def stomp_address(broker: Broker, name: str) -> BrokerAddress:
-    return BrokerAddress.parse(f"stomp://{HOST}:{broker.stomp_port}/queue/{name}")
+def address_of(broker: Broker, protocol: str, path: str, login: str = "") -> BrokerAddress:
+    """Of `queue/NAME` or `topic/NAME`; login is `USER:PASSWORD@`."""
+    port = {"stomp": broker.stomp_port, "amqp": broker.amqp_port}[protocol]
+    return BrokerAddress.parse(f"{protocol}://{login}{HOST}:{port}/{path}")
 
 
-@pytest.fixture(params=["memory", pytest.param("stomp", marks=[pytest.mark.artemis, pytest.mark.slow])])
+CONNECTORS = {"stomp": (StompSource, StompSink), "amqp": (AmqpSource, AmqpSink)}
+REAL = [pytest.param(protocol, marks=[pytest.mark.artemis, pytest.mark.slow]) for protocol in CONNECTORS]
+
+
+@pytest.fixture(params=["memory", *REAL])
 def broker(request):
     """Something that has sources and sinks of queues: each test of connectors runs on every kind."""
     if request.param == "memory":
         return MemoryBroker()
     artemis = request.getfixturevalue("running_artemis")
-    return Connected(lambda name: stomp_address(artemis, name), StompSource, StompSink)
+    return Connected(lambda name: address_of(artemis, request.param, f"queue/{name}"), *CONNECTORS[request.param])

@@ -74,8 +74,10 @@ def test_nothing_is_waited_for_once_something_is_there(broker, name):
         began = time.monotonic()
         assert source.take(5, wait_secs=NEVER_SECS) == []
         assert time.monotonic() - began >= NEVER_SECS * 0.9
-        threading.Timer(NEVER_SECS, lambda: sink.send(texts("late"))).start()
+        later = threading.Timer(NEVER_SECS, lambda: sink.send(texts("late")))
+        later.start()
         assert bodies(source.take(5, wait_secs=SOON_SECS)) == ["late"]
+        later.join()
         assert time.monotonic() - began < SOON_SECS
 
 
