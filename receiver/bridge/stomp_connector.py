@@ -34,7 +34,7 @@ _PREFETCH_BYTES = 4 << 20
 """What the broker may send ahead of acknowledgements; a single larger message comes all the same."""
 _SUBSCRIPTION = "receiver"
 _PROTOCOLS_OWN = {
-    *("destination", "message-id", "subscription", "ack", "content-length", "content-type", "receipt"),
+    *("destination", "message-id", "subscription", "transaction", "ack", "content-length", "content-type", "receipt"),
     *(
         "redelivered",
         "timestamp",
@@ -60,6 +60,7 @@ class _Session(stomp.ConnectionListener):  # type: ignore[misc]
         self.messages: queue.Queue[_Frame] = queue.Queue()
         self._answers: queue.Queue[_Frame] = queue.Queue()
         self._broken: str | None = None
+        self._is_refused = False
         host = (address.host, address.port)
         self.connection = stomp.Connection12(
             [host],
@@ -74,16 +75,22 @@ class _Session(stomp.ConnectionListener):  # type: ignore[misc]
         self.connection.set_listener("", self)
         headers = {} if client_id is None else {"client-id": client_id}
         try:
-            self.connection.connect(address.user, address.password, wait=True, headers=headers)
-        except (StompException, OSError) as error:
+            # Waiting is done here, for the library would wait for ever for one that speaks another protocol.
+            self.connection.connect(address.user, address.password, wait=False, headers=headers)
+            kind, _ = self._answers.get(timeout=_ANSWER_SECS)
+        except (StompException, OSError, UnicodeError, queue.Empty) as error:
             self._give_up()
-            if self._broken is not None:
-                raise BrokerRefusedError(
-                    f"{address} refuses: {self._broken}", hint="check user and password"
-                ) from error
-            raise BrokerError(f"{address} can't be reached: {error or 'no answer'}") from error
+            raise BrokerError(f"{address} can't be reached: {str(error) or 'no answer'}") from error
+        if kind == "broken":
+            self._give_up()
+            if not self._is_refused:
+                raise BrokerError(f"{address} can't be reached: {self._broken}")
+            raise BrokerRefusedError(f"{address} refuses: {self._broken}", hint="check user and password")
         # Frames are small, and answers are waited for: without this each would take 40 ms.
         self.connection.transport.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def on_connected(self, _frame: Any) -> None:
+        self._answers.put(("connected", None))
 
     def on_message(self, frame: Any) -> None:
         self.messages.put(("message", frame))
@@ -93,6 +100,7 @@ class _Session(stomp.ConnectionListener):  # type: ignore[misc]
 
     def on_error(self, frame: Any) -> None:
         body = frame.body.decode("utf-8", "replace") if isinstance(frame.body, bytes) else str(frame.body or "")
+        self._is_refused = True
         self._break(str(frame.headers.get("message") or body.strip() or "it says ERROR"))
 
     def on_disconnected(self) -> None:
@@ -150,6 +158,8 @@ class StompSource:
     """Messages of a queue, or of a topic's durable subscription."""
 
     def __init__(self, address: BrokerAddress) -> None:
+        self._address = address
+        self._is_cut_off = False
         self._session = _Session(address, client_id=address.subscription)
         headers = {
             "subscription-type": "MULTICAST" if address.is_topic else "ANYCAST",
@@ -174,12 +184,21 @@ class StompSource:
         until = time.monotonic() + wait_secs
         while len(taken) < at_most:
             self._session.check()
+            if self._is_cut_off:
+                break
             try:
                 kind, frame = messages.get(timeout=0 if taken else max(0.0, until - time.monotonic()))
             except queue.Empty:
                 break
             if kind == "message":
-                taken.append(Delivery(_message(frame), frame.headers["ack"]))
+                self._is_cut_off = "ack" not in frame.headers
+                if not self._is_cut_off:
+                    taken.append(Delivery(_message(frame), frame.headers["ack"]))
+        if self._is_cut_off and not taken:
+            raise BrokerRefusedError(
+                f"{self._address} sent a message that STOMP cuts off at a zero byte in a property",
+                hint="take it by AMQP",
+            )
         return taken
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
@@ -251,11 +270,25 @@ def _is_utf8(body: bytes) -> bool:
 
 
 def _headers(message: Message) -> dict[str, str]:
-    headers = {name: _text(value) for name, value in message.properties.items() if value is not None}
+    properties = message.properties.items()
+    # A property that bears the name of a header can't be told from it: another protocol's would spoil the frame.
+    headers = {name: _text(value) for name, value in properties if value is not None and name not in _PROTOCOLS_OWN}
+    for text in (*headers, *headers.values()):
+        _check_text(text)
+    if message.is_text and not _is_utf8(message.body):
+        raise BrokerRefusedError("a message can't be sent by STOMP: its text isn't UTF-8")
     # Text can't be sent with a zero byte in it: a frame ends there.
     if not message.is_text or b"\0" in message.body:
         headers["content-length"] = str(len(message.body))
     return headers
+
+
+def _check_text(text: str) -> None:
+    """What the protocol can't express would be changed on the way, and two ids might become one."""
+    if "\0" in text or (not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)):
+        raise BrokerRefusedError(
+            f"a message can't be sent by STOMP: {text!r:.80} in a property", hint="send it by AMQP"
+        )
 
 
 def _text(value: Property) -> str:

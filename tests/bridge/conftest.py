@@ -18,6 +18,13 @@ def running_artemis(artemis_home):
         yield broker
 
 
+@pytest.fixture(scope="session")
+def artemis_with_login(artemis_home):
+    with new_broker(artemis_home, require_login=True) as broker:
+        broker.start()
+        yield broker
+
+
 class Connected(NamedTuple):
     """A broker through the connectors of one protocol."""
 

@@ -1,0 +1,181 @@
+"""What only a real broker has: logins, durable subscriptions, kills, and two protocols for one message."""
+
+import threading
+import time
+import uuid
+
+import pytest
+
+from receiver.bridge.address import BrokerAddress
+from receiver.bridge.connector import Message
+from receiver.errors import BrokerError, BrokerRefusedError
+from tests.artemis.broker import PASSWORD, USER, new_broker
+from tests.bridge.conftest import CONNECTORS, address_of
+from tests.bridge.test_connectors import NEVER_SECS, bodies, take, texts
+
+pytestmark = [pytest.mark.artemis, pytest.mark.slow]
+
+
+@pytest.fixture(params=CONNECTORS)
+def protocol(request):
+    return request.param
+
+
+def source(address):
+    return CONNECTORS[address.protocol][0](address)
+
+
+def sink(address):
+    return CONNECTORS[address.protocol][1](address)
+
+
+def test_a_durable_subscription_has_what_was_sent_while_nobody_listened(running_artemis, protocol):
+    topic = f"topic/prices-{uuid.uuid4().hex}"
+    subscription = address_of(running_artemis, protocol, f"{topic}?subscription=bridge-{uuid.uuid4().hex}")
+    source(subscription).close()
+    with sink(address_of(running_artemis, protocol, topic)) as sending:
+        sending.send(texts("a", "b", "c"))
+    with source(subscription) as taking:
+        first = take(taking, 2)
+        taking.acknowledge(first[:1])
+    with source(subscription) as taking:
+        rest = take(taking, 2)
+        taking.acknowledge(rest)
+        assert bodies(first[:1] + rest) == ["a", "b", "c"]
+        assert taking.take(1, wait_secs=NEVER_SECS) == []
+
+
+@pytest.mark.parametrize("make", [source, sink])
+def test_only_the_right_password_is_let_in(artemis_with_login, protocol, make):
+    for login in ("", f"{USER}:wrong@"):
+        with pytest.raises(BrokerRefusedError) as caught:
+            make(address_of(artemis_with_login, protocol, "queue/orders", login))
+        assert caught.value.hint
+        assert "wrong" not in str(caught.value)
+    make(address_of(artemis_with_login, protocol, "queue/orders", f"{USER}:{PASSWORD}@")).close()
+
+
+@pytest.mark.parametrize("make", [source, sink])
+@pytest.mark.parametrize("place", ["127.0.0.1:1", "nowhere.invalid", f"{'x' * 64}.invalid"])
+def test_where_no_broker_is(protocol, make, place):
+    with pytest.raises(BrokerError, match=r"can't be reached: .") as caught:
+        make(BrokerAddress.parse(f"{protocol}://{place}/queue/orders"))
+    assert not isinstance(caught.value, BrokerRefusedError)
+
+
+def test_a_killed_broker_loses_nothing_that_it_had_safe(artemis_home, protocol):
+    with new_broker(artemis_home) as broker:
+        broker.start()
+        address = address_of(broker, protocol, "queue/orders")
+        sent = [str(number) for number in range(300)]
+        with source(address) as taking, sink(address) as sending:
+            for start in range(0, 300, 50):
+                sending.send(texts(*sent[start : start + 50]))
+            acknowledged = take(taking, 100)
+            taking.acknowledge(acknowledged)
+            taken = take(taking, 100)
+            assert bodies(acknowledged + taken) == sent[:200]
+            broker.kill()
+            with pytest.raises(BrokerError):
+                taking.acknowledge(taken)
+            with pytest.raises(BrokerError):
+                taking.take(1, wait_secs=1)
+            with pytest.raises(BrokerError):
+                sending.send(texts("never"))
+        broker.start()
+        with source(address) as taking:
+            assert bodies(take(taking, 200)) == sent[100:]
+
+
+IDS = ["a:b", "a\\cb", "a\nb", "a\r\nb", "é", "e\u0301", "\U0001f600", " a ", ""]
+
+
+@pytest.mark.parametrize("sender", CONNECTORS)
+@pytest.mark.parametrize("taker", CONNECTORS)
+def test_ids_and_bodies_are_the_same_by_either_protocol(running_artemis, sender, taker):
+    queue = f"queue/orders-{uuid.uuid4().hex}"
+    sent = [Message(body=id_.encode(), is_text=True, properties={"uniqueMessageId": id_}) for id_ in IDS]
+    sent.append(
+        Message(body=bytes(range(256)), properties={f"property{number}": str(number) for number in range(1_000)})
+    )
+    with (
+        sink(address_of(running_artemis, sender, queue)) as sending,
+        source(address_of(running_artemis, taker, queue)) as taking,
+    ):
+        sending.send(sent)
+        found = take(taking, len(sent))
+        taking.acknowledge(found)
+    for message, delivery in zip(sent, found, strict=True):
+        assert delivery.message.body == message.body
+        assert message.properties.items() <= delivery.message.properties.items()
+        assert delivery.message.jms_timestamp_ms == pytest.approx(time.time() * 1_000, abs=600_000)
+
+
+def test_amqp_keeps_types_and_zero_bytes(running_artemis):
+    address = address_of(running_artemis, "amqp", f"queue/orders-{uuid.uuid4().hex}")
+    properties = {"text": "a\0b", "int": 2**62, "float": 1.5, "bool": True, "bytes": b"\0\xff", "none": None}
+    with sink(address) as sending, source(address) as taking:
+        sending.send([Message(body=b"abc", properties=properties), Message(body=b"a\0b", is_text=True)])
+        found = [delivery.message for delivery in take(taking, 2)]
+    assert [(type(value), value) for value in properties.values()] == [
+        (type(found[0].properties[name]), found[0].properties[name]) for name in properties
+    ]
+    assert [message.is_text for message in found] == [False, True]
+    assert found[0].message_id.startswith("ID:")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "message"),
+    [
+        ("amqp", Message(body=b"", properties={"property": 2**70})),
+        ("amqp", Message(body=b"", properties={"property": "\ud800"})),
+        ("amqp", Message(body=b"\xff", is_text=True)),
+        ("stomp", Message(body=b"", properties={"property": "a\0b"})),
+        ("stomp", Message(body=b"", properties={"property": "\ud800"})),
+        ("stomp", Message(body=b"\xff", is_text=True)),
+    ],
+)
+def test_what_a_protocol_cannot_express_is_refused(running_artemis, protocol, message):
+    address = address_of(running_artemis, protocol, f"queue/orders-{uuid.uuid4().hex}")
+    with sink(address) as sending, pytest.raises(BrokerRefusedError, match="can't be sent"):
+        sending.send([message])
+
+
+def test_headers_that_came_by_stomp_spoil_no_frame_when_they_go_back(running_artemis):
+    """Artemis shows them as properties by AMQP, the length of another body among them."""
+    name = f"queue/orders-{uuid.uuid4().hex}"
+    properties = {"uniqueMessageId": "1", "content-length": "1", "receipt": "x", "transaction": "x", "destination": "x"}
+    with (
+        sink(address_of(running_artemis, "stomp", name)) as sending,
+        source(address_of(running_artemis, "stomp", name)) as taking,
+    ):
+        sending.send([Message(body=b"body", is_text=True, properties=properties)])
+        (found,) = take(taking, 1)
+    assert (found.message.body, found.message.properties) == (b"body", {"uniqueMessageId": "1"})
+
+
+def test_stomp_says_where_it_meets_a_zero_byte(running_artemis):
+    """It can't express one in a property, and would merge what differs behind it."""
+    name = f"queue/orders-{uuid.uuid4().hex}"
+    awkward = Message(body=b"", properties={"uniqueMessageId": "a\0b"})
+    with sink(address_of(running_artemis, "amqp", name)) as sending:
+        sending.send([*texts("before"), awkward])
+    with source(address_of(running_artemis, "stomp", name)) as taking:
+        first = take(taking, 1)
+        taking.acknowledge(first)
+        with pytest.raises(BrokerRefusedError, match="zero byte"):
+            take(taking, 1)
+    with source(address_of(running_artemis, "amqp", name)) as taking:
+        assert take(taking, 1)[0].message.properties == awkward.properties
+
+
+def test_nothing_is_left_running(running_artemis, protocol):
+    before = threading.active_count()
+    address = address_of(running_artemis, protocol, f"queue/orders-{uuid.uuid4().hex}")
+    for _ in range(20):
+        with source(address), sink(address):
+            pass
+    until = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
