@@ -277,10 +277,16 @@ def _headers(message: Message) -> dict[str, str]:
         _check_text(text)
     if message.is_text and not _is_utf8(message.body):
         raise BrokerRefusedError("a message can't be sent by STOMP: its text isn't UTF-8")
+    headers = {_escaped(name): text for name, text in headers.items()}
     # Text can't be sent with a zero byte in it: a frame ends there.
     if not message.is_text or b"\0" in message.body:
         headers["content-length"] = str(len(message.body))
     return headers
+
+
+def _escaped(name: str) -> str:
+    """As the library does it for values alone."""
+    return name.translate({ord("\\"): "\\\\", ord(":"): "\\c", ord("\n"): "\\n", ord("\r"): "\\r"})
 
 
 def _check_text(text: str) -> None:

@@ -1,11 +1,13 @@
 """What only a real broker has: logins, durable subscriptions, kills, and two protocols for one message."""
 
+import socket
 import threading
 import time
 import uuid
 
 import pytest
 
+from receiver.bridge import amqp_link, stomp_connector
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connector import Message
 from receiver.errors import BrokerError, BrokerRefusedError
@@ -63,6 +65,13 @@ def test_where_no_broker_is(protocol, make, place):
     assert not isinstance(caught.value, BrokerRefusedError)
 
 
+def test_whoever_does_not_answer_is_not_waited_for_for_ever(protocol, monkeypatch):
+    for module in (amqp_link, stomp_connector):
+        monkeypatch.setattr(module, "_ANSWER_SECS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(BrokerError, match="no answer"):
+        source(BrokerAddress.parse(f"{protocol}://127.0.0.1:{mute.getsockname()[1]}/queue/orders"))
+
+
 def test_a_killed_broker_loses_nothing_that_it_had_safe(artemis_home, protocol):
     with new_broker(artemis_home) as broker:
         broker.start()
@@ -98,6 +107,7 @@ def test_ids_and_bodies_are_the_same_by_either_protocol(running_artemis, sender,
     sent.append(
         Message(body=bytes(range(256)), properties={f"property{number}": str(number) for number in range(1_000)})
     )
+    sent.append(Message(body=b"", properties=dict.fromkeys(["a:b", "a\\cb", "a\nb", "é", " a "], "value")))
     with (
         sink(address_of(running_artemis, sender, queue)) as sending,
         source(address_of(running_artemis, taker, queue)) as taking,
