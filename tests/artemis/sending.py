@@ -94,11 +94,20 @@ class Session(stomp.ConnectionListener):
             answer, frame = self._frames.get(timeout=ANSWERS_SECS)
             assert answer == "message", frame
             if frame.body == last:
-                # Waited for, so that the next message isn't for a subscription that is on its way out.
-                self._connection.unsubscribe("all", headers={"receipt": last})
-                answer, frame = self._frames.get(timeout=ANSWERS_SECS)
-                assert (answer, frame.headers.get("receipt-id")) == ("receipt", last), (answer, frame)
+                return found + self._unsubscribed(last)
+            found.append(frame.body)
+
+    def _unsubscribed(self, receipt: str) -> list[str]:
+        """End the subscription, and wait for it: the next answer must be one to what comes next. Returns what it had yet
+        to bring."""
+        self._connection.unsubscribe("all", headers={"receipt": receipt})
+        found: list[str] = []
+        while True:
+            answer, frame = self._frames.get(timeout=ANSWERS_SECS)
+            if answer == "receipt":
+                assert frame.headers["receipt-id"] == receipt, frame.headers
                 return found
+            assert answer == "message", (answer, frame.headers, frame.body)
             found.append(frame.body)
 
     def let_through(self, steps: Sequence[Step]) -> list[bool]:
