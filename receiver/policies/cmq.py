@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import Any, ClassVar, Self
 
 from receiver.errors import SettingsError
-from receiver.policies.firsts import Entry, FirstReceipts
+from receiver.policies.firsts import Entry, KeptIds
 from receiver.policies.interface import Parameter, check_size, secs_text
 from receiver.policies.ttl import TimeToLive
 
@@ -45,7 +45,7 @@ class CmqKeyCache(TimeToLive):
         return f"{self.name}:retention={retention},retry={retry},network={network}"
 
 
-class CmqMinimumTimeCache(FirstReceipts):
+class CmqMinimumTimeCache(KeptIds):
     """A key is kept until the queue's minimum unconsumed message time has passed its send time by retries and network.
 
     Source: the second formula of the same page, for a queue that tells `min_msg_time`; `advance` is how to tell it
@@ -64,7 +64,6 @@ class CmqMinimumTimeCache(FirstReceipts):
         self._shares_us = check_size("retry_us", retry_us), check_size("network_us", network_us)
         self._limit_us = sum(self._shares_us)
         self._minimum_us: int | None = None
-        self._kept: dict[str, Entry] = {}
         self._by_send_time: list[tuple[int, int, str]] = []  # a heap of send time, number and id
 
     @classmethod
@@ -79,10 +78,6 @@ class CmqMinimumTimeCache(FirstReceipts):
     def __str__(self) -> str:
         retry, network = map(secs_text, self._shares_us)
         return f"{self.name}:retry={retry},network={network}"
-
-    @property
-    def remembered_ids(self) -> int:
-        return len(self._kept)
 
     @property
     def clock_us(self) -> int | None:
@@ -106,9 +101,6 @@ class CmqMinimumTimeCache(FirstReceipts):
                 del self._kept[id_]
             self._forgotten.append(serial)
 
-    def _found(self, id_: str) -> Entry | None:
-        return self._kept.get(id_)
-
     def _left(self, found: Entry) -> tuple[int | None, int | None]:
         passed_us = 0 if self._minimum_us is None else max(0, self._minimum_us - found[2])
         return 0, self._limit_us - passed_us
@@ -122,9 +114,6 @@ class CmqMinimumTimeCache(FirstReceipts):
         self._kept[id_] = self.serial, now_us, sent_us
         heappush(self._by_send_time, (sent_us, self.serial, id_))
         self._forget_passed()
-
-    def entries(self) -> list[int]:
-        return sorted(serial for serial, _, _ in self._kept.values())
 
     def replay(self, entries: Iterable[tuple[Any, ...]], clock_us: int | None) -> None:
         super().replay(entries, clock_us)

@@ -11,7 +11,7 @@ from receiver.errors import SettingsError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt
 from receiver.policies.interface import Parameter
 
-__all__ = ["Entry", "FirstReceipts"]
+__all__ = ["Entry", "FirstReceipts", "KeptIds"]
 
 Entry = tuple[int, ...]
 """A receipt that is remembered: its number, when it was received, and what else a policy keeps of it."""
@@ -39,6 +39,9 @@ class FirstReceipts(ABC):
     def of_sizes(cls, window: int, expiry_us: int) -> Self:
         del window, expiry_us
         return cls()
+
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -148,3 +151,25 @@ class FirstReceipts(ABC):
             if first_received_at_us is None:  # else it was a duplicate, of which only its history is kept
                 self._remember(id_, received_at_us, mark)
                 self.peak_ids = max(self.peak_ids, self.remembered_ids)
+
+
+class KeptIds(FirstReceipts):
+    """One that keeps each id by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[str, Entry] = {}
+
+    @property
+    def remembered_ids(self) -> int:
+        return len(self._kept)
+
+    def _found(self, id_: str) -> Entry | None:
+        return self._kept.get(id_)
+
+    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
+        del mark
+        self._kept[id_] = self.serial, now_us
+
+    def entries(self) -> list[int]:
+        return sorted(serial for serial, *_ in self._kept.values())

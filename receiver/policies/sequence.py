@@ -40,9 +40,6 @@ class HighestSequence(FirstReceipts):
         super().__init__()
         self._highest: dict[str, tuple[int, Entry]] = {}  # of each source, the number and its receipt
 
-    def __str__(self) -> str:
-        return self.name
-
     @property
     def remembered_ids(self) -> int:
         return len(self._highest)

@@ -40,9 +40,6 @@ class SolaceLast(FirstReceipts):
         self._last: ReplicationGroupMessageId | None = None
         self._entry: Entry = ()
 
-    def __str__(self) -> str:
-        return self.name
-
     @property
     def remembered_ids(self) -> int:
         return int(self._last is not None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import ClassVar, Self
 
-from receiver.policies.firsts import Entry, FirstReceipts
+from receiver.policies.firsts import Entry, KeptIds
 from receiver.policies.interface import Parameter, check_size, secs_text
 
 __all__ = ["TimeToLive"]
 
 
-class TimeToLive(FirstReceipts):
+class TimeToLive(KeptIds):
     """An id is remembered for `expiry` from its first receipt; a duplicate refreshes nothing; after that it is new again.
 
     Source: the deduplication interval of SQS FIFO queues (5 minutes, fixed), duplicate detection of Azure Service Bus
@@ -32,7 +32,6 @@ class TimeToLive(FirstReceipts):
     def __init__(self, expiry_us: int) -> None:
         super().__init__()
         self._expiry_us = check_size("expiry_us", expiry_us)
-        self._kept: dict[str, Entry] = {}
         self._ids: deque[str] = deque()  # those kept, oldest first
 
     @classmethod
@@ -47,29 +46,18 @@ class TimeToLive(FirstReceipts):
     def __str__(self) -> str:
         return f"{self.name}:expiry={secs_text(self._expiry_us)}"
 
-    @property
-    def remembered_ids(self) -> int:
-        return len(self._ids)
-
-    def _found(self, id_: str) -> Entry | None:
-        return self._kept.get(id_)
-
     def _left(self, found: Entry) -> tuple[int | None, int | None]:
         return 0, self._expiry_us - (self.latest_us - found[1])
 
     def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
-        del mark
-        self._kept[id_] = self.serial, now_us
+        super()._remember(id_, now_us, mark)
         self._ids.append(id_)
 
     def _forget(self, now_us: int) -> None:
         ids, kept = self._ids, self._kept
         while ids:
-            serial, received_at_us = kept[ids[0]]
+            serial, received_at_us, *_ = kept[ids[0]]
             if now_us - received_at_us <= self._expiry_us:
                 break
             del kept[ids.popleft()]
             self._forgotten.append(serial)
-
-    def entries(self) -> list[int]:
-        return [serial for serial, _ in self._kept.values()]
