@@ -11,8 +11,6 @@ from receiver.settings import ReceiverSettings
 
 __all__ = ["ApamaTwoTier"]
 
-_DEFAULT_WINDOW, _DEFAULT_EXPIRY_US = ReceiverSettings().sizes
-
 
 class ApamaTwoTier(TwoTierDetector):
     """The newest `window` ids of each source, and what leaves there for `expiry` after the newest such id.
@@ -26,8 +24,8 @@ class ApamaTwoTier(TwoTierDetector):
     name: ClassVar[str] = "apama"
     kind: ClassVar[str] = "apama"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("window", "window", _DEFAULT_WINDOW),
-        Parameter("expiry", "expiry_us", _DEFAULT_EXPIRY_US),
+        Parameter("window", "window", lambda: ReceiverSettings().sizes[0]),
+        Parameter("expiry", "expiry_us", lambda: ReceiverSettings().sizes[1]),
     )
     records_duplicates: ClassVar[bool] = True
     keeps_ids: ClassVar[bool] = True

@@ -14,6 +14,8 @@ from receiver.policies.interface import Parameter, check_size
 
 __all__ = ["ArtemisIdCache"]
 
+_DEFAULT_SIZE = 20_000
+
 
 class ArtemisIdCache(FirstReceipts):
     """A ring of `id_cache_size` ids per address; the next id overwrites the oldest. A size of 0 switches it off.
@@ -35,9 +37,9 @@ class ArtemisIdCache(FirstReceipts):
     """
 
     name = kind = "artemis"
-    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("id_cache_size", "id_cache_size", default=20_000),)
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("id_cache_size", "id_cache_size", lambda: _DEFAULT_SIZE),)
 
-    def __init__(self, id_cache_size: int = 20_000) -> None:
+    def __init__(self, id_cache_size: int = _DEFAULT_SIZE) -> None:
         super().__init__()
         self._size = check_size("id_cache_size", id_cache_size)
         self._ring: deque[tuple[int, int, str, int]] = deque()  # places, oldest first; of each number, id and time

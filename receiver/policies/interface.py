@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from receiver.errors import SettingsError
@@ -17,8 +17,8 @@ class Parameter(NamedTuple):
     name: str
     argument: str
     """The same for Python: a time is written in seconds and passed on as whole microseconds, in `..._us`."""
-    default: int | None = None
-    """The vendor's; None where there is none, so that it must be given."""
+    default: Callable[[], int] | None = None
+    """Asked for the vendor's when it is needed, for it may stand in settings; None: there is none, it must be given."""
 
     @property
     def is_time(self) -> bool:

@@ -59,10 +59,12 @@ def policy(text: str) -> Policy:
     unknown, missing or can't be meant.
     """
     kind, values = _read(text)
-    missing = [p for p in kind.parameters if p.default is None and p.name not in values]
-    if missing:
-        raise SettingsError(f"policy {text!r:.80} lacks {missing[0].name}=", hint=f"write {_forms(kind.name)}")
-    return kind(**{p.argument: values.get(p.name, p.default) for p in kind.parameters})
+    for parameter in kind.parameters:
+        if parameter.name not in values:
+            if parameter.default is None:
+                raise SettingsError(f"policy {text!r:.80} lacks {parameter.name}=", hint=f"write {_forms(kind.name)}")
+            values[parameter.name] = parameter.default()
+    return kind(**{p.argument: values[p.name] for p in kind.parameters})
 
 
 def stated_policy(text: str) -> tuple[type[Policy], Policy | None]:
