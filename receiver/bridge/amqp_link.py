@@ -13,11 +13,12 @@ import ssl
 import threading
 import time
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 from receiver.bridge.address import BrokerAddress
+from receiver.bridge.connector import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
 
 try:
@@ -39,7 +40,7 @@ _REFUSALS = {"amqp:unauthorized-access", "amqp:not-found", "amqp:not-allowed", "
 """Conditions that another connection would meet again."""
 
 
-class AmqpLink(ABC):
+class AmqpLink(Closing):
     """One connection with one link, and the thread that serves it."""
 
     def __init__(self, address: BrokerAddress, *, client_id: str | None = None) -> None:
@@ -101,7 +102,7 @@ class AmqpLink(ABC):
     def _serve(self) -> None:
         """Do at the link what is to be done; called by the thread, with the lock, after whatever may matter to it."""
 
-    def _give_back(self) -> None:  # noqa: B027 - a sink has nothing
+    def _give_back(self) -> None:
         """What the broker is to know before the connection ends."""
 
     def close(self) -> None:
@@ -111,12 +112,6 @@ class AmqpLink(ABC):
                 self._fail("the connection is closed")
                 self._wake()
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
     def _ask(self, count: int) -> None:
         """Wake the thread, and wait until the broker has done so many more things."""

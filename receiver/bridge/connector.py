@@ -6,11 +6,12 @@ made connected. After a `BrokerError` they are of no more use: whoever has one c
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-__all__ = ["Delivery", "Message", "Property", "Sink", "Source"]
+__all__ = ["Closing", "Delivery", "Message", "Property", "Sink", "Source"]
 
 Property = str | int | float | bool | bytes | None
 
@@ -39,6 +40,19 @@ class Delivery:
     message: Message
     token: Any
     """What the connector needs to acknowledge it."""
+
+
+class Closing(ABC):
+    """Closes as its `with` block is left; for whoever likes to inherit that."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
 
 class Source(Protocol):

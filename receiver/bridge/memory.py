@@ -12,9 +12,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self
 
-from receiver.bridge.connector import Delivery, Message
+from receiver.bridge.connector import Closing, Delivery, Message
 from receiver.errors import BrokerError
 from receiver.policies.artemis import ArtemisIdCache
 
@@ -43,7 +42,7 @@ class MemoryBroker:
         return MemorySink(self, name)
 
 
-class MemorySource:
+class MemorySource(Closing):
     def __init__(self, broker: MemoryBroker, name: str) -> None:
         self._broker = broker
         self._name = name
@@ -82,14 +81,8 @@ class MemorySource:
             self._taken = []
             broker.changed.notify_all()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-
-class MemorySink:
+class MemorySink(Closing):
     def __init__(self, broker: MemoryBroker, name: str) -> None:
         self._broker = broker
         self._name = name
@@ -109,9 +102,3 @@ class MemorySink:
 
     def close(self) -> None:
         self._is_open = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()

@@ -14,10 +14,10 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connector import Delivery, Message, Property
+from receiver.bridge.connector import Closing, Delivery, Message, Property
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
 
 try:
@@ -154,7 +154,7 @@ class _Session(stomp.ConnectionListener):  # type: ignore[misc]
             self.connection.transport.stop()
 
 
-class StompSource:
+class StompSource(Closing):
     """Messages of a queue, or of a topic's durable subscription."""
 
     def __init__(self, address: BrokerAddress) -> None:
@@ -210,14 +210,8 @@ class StompSource:
     def close(self) -> None:
         self._session.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-
-class StompSink:
+class StompSink(Closing):
     """Messages to a queue or a topic; persistent ones."""
 
     def __init__(self, address: BrokerAddress) -> None:
@@ -240,12 +234,6 @@ class StompSink:
 
     def close(self) -> None:
         self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
 
 def _message(frame: Any) -> Message:
