@@ -14,6 +14,7 @@
 | `StoreCorruptError` | a damaged database, or one whose rows contradict each other | restore a copy |
 | `StoreVersionError` | a database of another version than this package's | upgrade the package, or the database |
 | `BrokerError` | the broker, or the way to it | connect again; `BrokerRefusedError` says that this alone won't help |
+| `MessageRefusedError` | one message that can't be taken or sent as it is | take or send the others without it |
 | `SparkError` | the installation of Spark and Java, or the cluster | as the hint says |
 | `ClosedError` | the caller | use the receiver before it is closed, in the process that opened it |
 
@@ -31,6 +32,7 @@ __all__ = [
     "ClosedError",
     "IdFormatError",
     "LogFormatError",
+    "MessageRefusedError",
     "MissingExtraError",
     "NotComparableError",
     "OutputError",
@@ -132,6 +134,13 @@ class BrokerError(ReceiverError):
 
 class BrokerRefusedError(BrokerError):
     """The broker was reached and says no: a wrong password, a queue that isn't there. Connecting again won't help."""
+
+
+class MessageRefusedError(BrokerError):
+    """One message can't be taken or sent as it is: too large, unreadable, not to be expressed by the protocol.
+
+    It stays where it was. Connecting again helps the other messages, not this one.
+    """
 
 
 class SparkError(ReceiverError):

@@ -4,6 +4,7 @@
 |---|---|
 | `connector.py` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client |
 | `address.py` | addresses such as `stomp://HOST:61613/queue/NAME` |
+| `connecting.py` | the connector for an address |
 | `stomp_connector.py` | STOMP |
 | `amqp_connector.py` | AMQP 1.0, over `amqp_link.py`: one connection and the thread that serves it |
 | `memory.py` | a broker in memory, the reference for what connectors must do |

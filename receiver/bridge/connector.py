@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-__all__ = ["Closing", "Delivery", "Message", "Property", "Sink", "Source"]
+__all__ = ["MAX_BODY_BYTES", "Closing", "Delivery", "Message", "Property", "Sink", "Source"]
+
+MAX_BODY_BYTES = 100 << 20
+"""The largest body that a source takes, unless it's told otherwise."""
 
 Property = str | int | float | bool | bytes | None
 
@@ -62,7 +65,7 @@ class Source(Protocol):
         """The next messages in the order in which the broker sends them, waiting so long for the first of them.
 
         Returns what is there once the first is: it doesn't wait for more. Empty if none came. A message that can't be
-        read as one is a `BrokerError`.
+        read as one, or whose body is too large, is a `MessageRefusedError`; it stays with the broker, behind it the rest.
         """
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
@@ -86,7 +89,9 @@ class Sink(Protocol):
     def send(self, messages: Sequence[Message]) -> None:
         """Send these in order, and return when the broker has said that it has them safe.
 
-        A `BrokerError` means that this isn't known of any: send all of them again.
+        A `BrokerError` means that this isn't known of any: send all of them again. A `MessageRefusedError` means besides
+        that one of them can't go by this protocol, or isn't wanted by the broker, and that none behind it was sent:
+        whoever sends them one by one finds it.
         """
 
     def close(self) -> None:

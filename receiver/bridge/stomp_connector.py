@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connector import Closing, Delivery, Message, Property
+from receiver.bridge.connector import MAX_BODY_BYTES, Closing, Delivery, Message, Property
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
 
 try:
@@ -157,8 +157,9 @@ class _Session(stomp.ConnectionListener):  # type: ignore[misc]
 class StompSource(Closing):
     """Messages of a queue, or of a topic's durable subscription."""
 
-    def __init__(self, address: BrokerAddress) -> None:
+    def __init__(self, address: BrokerAddress, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         self._address = address
+        self._max_body_bytes = max_body_bytes
         self._is_cut_off = False
         self._session = _Session(address, client_id=address.subscription)
         headers = {

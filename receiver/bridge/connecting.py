@@ -1,0 +1,43 @@
+"""The connector for an address, by its protocol, whose library is loaded only now."""
+
+from __future__ import annotations
+
+from receiver.bridge.address import BrokerAddress
+from receiver.bridge.connector import MAX_BODY_BYTES, Sink, Source
+from receiver.errors import SettingsError
+
+__all__ = ["sink_of", "source_of"]
+
+
+def source_of(address: BrokerAddress, *, max_body_bytes: int = MAX_BODY_BYTES) -> Source:
+    """Connected to where messages are taken from; a message with a larger body is a `MessageRefusedError`.
+
+    `MissingExtraError` where the protocol's library isn't installed, `BrokerError` where the broker can't be reached.
+    """
+    if address.is_topic and address.subscription is None:
+        raise SettingsError(
+            f"{address} names no subscription, and what a topic gets while nobody listens is gone",
+            hint=f"write {address}?subscription=NAME",
+        )
+    if max_body_bytes < 0:
+        raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
+    if address.protocol == "amqp":
+        from receiver.bridge.amqp_connector import AmqpSource
+
+        return AmqpSource(address, max_body_bytes=max_body_bytes)
+    from receiver.bridge.stomp_connector import StompSource
+
+    return StompSource(address, max_body_bytes=max_body_bytes)
+
+
+def sink_of(address: BrokerAddress) -> Sink:
+    """Connected to where messages are sent; errors as of `source_of`."""
+    if address.subscription is not None:
+        raise SettingsError(f"{address}: what is sent goes to the topic", hint="leave ?subscription= out")
+    if address.protocol == "amqp":
+        from receiver.bridge.amqp_connector import AmqpSink
+
+        return AmqpSink(address)
+    from receiver.bridge.stomp_connector import StompSink
+
+    return StompSink(address)
