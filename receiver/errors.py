@@ -9,6 +9,7 @@
 | `LogFormatError` | a log of receipts | mend the row that is named, or `--on-error skip` |
 | `OutputError` | the place a result should go | another path, more space, other permissions |
 | `MissingExtraError` | the installation | install the extra that is named |
+| `MissingProgramError` | the machine | install the program that is named |
 | `StoreError` | the database, or the way to it | as the hint says; a batch that raised it may be sent again |
 | `StoreBusyError` | whoever holds the domain's lock | try again, or wait longer |
 | `StoreCorruptError` | a damaged database, or one whose rows contradict each other | restore a copy |
@@ -34,6 +35,7 @@ __all__ = [
     "LogFormatError",
     "MessageRefusedError",
     "MissingExtraError",
+    "MissingProgramError",
     "NotComparableError",
     "OutputError",
     "ReceiverError",
@@ -123,6 +125,10 @@ class MissingExtraError(ReceiverError):
             hint=f"pip install 'reliable-receiver[{extra}]'",
         )
         self.extra = extra
+
+
+class MissingProgramError(ReceiverError):
+    """A command starts programs of others, and one of them isn't on this machine, or can't be fetched."""
 
 
 class BrokerError(ReceiverError):

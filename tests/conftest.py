@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.artemis.broker import fetch, missing
+from receiver.demo.artemis import check_programs, fetch
+from receiver.errors import MissingProgramError
 from tests.postgres import fresh_database, running_server
 
 # No deadlines: what is measured belongs in `benchmarks/`, and a busy machine is no failure.
@@ -66,10 +67,11 @@ def seed(request):
 @pytest.fixture(scope="session")
 def artemis_home():
     """Where the program of a real broker is; fetched once, as that takes seconds."""
-    lacking = missing()
-    if lacking:
-        pytest.skip(lacking)
     with tempfile.TemporaryDirectory(prefix="receiver-artemis-") as folder:
+        try:
+            check_programs(Path(folder))
+        except MissingProgramError as error:
+            pytest.skip(str(error))
         yield fetch(Path(folder))
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.artemis.broker import Broker, new_broker
+from receiver.demo.artemis import Broker, new_broker
 
 LIVES = {"small": 6, "long": 60}
 """Of the broker in the differential run, from a start to a stop or a kill."""

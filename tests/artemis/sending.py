@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import stomp
 
-from tests.artemis.broker import HOST, Broker
+from receiver.demo.artemis import HOST, Broker
 
 ANSWERS_SECS = 30
 DUPLICATE_ID = "_AMQ_DUPL_ID"

@@ -7,7 +7,7 @@ import stomp
 from proton import Message
 from proton.utils import BlockingConnection
 
-from tests.artemis.broker import HOST, PASSWORD, USER, new_broker
+from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
 from tests.artemis.sending import DUPLICATE_ID, Kind, Session, Step
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]

@@ -7,7 +7,7 @@ from receiver.bridge.address import BrokerAddress
 from receiver.bridge.amqp_connector import AmqpSink, AmqpSource
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.stomp_connector import StompSink, StompSource
-from tests.artemis.broker import HOST, Broker, new_broker
+from receiver.demo.artemis import HOST, Broker, new_broker
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ import pytest
 from receiver.bridge import amqp_link, stomp_connector
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connector import Message
+from receiver.demo.artemis import PASSWORD, USER, new_broker
 from receiver.errors import BrokerError, BrokerRefusedError
-from tests.artemis.broker import PASSWORD, USER, new_broker
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import NEVER_SECS, bodies, take, texts
 
