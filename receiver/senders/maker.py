@@ -5,22 +5,17 @@ Nothing is kept in memory: each call asks the store, so that any number of proce
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from sqlalchemy import Connection, false, update
-from sqlalchemy.exc import DBAPIError
 
-from receiver.errors import ClosedError, SettingsError
+from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
-from receiver.store.engine import is_sqlite, store_url
 from receiver.store.failures import translated
 from receiver.store.joined_log import joinable
-from receiver.store.schema import open_store_engine
+from receiver.store.kept import KeptConnection, driver_of
 from receiver.store.tables import sequences, to_bytes
 
 __all__ = ["Maker", "name_bytes"]
@@ -41,14 +36,7 @@ def name_bytes(name: str, value: object) -> bytes:
 
 class Maker:
     def __init__(self, url: str, settings: StoreSettings | None) -> None:
-        if not isinstance(settings, StoreSettings | None):
-            raise SettingsError(f"store_settings must be StoreSettings, not {settings!r:.80}")
-        self._url = store_url(url)
-        self._engine = open_store_engine(self._url, settings or StoreSettings())
-        self._kept: Connection | None = None
-        self._turn = threading.Lock()
-        self._pid = os.getpid()
-        self._is_closed = False
+        self._kept = KeptConnection(url, settings, type(self).__name__)
 
     def __enter__(self) -> Self:
         return self
@@ -60,70 +48,19 @@ class Maker:
 
     def close(self) -> None:
         """End the connection to the store. Closing again does nothing, and so does a process forked off."""
-        if os.getpid() != self._pid:
-            return
-        with self._turn:
-            self._is_closed = True
-            self._discard()
+        self._kept.close()
 
     def _run(self, work: Callable[[Connection], _T], connection: Connection | None) -> _T:
         """Do the work in the caller's transaction, or else in one of our own that is committed before this returns."""
-        self._check_usable()
-        with translated(self._url):
-            if connection is not None:
-                joined = joinable(connection, self._engine.dialect, type(self).__name__)
-                _check_transaction(joined)
-                return work(joined)
-            with self._turn:
-                self._check_usable()  # it may have been closed meanwhile
-                return self._committed(work)
-
-    def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
-            raise ClosedError(
-                f"the {type(self).__name__} was opened in process {self._pid} and can't be used in one forked off",
-                hint="open another in the new process",
-            )
-        if self._is_closed:
-            raise ClosedError(f"the {type(self).__name__} is closed")
-
-    def _committed(self, work: Callable[[Connection], _T]) -> _T:
-        connection = self._connected()
-        try:
-            try:
-                done = work(connection)
-            except DBAPIError as error:
-                if not error.connection_invalidated:
-                    raise
-                # The server was gone while the connection lay idle, and nothing was committed. SQLAlchemy makes another.
-                connection.rollback()
-                done = work(connection)
-            connection.commit()
-        except BaseException:
-            self._discard()
-            raise
-        return done
-
-    def _connected(self) -> Connection:
-        if self._kept is not None and is_sqlite(self._url) and _driver(self._kept).is_replaced():
-            self._discard()
-        if self._kept is None:
-            self._kept = self._engine.connect()
-            if is_sqlite(self._url):
-                _driver(self._kept).is_idle = lambda: not self._turn.locked()
-        return self._kept
-
-    def _discard(self) -> None:
-        connection, self._kept = self._kept, None
-        if connection is not None:
-            with suppress(Exception):
-                connection.invalidate()
-            with suppress(Exception):
-                connection.close()
-
-
-def _driver(connection: Connection) -> Any:
-    return connection.connection.dbapi_connection
+        kept = self._kept
+        if connection is None:
+            with kept.transaction(work) as (_, done):
+                return done
+        kept.check_usable()
+        with translated(kept.url):
+            joined = joinable(connection, kept.engine.dialect, type(self).__name__)
+            _check_transaction(joined)
+            return work(joined)
 
 
 def _check_transaction(connection: Connection) -> None:
@@ -131,9 +68,9 @@ def _check_transaction(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         # A write, though of nothing, for that is what begins a transaction of the driver's.
         connection.execute(update(sequences).where(false()).values(last_seq_no=0))
-        autocommits = not _driver(connection).in_transaction
+        autocommits = not driver_of(connection).in_transaction
     else:
-        autocommits = _driver(connection).autocommit
+        autocommits = driver_of(connection).autocommit
     if autocommits:
         raise SettingsError(
             "the connection is in AUTOCOMMIT, so there is no transaction to join",

@@ -10,6 +10,7 @@ from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.engine import lock_timeout_ms
 from receiver.store.log import DomainState, Row
+from receiver.store.space import Vacuum
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROW_COLUMNS, Sources, SqlLog, rows_of, runs_of
 from receiver.store.tables import receipts
 
@@ -18,9 +19,7 @@ __all__ = ["PostgresLog"]
 _ROWS_AT_ONCE = 10_000
 _FEW = 5
 """Rows that are faster in one statement with the domain's new state than as a COPY before it."""
-_LEAST_VACUUMED = 1_000
 _COLUMNS_WRITTEN = 1 + len(ROW_COLUMNS)
-_ROWS_LEFT = f"SELECT reltuples FROM pg_class WHERE oid = '{receipts.name}'::regclass"
 
 
 class PostgresLog(SqlLog):
@@ -29,8 +28,7 @@ class PostgresLog(SqlLog):
 
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         super().__init__(engine, settings, domain_id)
-        self._deleted = 0
-        self._vacuum_after = _LEAST_VACUUMED
+        self._vacuum = Vacuum(receipts.name, truncates=False)
         self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(ROW_COLUMNS)}) FROM STDIN"
         self._sql_delete = (
             f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
@@ -92,18 +90,8 @@ class PostgresLog(SqlLog):
         # As text, which psycopg passes on as it is.
         firsts, lasts = (f"{{{','.join(map(str, ends))}}}" for ends in zip(*runs, strict=True))
         self.cursor.execute(self._sql_delete, (firsts, lasts, self.domain_id))
-        self._deleted += len(seqs)
+        self._vacuum.note(len(seqs))
 
     def give_back_space(self) -> None:
-        """Let new rows take the places of those deleted. Autovacuum does so too, but once a minute, which is late for a
-        busy domain. It is left to shorten the table, for which it must keep others out."""
-        if self._deleted <= self._vacuum_after:
-            return
-        self._deleted = 0
-        self.dbapi.autocommit = True
-        try:
-            self.cursor.execute(f"VACUUM (SKIP_LOCKED, TRUNCATE FALSE) {receipts.name}")
-            (rows,) = self.cursor.execute(_ROWS_LEFT).fetchone()
-        finally:
-            self.dbapi.autocommit = False
-        self._vacuum_after = max(_LEAST_VACUUMED, rows // 4)
+        # Autovacuum is left to shorten the table.
+        self._vacuum.run_if_due(self.dbapi)

@@ -9,13 +9,13 @@ from sqlalchemy import Engine
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.log import DomainState, Row
+from receiver.store.space import shrink_file
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, Sources, SqlLog, rows_of, runs_of
 from receiver.store.tables import domains, receipts
 
 __all__ = ["SqliteLog"]
 
 _ROWS_AT_ONCE = 10_000
-_FEW_PAGES = 16
 
 
 class SqliteLog(SqlLog):
@@ -65,8 +65,4 @@ class SqliteLog(SqlLog):
         self.dbapi.executemany(self._sql_delete, [(self.domain_id, *run) for run in runs_of(seqs)])
 
     def give_back_space(self) -> None:
-        (pages,) = self.dbapi.execute("PRAGMA page_count").fetchone()
-        (free,) = self.dbapi.execute("PRAGMA freelist_count").fetchone()
-        if free > max(_FEW_PAGES, pages // 4):
-            # As a script, for a plain `execute` gives back one page. It keeps some, which the next batch needs.
-            self.dbapi.executescript(f"PRAGMA incremental_vacuum({free - _FEW_PAGES // 2})")
+        shrink_file(self.dbapi)

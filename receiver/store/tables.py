@@ -6,9 +6,12 @@ neither's has lone surrogates, yet two ids must never become one.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     DDL,
     BigInteger,
+    Boolean,
     Column,
     Identity,
     Integer,
@@ -28,14 +31,17 @@ __all__ = [
     "VERSION_TABLE",
     "dedup_keys",
     "domains",
+    "inbox",
     "joined",
+    "parked",
     "receipts",
     "sequences",
+    "targets",
     "text_of",
     "to_bytes",
 ]
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest migration: the version of the tables below."""
 VERSION_TABLE = "receiver_alembic_version"
 
@@ -54,7 +60,7 @@ domains = Table(
     Column("expiry_us", BigInteger, nullable=False),
     # Raised by each change of the two above.
     Column("generation", BigInteger, nullable=False),
-    # The last serial number of a receipt, and the receiver (by a number it draws when opened) that recorded it.
+    # The last serial number of a receipt, and a number drawn for the batch that wrote this row last.
     Column("last_seq", BigInteger, nullable=False),
     Column("last_writer", BigInteger, nullable=False),
     # Two clocks that the surviving receipts don't tell: the latest receipt's time, and the policy's own, by which it
@@ -123,12 +129,68 @@ dedup_keys = Table(
     Column("dedup_key", String(32), nullable=False),
 )
 
-_STORAGE = {
-    # Every batch updates a row here: with room on its page, PostgreSQL keeps that update out of the index.
-    domains: "fillfactor = 10",
-    # Rows come and go all the time: the sooner those gone are vacuumed, the less the table grows.
-    receipts: "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0",
-}
+targets = Table(
+    "receiver_target",
+    METADATA,
+    # Where a domain's messages go, one row for all the bridges that take them there: who locks it has the turn.
+    Column("target_id", Integer, Identity(), primary_key=True),
+    Column("domain_id", Integer, nullable=False),
+    Column("target", LargeBinary, nullable=False),
+    # Of a file: how much of it is ours for certain, and a digest of the end of that; null before the first message.
+    Column("confirmed_bytes", BigInteger),
+    Column("tail_digest", LargeBinary),
+    UniqueConstraint("domain_id", "target", name="receiver_target_name_key"),
+)
+
+
+def _of_a_message() -> list[Column[Any]]:
+    return [
+        # The number of its receipt in the domain, counted from 0: its place in the order of all, never given twice.
+        Column("place", BigInteger, nullable=False),
+        Column("received_at_us", BigInteger, nullable=False),
+        Column("jms_timestamp_ms", BigInteger),
+        Column("target_id", Integer, nullable=False),
+        # How often its delivery has failed.
+        Column("tries", Integer, nullable=False),
+        Column("redelivered", Boolean, nullable=False),
+        Column("is_text", Boolean, nullable=False),
+        Column("unique_message_id", LargeBinary),
+        Column("message_source_id", LargeBinary),
+        Column("destination", LargeBinary, nullable=False),
+        Column("message_id", LargeBinary),
+        # JSON, ASCII.
+        Column("properties", Text, nullable=False),
+        # Last, for SQLite reads what stands before a column in order to find it.
+        Column("body", LargeBinary, nullable=False),
+    ]
+
+
+inbox = Table(
+    "receiver_inbox",
+    METADATA,
+    # The messages that wait for their target.
+    *_of_a_message(),
+    PrimaryKeyConstraint("target_id", "place", name="receiver_inbox_pkey"),
+)
+
+parked = Table(
+    "receiver_parked",
+    METADATA,
+    # The messages that their target refused too often.
+    Column("parked_id", Integer, Identity(), primary_key=True),
+    Column("parked_at_us", BigInteger, nullable=False),
+    Column("error", Text, nullable=False),
+    *_of_a_message(),
+    UniqueConstraint("target_id", "place", name="receiver_parked_place_key"),
+    # No number comes again: who drops one must not drop another that was parked since.
+    sqlite_autoincrement=True,
+)
+
+_BUSY_ROW = "fillfactor = 10"
+"""Every batch or turn updates a row here: with room on its page, PostgreSQL keeps that update out of the index."""
+_COMING_AND_GOING = "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0"
+"""Rows come and go all the time: the sooner those gone are vacuumed, the less the table grows."""
+_STORAGE = {domains: _BUSY_ROW, targets: _BUSY_ROW, receipts: _COMING_AND_GOING, inbox: _COMING_AND_GOING}
 for _table, _parameters in _STORAGE.items():
     _alter = DDL(f"ALTER TABLE {_table.name} SET ({_parameters})")  # type: ignore[no-untyped-call]
     event.listen(_table, "after_create", _alter.execute_if(dialect="postgresql"))

@@ -17,11 +17,11 @@ def migrate(*arguments) -> Ran:
 def test_there_and_back(tmp_path):
     address = f"sqlite:///{tmp_path}/receiver.db"
     for arguments, said in (
-        ([], "from no tables to version 0002"),
-        ([], "version 0002 already"),
-        (["--revision", "base"], "from version 0002 to no tables"),
+        ([], "from no tables to version 0003"),
+        ([], "version 0003 already"),
+        (["--revision", "base"], "from version 0003 to no tables"),
         (["--revision", "base"], "no tables already"),
-        (["--revision", "0002"], "from no tables to version 0002"),
+        (["--revision", "0003"], "from no tables to version 0003"),
     ):
         assert migrate(address, *arguments) == Ran(0, f"{address}: {said}\n", "")
 

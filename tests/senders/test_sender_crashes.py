@@ -201,6 +201,11 @@ def test_threads_share_a_maker(store_url):
     assert sorted(numbers([id_ for _, id_ in made])) == list(range(1, 41))
 
 
+def link_of(maker):
+    """The driver's connection that a maker keeps."""
+    return maker._kept._kept.connection.dbapi_connection
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_process_forked_off(store_url):
@@ -208,7 +213,7 @@ def test_a_process_forked_off(store_url):
     with billing(store_url) as keys, gateway(store_url) as ids:
         key = keys.key_for("a")
         ids.next()
-        links = [maker._kept.connection.dbapi_connection for maker in (keys, ids)]
+        links = [link_of(maker) for maker in (keys, ids)]
 
         def child():
             for use in (lambda: keys.key_for("a"), lambda: keys.confirm("a"), keys.pending, ids.next):
@@ -223,7 +228,7 @@ def test_a_process_forked_off(store_url):
         assert keys.key_for("a") == key
         assert numbers([ids.next()]) == [3]
         # The child hung up on nobody.
-        assert links == [maker._kept.connection.dbapi_connection for maker in (keys, ids)]
+        assert links == [link_of(maker) for maker in (keys, ids)]
     assert_sound(store_url)
 
 

@@ -1,0 +1,209 @@
+"""The inbox of one target: messages kept, in the transaction of their ids, until the target is known to have them.
+
+Whoever has the turn at a target, for which its row is locked, delivers all that waits for it in order of place, whoever
+left it there. So no message belongs to a process, and none waits for one that is dead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Connection, Executable, func, select, update
+
+from receiver.errors import SettingsError, StoreError
+from receiver.settings import StoreSettings
+from receiver.store.engine import is_sqlite, read_only
+from receiver.store.failures import translated
+from receiver.store.inbox_rows import InboxRow, add_rows, delete_rows, read_rows, stored_row
+from receiver.store.joined_log import INSERTS
+from receiver.store.kept import KeptConnection
+from receiver.store.space import Vacuum, shrink_file
+from receiver.store.tables import domains, inbox, parked, targets, text_of, to_bytes
+
+__all__ = ["Inbox", "InboxRow", "Turn"]
+
+_LONGEST_TARGET_BYTES = 2_000  # what PostgreSQL can index
+_LONGEST_ERROR = 10_000
+_BODY_PART_BYTES = 2_000
+"""PostgreSQL keeps a large body in rows of about this size."""
+
+
+class Inbox:
+    """What waits for one target of a domain; made by `Inbox.open`.
+
+    Threads may share it: their turns don't overlap, nor do those of any process. A process forked off must open its own.
+    """
+
+    def __init__(self, kept: KeptConnection, target_id: int, domain_id: int) -> None:
+        self.target_id = target_id
+        self._kept = kept
+        self._domain_id = domain_id
+        self._reader = read_only(kept.url)
+        self._vacuum = Vacuum(inbox.name, truncates=True)
+
+    @classmethod
+    def open(cls, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> Self:
+        """Open the inbox of a target, by whatever name the domain's bridges give it, and make it if it is new.
+
+        Raises SettingsError for a name that can't be stored, and StoreError.
+        """
+        name = to_bytes(target)
+        if not 0 < len(name) <= _LONGEST_TARGET_BYTES:
+            raise SettingsError(f"a target has 1 to {_LONGEST_TARGET_BYTES:,} bytes, not {len(name):,}: {target!r:.80}")
+        kept = KeptConnection(url, store_settings, "inbox")
+        with translated(kept.url):
+            return cls(kept, _target_id(kept, domain_id, name), domain_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection to the store. Closing again does nothing, and so does a process forked off."""
+        self._kept.close()
+
+    def first_place(self, connection: Connection) -> int:
+        """The place of the first receipt of the batch whose connection this is; each further receipt has the next."""
+        with translated(self._kept.url):
+            receipts = select(domains.c.receipts).where(domains.c.domain_id == self._domain_id)
+            return int(connection.execute(receipts).scalar_one())
+
+    def add(self, connection: Connection, rows: Sequence[InboxRow]) -> None:
+        """Have these messages wait, if and when the transaction on the connection is committed."""
+        with translated(self._kept.url):
+            add_rows(connection, self.target_id, rows)
+
+    def park(self, connection: Connection, row: InboxRow, error: str) -> None:
+        """Set a message aside, in the transaction on the connection; `error` is why. It may be in the inbox or not."""
+        with translated(self._kept.url):
+            values = dict(zip(row._fields, stored_row(row), strict=True))
+            told = {"parked_at_us": time.time_ns() // 1_000, "error": _storable(error)}
+            connection.execute(parked.insert().values(target_id=self.target_id, **told, **values))
+            delete_rows(connection, self.target_id, [row.place])
+
+    @contextmanager
+    def turn(self) -> Iterator[Turn]:
+        """A transaction that has the target for itself: committed at its end, rolled back by an exception.
+
+        `StoreBusyError` if the target can't be had in time. Whatever a driver raises within is a `StoreError`.
+        """
+        with self._kept.transaction(self._lock_target) as (connection, (confirmed_bytes, tail_digest)):
+            yield Turn(self, connection, confirmed_bytes, tail_digest)
+
+    def _lock_target(self, connection: Connection) -> Any:
+        wanted = select(targets.c.confirmed_bytes, targets.c.tail_digest).where(targets.c.target_id == self.target_id)
+        found = connection.execute(wanted.with_for_update()).one_or_none()
+        if found is None:
+            raise StoreError("the target is gone from the database", hint="was the database replaced? Open it again")
+        return found
+
+    def waiting(self) -> int:
+        """How many messages wait for the target."""
+        (((count),),) = self._read(select(func.count()).where(inbox.c.target_id == self.target_id))
+        return int(count)
+
+    def elsewhere(self) -> dict[str, int]:
+        """How many messages of the domain wait for other targets, by target; those where none waits are left out."""
+        others = (
+            select(targets.c.target, func.count())
+            .join_from(targets, inbox, inbox.c.target_id == targets.c.target_id)
+            .where(targets.c.domain_id == self._domain_id, targets.c.target_id != self.target_id)
+            .group_by(targets.c.target)
+            .order_by(targets.c.target)
+        )
+        return {text_of(target): count for target, count in self._read(others)}
+
+    def _read(self, query: Executable) -> Sequence[Any]:
+        # Not on the connection that turns take, for a turn may last.
+        self._kept.check_usable()
+        with translated(self._kept.url), self._reader.connect() as connection:
+            return connection.execute(query).all()
+
+    def gone(self, count: int) -> None:
+        """So many rows have been deleted."""
+        self._vacuum.note(count)
+
+    def give_back_space(self) -> None:
+        """Give the space of deleted messages back, where there is much of it; between turns, and when there is time."""
+        with self._kept.between_transactions() as driver:
+            if is_sqlite(self._kept.url):
+                shrink_file(driver)
+            else:
+                self._vacuum.run_if_due(driver)
+
+
+class Turn:
+    """A turn at a target, under way."""
+
+    def __init__(
+        self, of: Inbox, connection: Connection, confirmed_bytes: int | None, tail_digest: bytes | None
+    ) -> None:
+        self.connection = connection
+        self.confirmed_bytes = confirmed_bytes
+        """Of a file: how much of it is ours for certain; None before the first message."""
+        self.tail_digest = tail_digest
+        """Of the end of that."""
+        self._inbox = of
+        self._target_id = of.target_id
+
+    def places(self, at_most: int, *, but_of: Collection[str | None] = ()) -> list[int]:
+        """The places of the messages that wait, in order, without those of these sources; None is the anonymous one."""
+        waiting = select(inbox.c.place).where(inbox.c.target_id == self._target_id)
+        if but_of:
+            source = func.coalesce(inbox.c.message_source_id, b"")
+            waiting = waiting.where(source.not_in([to_bytes(source or "") for source in but_of]))
+        return list(self.connection.scalars(waiting.order_by(inbox.c.place).limit(at_most)))
+
+    def rows(self, places: Collection[int]) -> list[InboxRow]:
+        """The messages of these places that are there, in order."""
+        return read_rows(self.connection, self._target_id, places)
+
+    def confirm(self, places: Collection[int]) -> None:
+        """The target has these messages: they wait no longer."""
+        delete_rows(self.connection, self._target_id, places)
+        self._inbox.gone(len(places))
+
+    def try_failed(self, place: int) -> None:
+        """Count a delivery that failed."""
+        row = (inbox.c.target_id == self._target_id) & (inbox.c.place == place)
+        self.connection.execute(update(inbox).where(row).values(tries=inbox.c.tries + 1))
+
+    def park(self, row: InboxRow, error: str) -> None:
+        """Set a message aside, out of the inbox; `error` is why."""
+        self._inbox.park(self.connection, row, error)
+
+    def save_file(self, confirmed_bytes: int, tail_digest: bytes) -> None:
+        """Note how much of the target's file is ours once this turn is committed, and a digest of the end of it."""
+        row = targets.c.target_id == self._target_id
+        values = {"confirmed_bytes": confirmed_bytes, "tail_digest": tail_digest}
+        self.connection.execute(update(targets).where(row).values(values))
+        self.confirmed_bytes, self.tail_digest = confirmed_bytes, tail_digest
+
+
+def _target_id(kept: KeptConnection, domain_id: int, name: bytes) -> int:
+    the_target = select(targets.c.target_id).where(targets.c.domain_id == domain_id, targets.c.target == name)
+    # Who only reads needn't wait for a batch under way.
+    with read_only(kept.url).connect() as connection:
+        found: int | None = connection.execute(the_target).scalar()
+    if found is None:
+        with kept.engine.begin() as connection:
+            if connection.scalar(select(domains.c.domain_id).where(domains.c.domain_id == domain_id)) is None:
+                raise SettingsError(f"the store has no domain {domain_id}", hint="open a receiver of the domain first")
+            # Another process may be about to make it too.
+            new = INSERTS[connection.dialect.name](targets).values(domain_id=domain_id, target=name)
+            connection.execute(new.on_conflict_do_nothing())
+            found = connection.execute(the_target).scalar_one()
+    return found
+
+
+def _storable(error: str) -> str:
+    """PostgreSQL's text has no U+0000, and neither database's lone surrogates."""
+    return error[:_LONGEST_ERROR].encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
