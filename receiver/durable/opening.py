@@ -41,6 +41,8 @@ class Opened(NamedTuple):
     """What a transaction on the log locks."""
     incarnation: int
     """The number of the domain that no other has."""
+    domain_id: int
+    """Its number in the store's tables; 0 for `memory://`."""
 
 
 class Wanted(NamedTuple):
@@ -99,7 +101,7 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
     if address == _MEMORY:
         new = _new_state(kind, name, wanted.if_new())
         state = DomainState(domain_id=0, **new)
-        return Opened(MemoryLog(state), address, state.incarnation, state.incarnation)
+        return Opened(MemoryLog(state), address, state.incarnation, state.incarnation, state.domain_id)
     url = store_url(address)
     engine = open_store_engine(url, store_settings)
     try:
@@ -111,7 +113,7 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
         engine.dispose()
         raise
     lock = os.path.realpath(url.database or "") if is_sqlite(url) else state.incarnation
-    return Opened(log, url.render_as_string(), lock, state.incarnation)
+    return Opened(log, url.render_as_string(), lock, state.incarnation, domain_id)
 
 
 def _new_state(kind: str, name: str, judge: Policy) -> dict[str, Any]:

@@ -137,6 +137,11 @@ class Receiver:
             self._recorder.close()
         self.is_closed = True
 
+    @property
+    def domain_id(self) -> int:
+        """The domain's number in the store's tables; 0 for `memory://`."""
+        return self._session.domain_id
+
     def batch(self, connection: Connection | None = None) -> Batch:
         """A batch of receipts: one database transaction, ended with the `with` block.
 

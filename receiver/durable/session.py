@@ -45,6 +45,7 @@ class DomainSession:
         self.lock = opened.lock
         self.address = opened.address
         self.incarnation = opened.incarnation
+        self.domain_id = opened.domain_id
         self.patience_secs = patience_secs
         self.committed: Callable[[Tally], None]
         self.rolled_back: Callable[[], None]
@@ -278,7 +279,8 @@ class Transaction:
         return tally.added_to(
             self._state,
             last_seq=policy.serial,
-            last_writer=self._session.writer,
+            # Even a batch that only lent its connection leaves another state, by which its commit can be told.
+            last_writer=new_number(),
             latest_us=policy.latest_us,
             clock_us=policy.clock_us,
         )

@@ -106,6 +106,7 @@ def test_domains_never_collide(store_url):
             domains.setdefault((key.partition(":")[0], domain_key(key).name(channel)), (key, channel))
     assert len(domains) > 25
     receivers = [opened(store_url, domain=key, **channel._asdict()) for key, channel in domains.values()]
+    assert {receiver.domain_id for receiver in receivers} == set(range(1, len(receivers) + 1))
     for number, receiver in enumerate(receivers):
         assert send(receiver, "an id", str(number)) == [NEW, NEW]
     for receiver in receivers:
@@ -359,6 +360,7 @@ def test_memory_has_no_connection(sqlite_url):
     with opened(MEMORY) as receiver:
         with receiver.batch() as batch, pytest.raises(SettingsError):
             batch.connection  # noqa: B018 - looking is what is refused
+        assert receiver.domain_id == 0
         with opened(sqlite_url) as other, other.batch() as batch, pytest.raises(SettingsError):
             receiver.batch(batch.connection).__enter__()
 

@@ -4,9 +4,10 @@ import random
 import threading
 import time
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
-from sqlalchemy import NullPool, create_engine
+from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine, insert, select
 from sqlalchemy.exc import OperationalError
 
 from receiver import Receiver, StoreSettings
@@ -109,6 +110,30 @@ def test_cut_after_the_commit(proxy, direct_url, seed, cut):
         assert bridge.send(1) == ALL_DUPLICATES
         bridge.send(2)
     bridge.verify(direct_url, batches=[0, 1, 1, 2])
+
+
+@pytest.mark.parametrize("cut", Cut)
+def test_a_batch_that_only_lent_its_connection(proxy, direct_url, seed, cut):
+    """Without a receipt, what its caller wrote is committed or not, and that is told as surely."""
+    lines = Table("lines", MetaData(), Column("line", Integer))
+    engine = create_engine(direct_url, poolclass=NullPool)
+    lines.create(engine)
+    with Bridge(proxy.url, seed) as bridge:
+        for line in range(2):
+            with bridge.orders.batch() as batch:
+                batch.connection.execute(insert(lines).values(line=line))
+        bridge.send(0)
+        with bridge.orders.batch() as batch:
+            batch.connection.execute(insert(lines).values(line=2))
+        proxy.arm(cut)
+        expected = pytest.raises(StoreError) if cut is Cut.BEFORE_COMMIT else nullcontext()
+        with expected, bridge.orders.batch() as batch:
+            batch.connection.execute(insert(lines).values(line=3))
+        assert not proxy.armed
+        bridge.send(1)
+    with engine.connect() as connection:
+        assert set(connection.scalars(select(lines.c.line))) == {0, 1, 2} | (set() if cut is Cut.BEFORE_COMMIT else {3})
+    bridge.verify(direct_url, batches=[0, 1])
 
 
 @pytest.mark.parametrize("cut", [Cut.BEFORE_COMMIT, Cut.BEFORE_REPLY])
