@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from _typeshed import StrPath
 
 __all__ = [
+    "BridgeSettings",
     "CompareSettings",
     "ReceiverSettings",
     "Recording",
@@ -191,3 +192,21 @@ class CompareSettings:
         if policy not in self.memory_bytes_per_id:
             raise SettingsError(f"{_settings_file()} lacks {policy} in the setting compare.memory_bytes_per_id")
         return ids * self.memory_bytes_per_id[policy]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeSettings:
+    """How a bridge takes messages, and what becomes of those that fail."""
+
+    max_batch_size: int = field(default_factory=lambda: _default("bridge", "max_batch_size"))
+    max_batch_interval_millis: int = field(default_factory=lambda: _default("bridge", "max_batch_interval_millis"))
+    max_body_bytes: int = field(default_factory=lambda: _default("bridge", "max_body_bytes"))
+    max_tries: int = field(default_factory=lambda: _default("bridge", "max_tries"))
+    status_secs: float = field(default_factory=lambda: _default("bridge", "status_secs"))
+
+    def __post_init__(self) -> None:
+        _checked("max_batch_size", self.max_batch_size, least=1, whole=True)
+        _checked("max_batch_interval_millis", self.max_batch_interval_millis, least=0, whole=True)
+        _checked("max_body_bytes", self.max_body_bytes, least=0, whole=True)
+        _checked("max_tries", self.max_tries, least=1, whole=True)
+        _checked("status_secs", self.status_secs, least=0)

@@ -9,10 +9,14 @@ from typing import Annotated
 
 import typer
 
+from receiver.cli.bridge import EPILOG as BRIDGE_EPILOG
+from receiver.cli.bridge import bridge
 from receiver.cli.check import EPILOG as CHECK_EPILOG
 from receiver.cli.check import check
 from receiver.cli.compare import EPILOG as COMPARE_EPILOG
 from receiver.cli.compare import compare
+from receiver.cli.demo import EPILOG as DEMO_EPILOG
+from receiver.cli.demo import demo
 from receiver.cli.generate import EPILOG as GENERATE_EPILOG
 from receiver.cli.generate import generate
 from receiver.cli.migrate import EPILOG as MIGRATE_EPILOG
@@ -44,10 +48,12 @@ _PARTS_OF_SIMULATE = {
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command(epilog=SIMULATE_EPILOG)(simulate)
 app.command(epilog=COMPARE_EPILOG)(compare)
+app.command(epilog=BRIDGE_EPILOG)(bridge)
 app.command(epilog=GENERATE_EPILOG)(generate)
 app.command(epilog=MIGRATE_EPILOG)(migrate)
 app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=CHECK_EPILOG)(check)
+app.command(epilog=DEMO_EPILOG)(demo)
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - as Typer calls it

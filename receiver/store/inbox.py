@@ -6,6 +6,7 @@ left it there. So no message belongs to a process, and none waits for one that i
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,10 +27,9 @@ from receiver.store.tables import domains, inbox, parked, targets, text_of, to_b
 
 __all__ = ["Inbox", "InboxRow", "Turn"]
 
+_LOGGER = logging.getLogger("receiver")
 _LONGEST_TARGET_BYTES = 2_000  # what PostgreSQL can index
 _LONGEST_ERROR = 10_000
-_BODY_PART_BYTES = 2_000
-"""PostgreSQL keeps a large body in rows of about this size."""
 
 
 class Inbox:
@@ -87,14 +87,19 @@ class Inbox:
             values = dict(zip(row._fields, stored_row(row), strict=True))
             told = {"parked_at_us": time.time_ns() // 1_000, "error": _storable(error)}
             connection.execute(parked.insert().values(target_id=self.target_id, **told, **values))
-            delete_rows(connection, self.target_id, [row.place])
+            self.delete(connection, [row.place])
 
     @contextmanager
-    def turn(self) -> Iterator[Turn]:
+    def turn(self, joined: Connection | None = None) -> Iterator[Turn]:
         """A transaction that has the target for itself: committed at its end, rolled back by an exception.
 
-        `StoreBusyError` if the target can't be had in time. Whatever a driver raises within is a `StoreError`.
+        `StoreBusyError` if the target can't be had in time. Whatever a driver raises within is a `StoreError`. With a
+        connection it joins the transaction that is under way there, and leaves both to whose it is.
         """
+        if joined is not None:
+            with translated(self._kept.url):
+                yield Turn(self, joined, *self._lock_target(joined))
+            return
         with self._kept.transaction(self._lock_target) as (connection, (confirmed_bytes, tail_digest)):
             yield Turn(self, connection, confirmed_bytes, tail_digest)
 
@@ -127,17 +132,24 @@ class Inbox:
         with translated(self._kept.url), self._reader.connect() as connection:
             return connection.execute(query).all()
 
-    def gone(self, count: int) -> None:
-        """So many rows have been deleted."""
-        self._vacuum.note(count)
+    def delete(self, connection: Connection, places: Collection[int]) -> None:
+        """Have these messages wait no longer, if and when the transaction on the connection is committed."""
+        with translated(self._kept.url):
+            self._vacuum.note(delete_rows(connection, self.target_id, places))
 
     def give_back_space(self) -> None:
-        """Give the space of deleted messages back, where there is much of it; between turns, and when there is time."""
-        with self._kept.between_transactions() as driver:
-            if is_sqlite(self._kept.url):
-                shrink_file(driver)
-            else:
-                self._vacuum.run_if_due(driver)
+        """Give the space of deleted messages back, where there is much of it; between turns, and when there is time.
+
+        Where that fails there is a warning, and the next time is as good.
+        """
+        try:
+            with self._kept.between_transactions() as driver:
+                if is_sqlite(self._kept.url):
+                    shrink_file(driver)
+                else:
+                    self._vacuum.run_if_due(driver)
+        except StoreError as error:
+            _LOGGER.warning("can't give back the space of messages that are delivered: %s", error)
 
 
 class Turn:
@@ -168,13 +180,13 @@ class Turn:
 
     def confirm(self, places: Collection[int]) -> None:
         """The target has these messages: they wait no longer."""
-        delete_rows(self.connection, self._target_id, places)
-        self._inbox.gone(len(places))
+        self._inbox.delete(self.connection, places)
 
-    def try_failed(self, place: int) -> None:
-        """Count a delivery that failed."""
+    def try_failed(self, place: int) -> int:
+        """Count a delivery that failed; how many have."""
         row = (inbox.c.target_id == self._target_id) & (inbox.c.place == place)
-        self.connection.execute(update(inbox).where(row).values(tries=inbox.c.tries + 1))
+        counted = update(inbox).where(row).values(tries=inbox.c.tries + 1).returning(inbox.c.tries)
+        return int(self.connection.scalars(counted).one())
 
     def park(self, row: InboxRow, error: str) -> None:
         """Set a message aside, out of the inbox; `error` is why."""

@@ -1,0 +1,227 @@
+"""The bridge itself: take a batch, keep it, acknowledge it, hand it on; and go on, whatever breaks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+
+from receiver.bridge.connector import Delivery, Source
+from receiver.bridge.figures import Figures
+from receiver.bridge.flow import Flow, Taken
+from receiver.bridge.ids import IdRule, sent_at_ms
+from receiver.bridge.pauses import pauses_secs
+from receiver.bridge.received import Received
+from receiver.bridge.targets.target import Target
+from receiver.durable.receiver import Receiver
+from receiver.durable.stages import Stage
+from receiver.errors import (
+    BrokerError,
+    BrokerRefusedError,
+    MessageRefusedError,
+    OutputError,
+    ReceiverError,
+    StoreCorruptError,
+    StoreError,
+    StoreVersionError,
+)
+from receiver.settings import BridgeSettings
+
+__all__ = ["Bridge"]
+
+_LOGGER = logging.getLogger("receiver.bridge")
+_WAIT_SECS = 0.25
+"""How long at most a stop, or what another bridge left in the inbox, isn't noticed."""
+_BATCH_BYTES = 16 << 20
+"""A batch with so many bytes in bodies ends, so that no more of them are in memory at once."""
+_REST_SECS = 1.0
+_REFUSALS_TO_BELIEVE = 5
+"""A broker that is coming up may refuse what it will allow; after so many refusals in a row it is taken at its word."""
+_PASSING = (BrokerError, StoreError, OutputError)
+_LASTING = (MessageRefusedError, StoreCorruptError, StoreVersionError)
+
+
+class Bridge:
+    """One bridge from a source to a target; `open_bridge` makes it of addresses.
+
+    `run` may be called once. `stop` may be called from any thread, and from a signal's handler.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Source],
+        flow: Flow,
+        receiver: Receiver,
+        target: Target,
+        *,
+        destination: str,
+        ids: IdRule | None = None,
+        settings: BridgeSettings | None = None,
+        figures: Figures,
+    ) -> None:
+        self.receiver = receiver
+        self.figures = figures
+        self._connect = connect
+        self._flow = flow
+        self._target = target
+        self._destination = destination
+        self._ids = ids or IdRule()
+        self._settings = settings or BridgeSettings()
+        self._source: Source | None = None
+        self._refusals = 0
+        """By the broker, in a row."""
+        self._stopping = threading.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def status_line(self) -> str:
+        """Apama's status line, of what was received and what was handed on."""
+        return self.figures.line(self.receiver.status())
+
+    def stop(self) -> None:
+        """End `run` once the batch under way is kept, acknowledged and handed on."""
+        self._stopping.set()
+
+    def run(self, *, stop_when_idle_secs: float | None = None) -> None:
+        """Bridge until `stop` is called, or until no message has come for so long and none waits.
+
+        What can't be reached is an error at the start, and waited for later. `BrokerRefusedError`,
+        `MessageRefusedError`, `StoreCorruptError`, `StoreVersionError` and `SettingsError` end it at any time, with
+        nothing lost: what isn't acknowledged the broker has, and what is the inbox has.
+        """
+        with ExitStack() as closing:
+            closing.callback(self._close)
+            self._flow.prepare()
+            self._source = self._connect()
+            _LOGGER.info("taking messages for %s", self._target.name)
+            idle_since = rested_at = time.monotonic()
+            while not self._stopping.is_set():
+                deliveries = self._take()
+                now = time.monotonic()
+                if deliveries:
+                    self._handle(deliveries)
+                    idle_since = rested_at = time.monotonic()
+                    continue
+                if now - rested_at >= _REST_SECS:
+                    self._until_done(self._flow.rest)
+                    rested_at = now
+                self._until_done(self._flow.deliver_waiting)
+                idle_secs = now - idle_since
+                if stop_when_idle_secs is not None and idle_secs >= stop_when_idle_secs and not self.figures.waiting:
+                    return
+
+    def _close(self) -> None:
+        self._lose_source()
+        self._target.close()
+        self._flow.close()
+        self.receiver.close()
+
+    def _take(self) -> list[Delivery]:
+        """The next batch, empty if none came in a while."""
+        if self._source is None:
+            self._until_done(self._reconnect)
+        source, most = self._source, self._settings.max_batch_size
+        if source is None:
+            return []
+        try:
+            with self.receiver.stage(Stage.R_TIMEOUTS):
+                taken = source.take(most, wait_secs=_WAIT_SECS)
+        except MessageRefusedError:
+            raise
+        except BrokerError as error:
+            self._complain(error)
+            self._lose_source()
+            self._refusals = self._refusals + 1 if isinstance(error, BrokerRefusedError) else 0
+            if self._refusals >= _REFUSALS_TO_BELIEVE:
+                raise
+            return []
+        until = time.monotonic() + self._settings.max_batch_interval_millis / 1_000
+        with suppress(BrokerError):  # the next one who asks will hear of it
+            while taken and _has_room(taken, most) and time.monotonic() < until:
+                more = source.take(most - len(taken), wait_secs=0)
+                if not more:
+                    break
+                taken += more
+        return taken
+
+    def _handle(self, deliveries: list[Delivery]) -> None:
+        taken = self._received(deliveries)
+        if not self._until_done(partial(self._flow.before_acknowledging, taken)):
+            return
+        try:
+            with self.receiver.stage(Stage.JMS_ACK):
+                self._source.acknowledge(deliveries)  # type: ignore[union-attr] # what was taken has a source
+        except BrokerError as error:  # they may come again
+            self._complain(error)
+            self._lose_source()
+        else:
+            self._flow.acknowledged(taken)
+            self._refusals = 0
+        self._until_done(self._flow.deliver_waiting)
+
+    def _received(self, deliveries: list[Delivery]) -> Taken:
+        now_us = time.time_ns() // 1_000
+        messages, refused = [], {}
+        for index, delivery in enumerate(deliveries):
+            message = delivery.message
+            try:
+                id_, source = self._ids.ids_of(message)
+            except MessageRefusedError as error:
+                refused[index] = error.message
+                id_ = source = None
+            messages.append(
+                Received(
+                    unique_message_id=id_,
+                    message_source_id=source,
+                    received_at_us=now_us,
+                    redelivered=message.redelivered,
+                    jms_timestamp_ms=sent_at_ms(message),
+                    destination=self._destination,
+                    message_id=message.message_id,
+                    properties=message.properties,
+                    body=message.body,
+                    is_text=message.is_text,
+                )
+            )
+        return Taken(messages, refused)
+
+    def _until_done(self, action: Callable[[], None]) -> bool:
+        """Try again after growing pauses until it works; False if a stop was asked for before it did."""
+        refusals = 0
+        for pause_secs in pauses_secs():
+            try:
+                action()
+            except _LASTING:
+                raise
+            except _PASSING as error:
+                refusals = refusals + 1 if isinstance(error, BrokerRefusedError) else 0
+                if refusals >= _REFUSALS_TO_BELIEVE:
+                    raise
+                self._complain(error)
+            else:
+                return True
+            if self._stopping.wait(pause_secs):
+                break
+        return False
+
+    def _reconnect(self) -> None:
+        self._source = self._connect()
+        _LOGGER.info("connected again")
+
+    def _lose_source(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()
+
+    def _complain(self, error: ReceiverError) -> None:
+        self.figures.connection_errors += 1
+        _LOGGER.warning("%s", error)
+
+
+def _has_room(taken: list[Delivery], most: int) -> bool:
+    return len(taken) < most and sum(len(delivery.message.body) for delivery in taken) < _BATCH_BYTES

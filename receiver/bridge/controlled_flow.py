@@ -1,0 +1,102 @@
+"""APP_CONTROLLED: handed on inside the transaction of the receipts, and acknowledged once that is committed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from receiver.bridge.delivery import Delivery
+from receiver.bridge.figures import Figures
+from receiver.bridge.flow import Taken, judged
+from receiver.bridge.received import Received
+from receiver.bridge.targets.target import Target
+from receiver.durable.receiver import Receiver
+from receiver.durable.stages import Stage
+from receiver.errors import OutputError
+from receiver.store.inbox import Inbox, Turn
+
+__all__ = ["ControlledFlow"]
+
+
+class ControlledFlow:
+    """No inbox: until its effects and its id are committed together, a message is the broker's.
+
+    A message that fails takes its whole batch back, to be tried again; after the last try it is parked.
+    """
+
+    def __init__(self, receiver: Receiver, inbox: Inbox, target: Target, figures: Figures, *, max_tries: int) -> None:
+        self._receiver = receiver
+        self._inbox = inbox
+        self._target = target
+        self._figures = figures
+        self._max_tries = max_tries
+        self._delivery = Delivery(receiver, inbox, target, figures, max_tries=max_tries)
+        """Of messages that were parked and are to be tried again: those wait in the inbox."""
+        self._tries: Counter[int] = Counter()
+        """Of the batch under way, by index."""
+
+    def prepare(self) -> None:
+        self._delivery.rest()
+        self._delivery.deliver_waiting()
+
+    def before_acknowledging(self, taken: Taken) -> None:
+        while True:
+            try:
+                self._hand_on(taken)
+            except _NotReadyError:  # the batch is rolled back, and with it what the target had to say
+                self._delivery.deliver_waiting()
+            else:
+                self._tries.clear()
+                return
+
+    def _hand_on(self, taken: Taken) -> None:
+        with self._receiver.batch() as batch:
+            decisions, refused = judged(batch, taken)
+            connection = batch.connection
+            first = self._inbox.first_place(connection)
+            for index, why in refused.items():
+                self._inbox.park(connection, taken.messages[index].row(first + index), why)
+            wanted = [index for index, decision in enumerate(decisions) if decision.deliver and index not in refused]
+            with self._inbox.turn(connection) as turn, self._receiver.stage(Stage.ENQUEUING):
+                if not self._target.ready(turn):
+                    raise _NotReadyError
+                parked = self._delivered(turn, taken.messages, wanted, first)
+        self._figures.delivered += len(wanted) - parked
+        self._figures.parked += parked + len(refused)
+
+    def _delivered(self, turn: Turn, messages: Sequence[Received], wanted: Sequence[int], first: int) -> int:
+        """Deliver all that can be; how many were parked instead."""
+        parked = 0
+        left = list(wanted)
+        while left:
+            outcome = self._target.deliver([messages[index] for index in left], turn)
+            for position, why in outcome.failed.items():
+                index = left[position]
+                self._tries[index] += 1
+                self._figures.failed += 1
+                if self._tries[index] < self._max_tries:
+                    raise OutputError(f"{self._target.name}: a message failed: {why}", hint="its batch is tried again")
+                self._inbox.park(
+                    turn.connection, messages[index].row(first + index)._replace(tries=self._tries[index]), why
+                )
+                parked += 1
+            done = {*outcome.delivered, *outcome.failed}
+            left = [index for position, index in enumerate(left) if position not in done]
+        return parked
+
+    def acknowledged(self, taken: Taken) -> None:
+        """All is done."""
+
+    def deliver_waiting(self) -> None:
+        """Nothing of a batch waits."""
+
+    def rest(self) -> None:
+        self._delivery.rest()
+        self._delivery.deliver_waiting()
+
+    def close(self) -> None:
+        self._inbox.close()
+
+
+class _NotReadyError(Exception):
+    pass

@@ -1,0 +1,73 @@
+"""BEST_EFFORT: acknowledged on receipt, nothing kept."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from receiver.bridge.figures import Figures
+from receiver.bridge.flow import Taken, judged
+from receiver.bridge.pauses import pauses_secs
+from receiver.bridge.received import Received
+from receiver.bridge.targets.target import Target
+from receiver.durable.receiver import Receiver
+from receiver.durable.stages import Stage
+
+__all__ = ["DirectFlow"]
+
+_LOGGER = logging.getLogger("receiver.bridge")
+
+
+class DirectFlow:
+    """What is acknowledged waits in memory for the target, and goes with the process."""
+
+    def __init__(self, receiver: Receiver, target: Target, figures: Figures, *, max_tries: int) -> None:
+        self._receiver = receiver
+        """In memory, and only observing: for the figures, and the log that it records."""
+        self._target = target
+        self._figures = figures
+        self._max_tries = max_tries
+        self._waiting: list[Received] = []
+        self._tries = 0
+
+    def prepare(self) -> None:
+        """Nothing is kept that could be waiting."""
+
+    def before_acknowledging(self, taken: Taken) -> None:
+        """Nothing is kept."""
+
+    def acknowledged(self, taken: Taken) -> None:
+        with self._receiver.batch() as batch:
+            judged(batch, taken)
+        self._waiting = [*self._waiting, *taken.messages]
+        self._figures.waiting = len(self._waiting)
+
+    def deliver_waiting(self) -> None:
+        pauses = pauses_secs()
+        while self._waiting:
+            with self._receiver.stage(Stage.ENQUEUING):
+                outcome = self._target.deliver(self._waiting, None)
+            self._figures.delivered += len(outcome.delivered)
+            done = set(outcome.delivered)
+            if outcome.failed:
+                self._tries += 1
+                self._figures.failed += len(outcome.failed)
+                if self._tries >= self._max_tries:
+                    done |= set(outcome.failed)
+                    self._drop(outcome.failed)
+            self._waiting = [message for index, message in enumerate(self._waiting) if index not in done]
+            self._figures.waiting = len(self._waiting)
+            if self._waiting:
+                time.sleep(next(pauses))
+
+    def _drop(self, failed: dict[int, str]) -> None:
+        for index, why in failed.items():
+            _LOGGER.error("dropped after %d tries: %r: %s", self._tries, self._waiting[index].unique_message_id, why)
+        self._figures.parked += len(failed)
+        self._tries = 0
+
+    def rest(self) -> None:
+        """Nothing waits for anything."""
+
+    def close(self) -> None:
+        """Nothing is open."""

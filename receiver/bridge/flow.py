@@ -1,0 +1,69 @@
+"""What the modes differ in: what is done with a batch before it is acknowledged, and what after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from receiver.bridge.received import Received
+from receiver.errors import IdFormatError
+from receiver.message import Decision
+
+if TYPE_CHECKING:
+    from receiver.durable.batch import Batch
+
+__all__ = ["Flow", "Taken", "judged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A batch as it was taken off the broker, in order, and not acknowledged yet."""
+
+    messages: Sequence[Received]
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """By index, why messages can't be judged: they are parked."""
+
+
+class Flow(Protocol):
+    """One way to handle batches. Whatever raises `BrokerError`, `StoreError` or `OutputError` may be called again."""
+
+    def prepare(self) -> None:
+        """Before the first batch, so that what can't work is known then."""
+
+    def before_acknowledging(self, taken: Taken) -> None: ...
+
+    def acknowledged(self, taken: Taken) -> None:
+        """The broker has forgotten the batch. Raises nothing."""
+
+    def deliver_waiting(self) -> None:
+        """Hand on whatever waits and is due; after each batch, and now and then."""
+
+    def rest(self) -> None:
+        """No message has come for a while."""
+
+    def close(self) -> None: ...
+
+
+def judged(batch: Batch, taken: Taken) -> tuple[list[Decision], dict[int, str]]:
+    """The decision on each message, and why some can't be judged; those count as without id."""
+    decisions, refused = [], dict(taken.refused)
+    for index, message in enumerate(taken.messages):
+        id_ = None if index in refused else message.unique_message_id
+        try:
+            decision = _received(batch, message, id_)
+        except IdFormatError as error:
+            refused[index] = str(error)
+            decision = _received(batch, message, None)
+        decisions.append(decision)
+    return decisions, refused
+
+
+def _received(batch: Batch, message: Received, id_: str | None) -> Decision:
+    return batch.receive(
+        id_,
+        message.message_source_id,
+        received_at_us=message.received_at_us,
+        redelivered=message.redelivered,
+        jms_timestamp_ms=message.jms_timestamp_ms,
+    )

@@ -1,0 +1,89 @@
+"""AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox until the target has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from receiver.bridge.delivery import Delivery
+from receiver.bridge.figures import Figures
+from receiver.bridge.flow import Taken, judged
+from receiver.bridge.received import Received
+from receiver.bridge.targets.target import Target
+from receiver.durable.receiver import Receiver
+from receiver.senders import SequenceIdMaker
+from receiver.store.inbox import Inbox
+
+__all__ = ["InboxFlow"]
+
+
+class InboxFlow:
+    """The ids and the messages to deliver are committed together; then their batch may be acknowledged."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        inbox: Inbox,
+        target: Target,
+        figures: Figures,
+        *,
+        max_tries: int,
+        numbers: SequenceIdMaker | None = None,
+    ) -> None:
+        self._receiver = receiver
+        self._inbox = inbox
+        self._figures = figures
+        self._numbers = numbers
+        """Gives ids to messages without one, where the target needs them."""
+        self._delivery = Delivery(receiver, inbox, target, figures, max_tries=max_tries)
+
+    def prepare(self) -> None:
+        self._delivery.rest()
+        self._delivery.deliver_waiting()
+
+    def before_acknowledging(self, taken: Taken) -> None:
+        with self._receiver.batch() as batch:
+            decisions, refused = judged(batch, taken)
+            connection = batch.connection
+            first = self._inbox.first_place(connection)
+            for index, why in refused.items():
+                self._inbox.park(connection, taken.messages[index].row(first + index), why)
+            kept = {
+                first + index: message
+                for index, (message, decision) in enumerate(zip(taken.messages, decisions, strict=True))
+                if decision.deliver and index not in refused
+            }
+            kept = self._numbered(kept, connection)
+            self._inbox.add(connection, [message.row(place) for place, message in kept.items()])
+        self._figures.parked += len(refused)
+        self._figures.waiting += len(kept)
+        self._delivery.at_hand = kept
+
+    def acknowledged(self, taken: Taken) -> None:
+        """All is in the inbox."""
+
+    def deliver_waiting(self) -> None:
+        self._delivery.deliver_waiting()
+
+    def rest(self) -> None:
+        self._delivery.rest()
+
+    def close(self) -> None:
+        self._inbox.close()
+        if self._numbers is not None:
+            self._numbers.close()
+
+    def _numbered(self, kept: dict[int, Received], connection: Connection) -> dict[int, Received]:
+        without = [place for place, message in kept.items() if message.unique_message_id is None]
+        if self._numbers is None or not without:
+            return kept
+        ids = self._numbers.next_many(len(without), connection=connection)
+        source = self._receiver.domain
+        numbered = {
+            place: replace(
+                kept[place], unique_message_id=id_, message_source_id=kept[place].message_source_id or source
+            )
+            for place, id_ in zip(without, ids, strict=True)
+        }
+        return kept | numbered

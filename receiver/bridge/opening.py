@@ -1,0 +1,183 @@
+"""A bridge made of what a person says: two addresses, a store, a mode."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from receiver.bridge.address import BrokerAddress, Tls
+from receiver.bridge.bridge import Bridge
+from receiver.bridge.connecting import sink_of, source_of
+from receiver.bridge.connector import Source
+from receiver.bridge.controlled_flow import ControlledFlow
+from receiver.bridge.direct_flow import DirectFlow
+from receiver.bridge.figures import Figures
+from receiver.bridge.flow import Flow
+from receiver.bridge.ids import IdRule, MissingIds
+from receiver.bridge.inbox_flow import InboxFlow
+from receiver.bridge.mode import Mode
+from receiver.bridge.targets.broker_target import BrokerTarget
+from receiver.bridge.targets.file_target import FileTarget, StandardOutput
+from receiver.bridge.targets.python_target import PythonTarget, imported
+from receiver.bridge.targets.target import Target
+from receiver.durable.receiver import Receiver
+from receiver.errors import SettingsError
+from receiver.senders import SequenceIdMaker
+from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings
+from receiver.store.inbox import Inbox
+
+__all__ = ["BridgeOptions", "Origin", "open_bridge"]
+
+_MEMORY = "memory://"
+_TARGETS = "write file:PATH, - for standard output, stomp://... or amqp://..., or python:MODULE:FUNCTION"
+
+
+class Origin(NamedTuple):
+    """Where messages come from, for a client of the application's own."""
+
+    connect: Callable[[], Source]
+    """Makes a connected source, at first and whenever the one before has raised `BrokerError`."""
+    connection_id: str
+    destination: str
+    """By these two domains are named: `queue://NAME` or `topic://NAME`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeOptions:
+    """How a bridge is to work; the defaults are the command's."""
+
+    mode: Mode = Mode.EXACTLY_ONCE
+    domain: str = "default"
+    connection_id: str | None = None
+    """None: the broker's host and port, and the subscription, which has its own copy of each message."""
+    ids: IdRule = field(default_factory=IdRule)
+    windows: ReceiverSettings | None = None
+    """None: those that the domain has."""
+    policy: str | None = None
+    record: str | None = None
+    tls: Tls = field(default_factory=Tls)
+    from_password: str | None = None
+    to_password: str | None = None
+    settings: BridgeSettings = field(default_factory=BridgeSettings)
+    store_settings: StoreSettings | None = None
+
+
+def open_bridge(
+    from_: str | Origin,
+    to: str | Target | Callable[..., object],
+    store: str | None = None,
+    options: BridgeOptions | None = None,
+) -> Bridge:
+    """A bridge from a queue or a durable subscription to a target, both as in the command `receiver bridge`.
+
+    `from_` may also be an `Origin`, and `to` a function as that of `python:MODULE:FUNCTION`, or a target of any kind.
+    Only BEST_EFFORT needs no store. Raises SettingsError and StoreError; brokers aren't connected yet.
+    """
+    options = options or BridgeOptions()
+    origin = _origin(from_, options) if isinstance(from_, str) else from_
+    _check(store, options)
+    mode, figures = options.mode, Figures()
+    address = store if store is not None and mode is not Mode.BEST_EFFORT else _MEMORY
+    with ExitStack() as opened:
+        target = _target(to, options)
+        opened.callback(target.close)
+        if isinstance(target, PythonTarget) and target.takes_part and mode is Mode.BEST_EFFORT:
+            raise SettingsError(
+                f"{target.name} takes a connection, and BEST_EFFORT has none to give",
+                hint="choose another mode, or a function that takes the message alone",
+            )
+        receiver = Receiver.open(
+            address,
+            connection_id=origin.connection_id,
+            destination=origin.destination,
+            domain=options.domain,
+            settings=options.windows,
+            policy=options.policy,
+            observe_only=not mode.detects,
+            store_settings=options.store_settings,
+            record=options.record,
+        )
+        opened.callback(receiver.close)
+        flow = _flow(address, target, receiver, figures, options)
+        opened.callback(flow.close)
+        bridge = Bridge(
+            origin.connect,
+            flow,
+            receiver,
+            target,
+            destination=origin.destination,
+            ids=options.ids,
+            settings=options.settings,
+            figures=figures,
+        )
+        opened.pop_all()
+    return bridge
+
+
+def _origin(text: str, options: BridgeOptions) -> Origin:
+    source = BrokerAddress.parse(text).with_password(options.from_password).with_tls(options.tls)
+    if source.is_topic and source.subscription is None and options.mode is not Mode.BEST_EFFORT:
+        raise SettingsError(
+            f"{options.mode} needs a durable subscription, for what a topic gets while nobody listens is gone",
+            hint=f"write {source}?subscription=NAME",
+        )
+    # Each subscription has a copy of its own of each message, which is no duplicate.
+    more = "" if source.subscription is None else f"/{source.subscription}"
+    given = options.connection_id
+    return Origin(
+        partial(source_of, source, max_body_bytes=options.settings.max_body_bytes),
+        f"{source.host}:{source.port}{more}" if given is None else given,
+        source.destination,
+    )
+
+
+def _target(to: str | Target | Callable[..., object], options: BridgeOptions) -> Target:
+    if not isinstance(to, str):
+        return to if isinstance(to, Target) else PythonTarget(f"python:{to.__module__}:{to.__qualname__}", to)
+    kind, colon, rest = to.partition(":")
+    if to == "-":
+        return StandardOutput(sys.stdout.buffer)
+    if kind == "file" and rest:
+        return FileTarget(rest)
+    if kind == "python":
+        return imported(rest)
+    if colon and kind in {"stomp", "stomps", "amqp", "amqps"}:
+        address = BrokerAddress.parse(to).with_password(options.to_password).with_tls(options.tls)
+        return BrokerTarget(str(address), partial(sink_of, address), options.ids, marks_duplicates=options.mode.detects)
+    raise SettingsError(f"{to!r:.200} is no target", hint=_TARGETS)
+
+
+def _check(store: str | None, options: BridgeOptions) -> None:
+    mode = options.mode
+    if mode is not Mode.BEST_EFFORT and store in {None, _MEMORY}:
+        raise SettingsError(
+            f"{mode} needs a store that keeps what it is told",
+            hint="--store sqlite:///receiver.db, or --mode BEST_EFFORT",
+        )
+    if mode is Mode.BEST_EFFORT and options.ids.missing is MissingIds.REFUSE:
+        raise SettingsError("BEST_EFFORT has no place to park messages without id", hint="choose another mode")
+
+
+def _flow(address: str, target: Target, receiver: Receiver, figures: Figures, options: BridgeOptions) -> Flow:
+    tries = options.settings.max_tries
+    if options.mode is Mode.BEST_EFFORT:
+        return DirectFlow(receiver, target, figures, max_tries=tries)
+    with ExitStack() as opened:
+        inbox = opened.enter_context(
+            Inbox.open(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
+        )
+        if options.mode is Mode.APP_CONTROLLED:
+            flow: Flow = ControlledFlow(receiver, inbox, target, figures, max_tries=tries)
+        else:
+            numbers = None
+            if options.mode.detects and isinstance(target, BrokerTarget):
+                numbers = SequenceIdMaker.open(
+                    address, message_source_id=receiver.domain, store_settings=options.store_settings
+                )
+            flow = InboxFlow(receiver, inbox, target, figures, max_tries=tries, numbers=numbers)
+        opened.pop_all()
+    return flow

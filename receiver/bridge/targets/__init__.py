@@ -1,0 +1,1 @@
+"""Where a bridge hands messages to: one file per kind, behind `target.Target`."""

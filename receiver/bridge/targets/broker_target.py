@@ -1,0 +1,85 @@
+"""Messages sent on to another broker: exactly once where that drops what carries a `_AMQ_DUPL_ID` that it has had.
+
+Artemis does (https://activemq.apache.org/components/artemis/documentation/latest/duplicate-detection.html). What was sent
+before a crash, and isn't known to be, is sent again with the same id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from receiver.bridge.connector import Message, Property, Sink
+from receiver.bridge.ids import IdRule
+from receiver.bridge.memory import DUPLICATE_ID
+from receiver.bridge.received import Received
+from receiver.bridge.targets.target import Outcome
+from receiver.errors import BrokerError, MessageRefusedError
+from receiver.store.inbox import Turn
+
+__all__ = ["BrokerTarget"]
+
+
+class BrokerTarget:
+    def __init__(self, name: str, connect: Callable[[], Sink], ids: IdRule, *, marks_duplicates: bool) -> None:
+        self.name = name
+        self._connect = connect
+        self._ids = ids
+        self._marks_duplicates = marks_duplicates
+        self._sink: Sink | None = None
+
+    def ready(self, turn: Turn) -> bool:
+        del turn
+        return True
+
+    def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
+        del turn
+        try:
+            self._send(messages)
+        except MessageRefusedError:
+            return self._one_by_one(messages)
+        return Outcome(delivered=list(range(len(messages))))
+
+    def connect(self) -> Sink:
+        """The connection, made if there is none; `BrokerError` where that can't be."""
+        if self._sink is None:
+            self._sink = self._connect()
+        return self._sink
+
+    def close(self) -> None:
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.close()
+
+    def _send(self, messages: Sequence[Received]) -> None:
+        try:
+            self.connect().send([self._outgoing(message) for message in messages])
+        except BrokerError:
+            self.close()
+            raise
+
+    def _one_by_one(self, messages: Sequence[Received]) -> Outcome:
+        """Find out which of them can't be sent. Those sent already are dropped by the broker, or come twice."""
+        outcome, failing = Outcome(), set()
+        for index, message in enumerate(messages):
+            if message.message_source_id in failing:
+                continue
+            try:
+                self._send([message])
+            except MessageRefusedError as error:
+                outcome.failed[index] = str(error)
+                failing.add(message.message_source_id)
+            else:
+                outcome.delivered.append(index)
+        return outcome
+
+    def _outgoing(self, message: Received) -> Message:
+        properties: dict[str, Property] = dict(message.properties)
+        # One that it came with is its sender's, for the broker it came from.
+        properties.pop(DUPLICATE_ID, None)
+        if message.unique_message_id is not None:
+            properties[self._ids.id_property] = message.unique_message_id
+            if self._marks_duplicates:
+                properties[DUPLICATE_ID] = message.unique_message_id
+        if message.message_source_id is not None:
+            properties[self._ids.source_property] = message.message_source_id
+        return Message(body=message.body, is_text=message.is_text, properties=properties)

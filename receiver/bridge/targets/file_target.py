@@ -1,0 +1,170 @@
+"""Messages as lines of JSON in a file: exactly once, for the store knows how long the file was when it last agreed.
+
+What is beyond that length was written and never confirmed, so it is cut off before anything else is written. Nothing is
+cut from a file that doesn't end there as it did: that is another file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from io import FileIO
+from pathlib import Path
+from typing import IO
+
+from receiver.bridge.received import Received
+from receiver.bridge.targets.target import Outcome
+from receiver.errors import OutputError, SettingsError
+from receiver.store.inbox import Turn
+
+__all__ = ["FileTarget", "StandardOutput"]
+
+_LOGGER = logging.getLogger("receiver.bridge")
+_TAIL_BYTES = 4_096
+"""How many of its last bytes tell a file from another."""
+
+
+class FileTarget:
+    """Lines appended to one file, which several bridges of one store may share."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as named
+        self.name = f"file:{self._path}"
+        if self._path.is_dir():
+            raise SettingsError(f"{self._path} is a folder", hint="name a file in it: file:FOLDER/orders.jsonl")
+        self._file: FileIO | None = None
+        self._length = 0
+        """How long the file is, by what this object has read and written."""
+        self._tail = b""
+
+    def ready(self, turn: Turn) -> bool:
+        try:
+            if self._is_as_left() and turn.confirmed_bytes == self._length:
+                return True
+            return self._opened(turn)
+        except OSError as error:
+            raise self._error(error) from error
+
+    def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
+        try:
+            if turn is None and not self._is_as_left():
+                self._open()
+            self._append(b"".join(message.json_line() for message in messages), sync=turn is not None)
+        except OSError as error:
+            raise self._error(error) from error
+        if turn is not None:
+            self._save(turn)
+        return Outcome(delivered=list(range(len(messages))))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _append(self, lines: bytes, *, sync: bool) -> None:
+        file = self._file
+        assert file is not None  # noqa: S101 - it was made ready
+        left = memoryview(lines)
+        while left:  # without a buffer not all of it need be taken at once
+            left = left[file.write(left) :]
+        if sync:
+            os.fsync(file.fileno())
+        self._length += len(lines)
+        self._tail = (self._tail + lines[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+
+    def _is_as_left(self) -> bool:
+        """Whether the name still leads to the file that is open, and nobody else has written to it."""
+        if self._file is None:
+            return False
+        try:
+            named = self._path.stat()
+        except FileNotFoundError:
+            return False
+        ours = os.fstat(self._file.fileno())
+        return os.path.samestat(named, ours) and ours.st_size == self._length
+
+    def _opened(self, turn: Turn) -> bool:
+        """Open the file where the store says that it ends; whether that was known to the store."""
+        self._open()
+        confirmed = turn.confirmed_bytes
+        if confirmed is not None and self._length == 0 < confirmed:
+            _LOGGER.warning("%s is empty or new, so it is begun anew", self._path)
+        elif confirmed is not None:
+            self._cut(confirmed, turn.tail_digest)
+            return True
+        elif not self._tail.endswith(b"\n") and self._tail:
+            raise OutputError(
+                f"{self._path} is there already and ends in the middle of a line", hint="name another, or mend it"
+            )
+        self._save(turn)  # before anything is written, for by this length it is told what to cut
+        return False
+
+    def _open(self) -> None:
+        self.close()
+        is_new = not self._path.exists()
+        self._file = FileIO(self._path, "a+b")
+        if is_new:
+            _sync_folder(self._path.parent)
+        self._length = os.fstat(self._file.fileno()).st_size
+        self._tail = self._tail_at(self._length)
+
+    def _cut(self, confirmed: int, tail_digest: bytes | None) -> None:
+        assert self._file is not None  # noqa: S101 - just opened
+        tail = self._tail_at(confirmed)
+        if self._length < confirmed or hashlib.sha256(tail).digest() != tail_digest:
+            raise OutputError(
+                f"{self._path} isn't the file that was written to: the first {confirmed:,} bytes don't end as they did",
+                hint="put that file back, or move this one away and a new one is begun",
+            )
+        if self._length > confirmed:
+            _LOGGER.info("%s: %d bytes that weren't confirmed are cut off", self._path, self._length - confirmed)
+            self._file.truncate(confirmed)
+            os.fsync(self._file.fileno())
+        self._length, self._tail = confirmed, tail
+
+    def _tail_at(self, length: int) -> bytes:
+        assert self._file is not None  # noqa: S101 - just opened
+        start = max(0, length - _TAIL_BYTES)
+        self._file.seek(start)
+        return self._file.read(length - start)
+
+    def _save(self, turn: Turn) -> None:
+        turn.save_file(self._length, hashlib.sha256(self._tail).digest())
+
+    def _error(self, error: OSError) -> OutputError:
+        self.close()  # how long it is isn't known any more
+        return OutputError(f"can't write to {self._path}: {error.strerror or error}")
+
+
+class StandardOutput:
+    """The same lines on standard output: at least once, for what was written can't be cut."""
+
+    name = "-"
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def ready(self, turn: Turn) -> bool:
+        del turn
+        return True
+
+    def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
+        del turn
+        self._stream.write(b"".join(message.json_line() for message in messages))
+        self._stream.flush()
+        return Outcome(delivered=list(range(len(messages))))
+
+    def close(self) -> None:
+        """Left open, for others may write there."""
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

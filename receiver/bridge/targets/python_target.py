@@ -1,0 +1,121 @@
+"""Messages given to a function of the application's: exactly once where it writes by the connection that it is given."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from receiver.bridge.received import Received
+from receiver.bridge.targets.target import Outcome
+from receiver.errors import SettingsError
+from receiver.store.inbox import Turn
+
+__all__ = ["PythonTarget", "imported"]
+
+_LOGGER = logging.getLogger("receiver.bridge")
+_WITH_CONNECTION = 2
+
+
+class PythonTarget:
+    """Calls `function(message, connection)`, or `function(message)` if it takes one argument.
+
+    The connection is SQLAlchemy's, in the transaction that makes the inbox forget the message: what is written by it is
+    committed if and when that is. A message for which the function raises an exception leaves nothing behind there.
+    """
+
+    def __init__(self, name: str, function: Callable[..., object]) -> None:
+        self.name = name
+        self._function = function
+        self.takes_part = _takes_two(name, function)
+        """Whether it has a connection."""
+
+    def ready(self, turn: Turn) -> bool:
+        del turn
+        return True
+
+    def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
+        outcome, failing = Outcome(), set()
+        for index, message in enumerate(messages):
+            if message.message_source_id in failing:
+                continue
+            try:
+                self._call(message, turn)
+            except SettingsError:
+                raise
+            except Exception as error:
+                _LOGGER.warning("%s failed on %r: %r", self.name, message.unique_message_id, error)
+                _LOGGER.debug("where it failed", exc_info=True)
+                outcome.failed[index] = f"{type(error).__name__}: {error}"
+                failing.add(message.message_source_id)
+            else:
+                outcome.delivered.append(index)
+        return outcome
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _call(self, message: Received, turn: Turn | None) -> None:
+        if turn is None or not self.takes_part:
+            self._function(message)
+            return
+        connection = turn.connection
+        transaction = connection.get_transaction()
+        savepoint = connection.begin_nested()
+        try:
+            self._function(message, connection)
+        except BaseException:
+            _check_goes_on(self.name, connection, transaction)
+            if savepoint.is_active:
+                savepoint.rollback()
+            raise
+        _check_goes_on(self.name, connection, transaction)
+        savepoint.commit()
+
+
+def _check_goes_on(name: str, connection: Connection, transaction: Any) -> None:
+    if connection.get_transaction() is not transaction:
+        raise SettingsError(
+            f"{name} ended the transaction that it was given", hint="leave committing and rolling back to the bridge"
+        )
+
+
+def imported(text: str) -> PythonTarget:
+    """From `MODULE:FUNCTION`; a module is looked for in the current folder, too."""
+    module_name, colon, path = text.partition(":")
+    if not (module_name and colon and path):
+        raise SettingsError(f"python:{text} names no function", hint="write python:MODULE:FUNCTION")
+    if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - text, as it stands there
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise SettingsError(
+            f"python:{text} can't be imported: {type(error).__name__}: {error}",
+            hint="the module must be importable from the current folder, and have the function",
+        ) from error
+    if not callable(found):
+        raise SettingsError(f"python:{text} is no function but {type(found).__name__}")
+    return PythonTarget(f"python:{text}", found)
+
+
+def _takes_two(name: str, function: Callable[..., object]) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some that are written in C have none
+        return False
+    for count in (_WITH_CONNECTION, 1):
+        try:
+            signature.bind(*[None] * count)
+        except TypeError:
+            continue
+        return count == _WITH_CONNECTION
+    raise SettingsError(f"{name} takes neither (message, connection) nor (message): {signature}")

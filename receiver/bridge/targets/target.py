@@ -1,0 +1,48 @@
+"""What a bridge asks of whatever it hands messages to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from receiver.bridge.received import Received
+from receiver.store.inbox import Turn
+
+__all__ = ["Outcome", "Target"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of messages, by their index among those that were to be delivered.
+
+    What is in neither wasn't tried, for an earlier message of its source failed.
+    """
+
+    delivered: list[int] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+    """Why, of those that failed by themselves."""
+
+
+@runtime_checkable
+class Target(Protocol):
+    """Takes messages in order. Order is kept per source: where a message fails, later ones of its source wait.
+
+    `turn` is the transaction that makes an inbox forget what was delivered, with the target to itself; or that of the
+    receipts themselves; None where nothing is kept.
+    """
+
+    name: str
+    """What a store knows it by; always the same for the same target."""
+
+    def ready(self, turn: Turn) -> bool:
+        """Make sure that the target stands as the store says. False: what has changed must be committed first.
+
+        `OutputError` where it doesn't stand so and can't be made to.
+        """
+
+    def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
+        """Deliver these. Any error, `BrokerError` or `OutputError`: none of it counts as delivered."""
+
+    def close(self) -> None:
+        """Never raises."""

@@ -1,0 +1,100 @@
+"""What surrounds a bridge at work: its log on standard error, signals that stop it, figures while it goes on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from receiver.errors import MissingExtraError, SettingsError
+
+if TYPE_CHECKING:
+    from receiver.bridge.bridge import Bridge
+
+__all__ = ["logging_to_stderr", "password_of", "reporting", "stopped_by_signals"]
+
+_LOGGER = logging.getLogger("receiver.bridge")
+
+
+def logging_to_stderr(*, verbose: bool) -> None:
+    """Lines as a correlator logs them, so that whatever reads those finds the status lines."""
+    from receiver.durable.status import LOG_FORMAT
+
+    logging.basicConfig(format=LOG_FORMAT, stream=sys.stderr)
+    # Not each duplicate: the status line counts them.
+    logging.getLogger("receiver").setLevel(logging.DEBUG if verbose else logging.WARNING)
+    _LOGGER.setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def password_of(side: str, file: Path | None) -> str | None:
+    """The password for FROM or TO: of the environment, or else the first line of a file."""
+    found = os.environ.get(f"RECEIVER_{side}_PASSWORD")
+    if found is not None or file is None:
+        return found
+    try:
+        with file.open(encoding="utf-8") as lines:
+            return lines.readline().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the password can't be read from {file}: {error}") from error
+
+
+@contextmanager
+def stopped_by_signals(bridge: Bridge) -> Iterator[None]:
+    """Stop the bridge cleanly at the first SIGTERM or Ctrl-C, and the process at the second."""
+
+    def stop(number: int, _frame: object) -> None:
+        if bridge.is_stopping:
+            os._exit(128 + number)
+        bridge.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def reporting(bridge: Bridge, status_secs: float, metrics_port: int | None) -> Iterator[None]:
+    """Log the status line every so many seconds, and at the end; serve metrics on a port."""
+    if metrics_port is not None:
+        _serve_metrics(bridge, metrics_port)
+    ended = threading.Event()
+    if status_secs > 0:
+        thread = threading.Thread(target=_log_status, args=(bridge, status_secs, ended), name="Status", daemon=True)
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if status_secs > 0:
+            thread.join()
+
+
+def _log_status(bridge: Bridge, status_secs: float, ended: threading.Event) -> None:
+    while True:
+        is_last = ended.wait(status_secs)
+        _LOGGER.info("%s", bridge.status_line())
+        if is_last:
+            return
+
+
+def _serve_metrics(bridge: Bridge, port: int) -> None:
+    try:
+        from prometheus_client import start_http_server
+
+        from receiver.bridge.metrics import export
+    except ImportError as error:
+        raise MissingExtraError("metrics", "--metrics-port") from error
+    export(bridge)
+    try:
+        start_http_server(port)
+    except OSError as error:
+        raise SettingsError(f"metrics can't be served on port {port}: {error.strerror or error}") from error
