@@ -10,7 +10,7 @@ import altair as alt
 
 from receiver.report.grid import Grid, all_settings, frontier, recommended_of, thinned
 from receiver.report.vega import AMBER, BLUE, GREEN, INK, RED, Spec, decades, inline, labels, one_two_five, spec
-from receiver.report.words import compact, count, duration, moment, seconds, size
+from receiver.report.words import compact, count, duration, second, seconds, size
 from receiver.simulate.figures import Analysis, Histogram, SettingFigures, Timeline
 
 __all__ = [
@@ -190,7 +190,7 @@ def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Sp
         {
             "begin": (timeline.start_us + place * timeline.slice_us) / 1_000,
             "end": (timeline.start_us + (place + 1) * timeline.slice_us) / 1_000,
-            "from": moment(timeline.start_us + place * timeline.slice_us)[:19].replace("T", " "),
+            "from": second(timeline.start_us + place * timeline.slice_us),
             "number": number,
         }
         for place, number in enumerate(counts)

@@ -18,7 +18,7 @@ from receiver.report.compare_words import (
     whose,
 )
 from receiver.report.page import LONGEST_NAME, LONGEST_PARAGRAPH, Figure, Numbers, page_text
-from receiver.report.words import count, duration, moment, reading, remarks, seconds, size, tamed
+from receiver.report.words import count, duration, reading, remarks, second, seconds, size, tamed
 
 __all__ = ["html_text"]
 
@@ -119,7 +119,7 @@ def _disputes(comparison: Comparison) -> Numbers:
             *(side or _NONE for side in sides(dispute)),
             str(dispute.row),
             _NONE if dispute.age_us is None else duration(dispute.age_us),
-            moment(dispute.received_at_us)[:19].replace("T", " "),
+            second(dispute.received_at_us),
         ]
         for dispute in comparison.disputes
     ]

@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from receiver.durable.audit import DomainFigures, StoreFigures
-from receiver.report.words import count, duration, moment, size, tamed
+from receiver.report.terminal import line
+from receiver.report.words import count, duration, moment_or_none, second, size, tamed
 from receiver.store.findings import PROBLEMS, DomainName, Finding
 
 __all__ = ["check_object", "print_check", "print_status", "status_object"]
 
-_LONGEST = 1_000
 _NONE = "-"
 
 
@@ -23,9 +23,9 @@ def print_status(place: str, figures: StoreFigures, console: Console) -> None:
     _print_heading(place, figures, console)
     for domain in figures.domains:
         console.print()
-        _line(console, _shown(DomainName.of(domain.state)), "bold")
-        _line(console, f"  {domain.policy}")
-        _line(console, f"  {domain.line()}")
+        line(console, _shown(DomainName.of(domain.state)), "bold")
+        line(console, f"  {domain.policy}")
+        line(console, f"  {domain.line()}")
         console.print(_table(domain))
 
 
@@ -33,13 +33,13 @@ def print_check(place: str, figures: StoreFigures, console: Console) -> None:
     """What was looked at, and the list of what is broken."""
     _print_heading(place, figures, console)
     for domain in figures.domains:
-        _line(console, f"  {_shown(DomainName.of(domain.state))}: {_rows(domain)}")
+        line(console, f"  {_shown(DomainName.of(domain.state))}: {_rows(domain)}")
     if not figures.findings:
-        _line(console, f"Sound: {count(len(PROBLEMS), 'kind')} of damage looked for, none found.", "bold green")
+        line(console, f"Sound: {count(len(PROBLEMS), 'kind')} of damage looked for, none found.", "bold green")
         return
-    _line(console, f"Broken: {count(len(figures.findings), 'finding')}.", "bold red")
+    line(console, f"Broken: {count(len(figures.findings), 'finding')}.", "bold red")
     for finding in figures.findings:
-        _line(console, f"- {_sentence(finding)}")
+        line(console, f"- {_sentence(finding)}")
 
 
 def status_object(place: str, figures: StoreFigures) -> dict[str, Any]:
@@ -67,16 +67,9 @@ def check_object(place: str, figures: StoreFigures) -> dict[str, Any]:
     }
 
 
-# Everything is printed as `Text`, on lines that the terminal may wrap: rich would read markup in a plain string.
-
-
-def _line(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(tamed(text, _LONGEST), style=style), soft_wrap=True)
-
-
 def _print_heading(place: str, figures: StoreFigures, console: Console) -> None:
     domains = count(len(figures.domains), "domain")
-    _line(console, f"{place}: version {figures.version}, {domains}, {size(figures.size_bytes)}")
+    line(console, f"{place}: version {figures.version}, {domains}, {size(figures.size_bytes)}")
 
 
 def _shown(domain: DomainName) -> str:
@@ -101,7 +94,7 @@ def _table(domain: DomainFigures) -> Table:
         ("time ran backwards", count(state.clock_clamped)),
         ("redelivered", count(state.redelivered)),
         ("longest delivery", duration(state.max_delivery_us)),
-        ("latest receipt, UTC", (_latest(domain) or _NONE)[:19].replace("T", " ")),
+        ("latest receipt, UTC", second(state.latest_us) if state.last_seq else _NONE),
         ("ids remembered", _NONE if domain.remembered_ids is None else count(domain.remembered_ids)),
         ("rows", count(domain.rows)),
         ("rows to be deleted", _NONE if domain.waiting_rows is None else count(domain.waiting_rows)),
@@ -117,11 +110,7 @@ def _table(domain: DomainFigures) -> Table:
 
 def _latest(domain: DomainFigures) -> str | None:
     """None where there was no receipt, or so late a time that no calendar has it."""
-    state = domain.state
-    try:
-        return moment(state.latest_us) if state.last_seq else None
-    except OverflowError:
-        return None
+    return moment_or_none(domain.state.latest_us) if domain.state.last_seq else None
 
 
 def _sentence(finding: Finding) -> str:

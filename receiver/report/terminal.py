@@ -7,10 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from receiver.report.words import reading, remarks
+from receiver.report.words import reading, remarks, tamed
 from receiver.simulate.figures import LogFigures
 
-__all__ = ["heading", "paragraph", "plain_table", "print_log"]
+__all__ = ["heading", "line", "paragraph", "plain_table", "print_log"]
+
+_LONGEST_LINE = 1_000
 
 # Everything is printed as `Text`: rich would read `[red]` or `:smile:` in a plain string as markup.
 
@@ -25,6 +27,11 @@ def print_log(log: LogFigures, key: str, console: Console) -> None:
 def heading(console: Console, text: str) -> None:
     console.print()
     paragraph(console, text, style="bold", first="")
+
+
+def line(console: Console, text: str, style: str = "") -> None:
+    """One line, which the terminal may wrap, with whatever text in it."""
+    console.print(Text(tamed(text, _LONGEST_LINE), style=style), soft_wrap=True)
 
 
 def paragraph(console: Console, text: str, style: str = "", first: str = "  ") -> None:

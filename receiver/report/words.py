@@ -13,9 +13,11 @@ __all__ = [
     "duration",
     "headroom_left",
     "moment",
+    "moment_or_none",
     "of_duplicates",
     "reading",
     "remarks",
+    "second",
     "seconds",
     "setting_asked_for",
     "size",
@@ -117,6 +119,19 @@ def moment(us: int) -> str:
     return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds") + "Z"
 
 
+def moment_or_none(us: int) -> str | None:
+    """The same; None where no calendar has it, as a broken store may hold."""
+    try:
+        return moment(us)
+    except OverflowError:
+        return None
+
+
+def second(us: int) -> str:
+    """A time to the second, UTC: `2026-05-01 10:00:00`; `-` where no calendar has it."""
+    return (moment_or_none(us) or "-")[:19].replace("T", " ")
+
+
 def of_duplicates(missed: int, duplicates: int) -> str:
     """`none of 941 duplicates`, `3 of 941 duplicates (0.3 %)`."""
     if not missed:
@@ -137,8 +152,7 @@ def _span(log: LogFigures) -> str:
     first, last = log.first_received_at_us, log.last_received_at_us
     if first is None or last is None:
         return ""
-    begin, end = (moment(us)[:19].replace("T", " ") for us in (first, last))
-    return f", received within {duration(last - first)}: {begin} to {end} UTC"
+    return f", received within {duration(last - first)}: {second(first)} to {second(last)} UTC"
 
 
 def remarks(log: LogFigures, key: str) -> list[str]:

@@ -57,8 +57,15 @@ _COPIED_TYPES = (
 )
 _SELECT = f"SELECT {_COLUMNS} FROM {inbox.name} WHERE target_id ="  # noqa: S608
 _DELETE = f"DELETE FROM {inbox.name} WHERE target_id ="  # noqa: S608
+_TOAST_BYTES = 2_000
+"""PostgreSQL keeps a large body in rows of about this size, which are deleted with it."""
 _IN_A_RUN = "? AND place BETWEEN ? AND ?"
 _AMONG = "%s AND place = ANY(%s::int8[])"
+# The length of a body is known without reading it.
+_DELETE_COUNTING = (
+    f"WITH gone AS ({_DELETE} {_AMONG} RETURNING length(body) AS bytes)"  # noqa: S608
+    f" SELECT coalesce(sum(1 + bytes / {_TOAST_BYTES}), 0) FROM gone"
+)
 
 
 def stored_row(row: InboxRow) -> tuple[Any, ...]:
@@ -120,10 +127,12 @@ def read_rows(connection: Connection, target_id: int, places: Iterable[int]) -> 
         return [_row_of(found) for found in cursor.execute(f"{_SELECT} {_AMONG} ORDER BY place", (target_id, ordered))]
 
 
-def delete_rows(connection: Connection, target_id: int, places: Iterable[int]) -> None:
+def delete_rows(connection: Connection, target_id: int, places: Iterable[int]) -> int:
+    """Delete the rows of these places; how many rows that left for PostgreSQL to vacuum."""
     driver, ordered = driver_of(connection), sorted(places)
     if connection.dialect.name == "sqlite":
         runs = runs_of(ordered) if ordered else []
         driver.executemany(f"{_DELETE} {_IN_A_RUN}", [(target_id, *run) for run in runs])
-    else:
-        driver.execute(f"{_DELETE} {_AMONG}", (target_id, ordered))
+        return 0
+    (vacuumable,) = driver.execute(_DELETE_COUNTING, (target_id, ordered)).fetchone()
+    return int(vacuumable)

@@ -1,0 +1,98 @@
+"""`receiver parked`: the messages that a target refused too often: listed, sent back to wait, or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Annotated
+
+import typer
+
+from receiver.cli.output import AsJson, console, print_json
+from receiver.cli.store_address import StoreAddress, shown_address
+from receiver.errors import SettingsError
+from receiver.report.words import count, tamed
+
+__all__ = ["parked"]
+
+_LIST = """Examples:
+
+receiver parked list sqlite:///receiver.db
+
+receiver parked list postgresql://bridge:secret@db.example.com/orders --json
+"""
+_RETRY = """Examples:
+
+receiver parked retry sqlite:///receiver.db 17 18
+
+receiver parked retry sqlite:///receiver.db --all
+"""
+_DROP = """Examples:
+
+receiver parked drop sqlite:///receiver.db 17
+
+receiver parked drop sqlite:///receiver.db --all
+"""
+_LONGEST_ADDRESS = 2000
+
+Numbers = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="NUMBER", help="As receiver parked list shows them.", show_default=False),
+]
+AllOfThem = Annotated[bool, typer.Option("--all", help="All that are parked, instead of some by their numbers.")]
+
+parked = typer.Typer(
+    name="parked",
+    help="List, retry or drop the messages that a bridge has set aside because their target kept refusing them.",
+)
+
+
+@parked.command("list", epilog=_LIST)
+def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
+    """List the messages that are parked in a store: what, for which target, when, and why."""
+    from receiver.report.json_object import dumped
+    from receiver.report.parked import parked_object, print_parked
+    from receiver.store.parking import parked_rows
+
+    place = shown_address(url)
+    rows = parked_rows(url)
+    if as_json:
+        print_json(dumped(parked_object(place, rows)))
+    else:
+        print_parked(place, rows, console())
+
+
+@parked.command(epilog=_RETRY)
+def retry(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = False) -> None:  # noqa: FBT002
+    """Have messages delivered after all.
+
+    Each goes back to its place in the inbox as if it had never been tried, and the next bridge of its domain and target
+    delivers it, before what came later. All of them go back or, where a number isn't there, none.
+    """
+    from receiver.store.parking import retry_parked
+
+    _take_out(url, numbers, all_of_them, retry_parked, "sent back to the inbox")
+
+
+@parked.command(epilog=_DROP)
+def drop(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = False) -> None:  # noqa: FBT002
+    """Delete messages for good.
+
+    As long as their ids are remembered they are duplicates if they come again. All of them go or, where a number isn't
+    there, none.
+    """
+    from receiver.store.parking import drop_parked
+
+    _take_out(url, numbers, all_of_them, drop_parked, "dropped")
+
+
+def _take_out(
+    url: str,
+    numbers: list[int] | None,
+    all_of_them: bool,  # noqa: FBT001
+    take_out: Callable[[str, Collection[int] | None], int],
+    done: str,
+) -> None:
+    if bool(numbers) == all_of_them:
+        raise SettingsError("say which: their numbers, or --all", hint="receiver parked list shows the numbers")
+    place = tamed(shown_address(url), _LONGEST_ADDRESS)
+    print(f"{place}: {count(take_out(url, None if all_of_them else numbers), 'message')} {done}")

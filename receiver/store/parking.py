@@ -1,0 +1,127 @@
+"""Messages that were set aside because their target kept refusing them: listed, sent back to wait, or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, literal, select
+
+from receiver.errors import SettingsError
+from receiver.store.engine import is_sqlite, store_url
+from receiver.store.failures import translated
+from receiver.store.kept import KeptConnection
+from receiver.store.schema import examined
+from receiver.store.space import shrink_file
+from receiver.store.tables import domains, inbox, parked, targets, text_of
+
+__all__ = ["ParkedRow", "drop_parked", "parked_rows", "retry_parked"]
+
+
+class ParkedRow(NamedTuple):
+    """A message that is parked, without its body. What a damaged store no longer knows is None."""
+
+    parked_id: int
+    """Given to no other message of the store, ever."""
+    domain_key: str | None
+    domain: str | None
+    target: str | None
+    unique_message_id: str | None
+    message_source_id: str | None
+    destination: str
+    message_id: str | None
+    received_at_us: int
+    parked_at_us: int
+    tries: int
+    body_bytes: int
+    error: str
+    """Why it was parked."""
+
+
+def parked_rows(address: str) -> list[ParkedRow]:
+    """The messages that are parked in a store, in the order in which they were; StoreError where there is no store."""
+    url = store_url(address)
+    of_message = parked.c
+    query = (
+        select(
+            of_message.parked_id,
+            domains.c.domain_key,
+            domains.c.domain_name,
+            targets.c.target,
+            of_message.unique_message_id,
+            of_message.message_source_id,
+            of_message.destination,
+            of_message.message_id,
+            of_message.received_at_us,
+            of_message.parked_at_us,
+            of_message.tries,
+            func.length(of_message.body),
+            of_message.error,
+        )
+        .outerjoin_from(parked, targets, targets.c.target_id == of_message.target_id)
+        .outerjoin(domains, domains.c.domain_id == targets.c.domain_id)
+        .order_by(of_message.parked_id)
+    )
+    with translated(url), examined(url).connect() as connection:
+        # What is stored as bytes is text, all of it.
+        return [
+            ParkedRow._make(text_of(value) if isinstance(value, bytes) else value for value in found)
+            for found in connection.execute(query)
+        ]
+
+
+def retry_parked(address: str, ids: Collection[int] | None) -> int:
+    """Send parked messages back to their places in the inbox, as if never tried; how many.
+
+    By their numbers, None for all. All of them or, where one isn't there, none and a SettingsError.
+    """
+    columns = [column.name for column in inbox.columns]
+    tried_never = [literal(0) if name == "tries" else parked.c[name] for name in columns]
+    back = insert(inbox).from_select(columns, select(*tried_never).where(parked.c.parked_id == bindparam("number")))
+    return _taken_out(address, ids, back)
+
+
+def drop_parked(address: str, ids: Collection[int] | None) -> int:
+    """Delete parked messages for good; how many. Numbers as for `retry_parked`."""
+    return _taken_out(address, ids)
+
+
+def _taken_out(address: str, ids: Collection[int] | None, *first: Insert) -> int:
+    out = delete(parked).where(parked.c.parked_id == bindparam("number"))
+    with _parking(address) as kept:
+        with kept.transaction(_locked) as (connection, there):
+            chosen = sorted(there if ids is None else _checked(ids, there))
+            for statement in (*first, out):
+                if chosen:
+                    connection.execute(statement, [{"number": number} for number in chosen])
+        if is_sqlite(kept.url):  # PostgreSQL looks after it by itself
+            with kept.between_transactions() as driver:
+                shrink_file(driver)
+    return len(chosen)
+
+
+@contextmanager
+def _parking(address: str) -> Iterator[KeptConnection]:
+    examined(store_url(address))  # who names another place by mistake doesn't get a store there
+    kept = KeptConnection(address, None, "parking table")
+    try:
+        yield kept
+    finally:
+        kept.close()
+
+
+def _locked(connection: Connection) -> set[int]:
+    """The numbers of all that is parked, which nobody else takes out meanwhile."""
+    return set(connection.scalars(select(parked.c.parked_id).with_for_update()))
+
+
+def _checked(ids: Collection[int], there: set[int]) -> set[int]:
+    chosen = set(ids)
+    missing = sorted(chosen - there)
+    if missing:
+        raise SettingsError(
+            f"no parked message has the number {', '.join(map(str, missing[:10]))}",
+            hint="receiver parked list shows those that are there; nothing was changed",
+        )
+    return chosen
