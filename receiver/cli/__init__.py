@@ -21,6 +21,7 @@ from receiver.cli.generate import EPILOG as GENERATE_EPILOG
 from receiver.cli.generate import generate
 from receiver.cli.migrate import EPILOG as MIGRATE_EPILOG
 from receiver.cli.migrate import migrate
+from receiver.cli.parked import parked
 from receiver.cli.simulate import EPILOG as SIMULATE_EPILOG
 from receiver.cli.simulate import simulate
 from receiver.cli.status import EPILOG as STATUS_EPILOG
@@ -53,6 +54,7 @@ app.command(epilog=GENERATE_EPILOG)(generate)
 app.command(epilog=MIGRATE_EPILOG)(migrate)
 app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=CHECK_EPILOG)(check)
+app.add_typer(parked)
 app.command(epilog=DEMO_EPILOG)(demo)
 
 
