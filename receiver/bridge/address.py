@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from receiver.errors import SettingsError
 
-__all__ = ["BrokerAddress"]
+__all__ = ["BrokerAddress", "Tls"]
 
 _PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671}
 """By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
 _FORMS = "stomp://USER@HOST:61613/queue/NAME, amqp://USER@HOST:5672/queue/NAME, .../topic/NAME?subscription=SUB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """The files, in PEM, by which a broker and its client prove through TLS who they are."""
+
+    ca_file: Path | None = None
+    """Certificates of the authorities that may vouch for the broker; None for those that the system trusts."""
+    cert_file: Path | None = None
+    """The client's own certificate, for a broker that asks for one."""
+    key_file: Path | None = None
+    """The key of that, unless it is in the same file."""
+
+    def __post_init__(self) -> None:
+        if self.key_file is not None and self.cert_file is None:
+            raise SettingsError(f"{self.key_file} is a key without its certificate", hint="name that too (--tls-cert)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +41,8 @@ class BrokerAddress:
     host: str
     port: int
     tls: bool = False
+    files: Tls = Tls()
+    """By which TLS proves who is who; no part of the address as text."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     is_topic: bool = False
@@ -73,6 +92,15 @@ class BrokerAddress:
     def with_password(self, password: str | None) -> Self:
         """The same with this password, unless None is given or it has one."""
         return self if password is None or self.password is not None else replace(self, password=password)
+
+    def with_tls(self, files: Tls) -> Self:
+        """The same, with these files to prove who is who; `SettingsError` where they would prove nothing."""
+        if files != Tls() and not self.tls:
+            raise SettingsError(
+                f"{self} is reached without TLS, where certificates prove nothing",
+                hint=f"write {self.protocol}s://",
+            )
+        return replace(self, files=files)
 
     def __str__(self) -> str:
         """The address without its password."""

@@ -15,13 +15,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from receiver.bridge.address import BrokerAddress
-from receiver.bridge.amqp_link import AHEAD_BYTES, AmqpLink, proton
+from receiver.bridge.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
 from receiver.bridge.connector import MAX_BODY_BYTES, Delivery, Message, Property
-from receiver.errors import BrokerError, BrokerRefusedError
+from receiver.bridge.network import ANSWER_SECS
+from receiver.errors import MessageRefusedError
 
 __all__ = ["AmqpSink", "AmqpSource"]
 
 _AHEAD_MESSAGES = 1_000
+_PROPERTIES_BYTES = 1 << 20
+"""More than a body may have so much of a message come before it's refused: of the rest of it."""
+_IS_FULL = "amqp:resource-limit-exceeded"
+"""The one condition of a rejected message that says nothing about the message."""
 _DECLARED, _TRANSACTIONAL = 0x33, 0x34
 """States of deliveries that Proton has no names for: of AMQP's chapter on transactions."""
 
@@ -29,7 +34,9 @@ _DECLARED, _TRANSACTIONAL = 0x33, 0x34
 class AmqpSource(AmqpLink):
     """Messages of a queue, or of a topic's durable subscription."""
 
-    def __init__(self, address: BrokerAddress, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(
+        self, address: BrokerAddress, *, max_body_bytes: int = MAX_BODY_BYTES, answer_secs: float = ANSWER_SECS
+    ) -> None:
         self._max_body_bytes = max_body_bytes
         self._incoming: deque[bytes] = deque()
         self._incoming_bytes = 0
@@ -41,28 +48,35 @@ class AmqpSource(AmqpLink):
         self._answer: Any = None
         """What the broker is to say of the transaction, where something was asked of it."""
         self._taken = self._acknowledged = 0
-        self._unreadable: BrokerError | None = None
-        super().__init__(address, client_id=address.subscription)
+        self._refused: MessageRefusedError | None = None
+        """Why the message behind those that have come can't be taken."""
+        super().__init__(address, client_id=address.subscription, answer_secs=answer_secs)
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         with self._changed:
             self._check()
-            if self._unreadable is not None:
-                raise self._unreadable
-            self._changed.wait_for(lambda: self._incoming or self._failure is not None, wait_secs)
+            self._changed.wait_for(lambda: self._incoming or self._refused or self._failure, wait_secs)
             self._check()
             encoded = [self._incoming.popleft() for _ in range(min(at_most, len(self._incoming)))]
             self._incoming_bytes -= sum(map(len, encoded))
             self._wake()
+            taken = self._read_all(encoded)
+            if self._refused is not None and not taken:
+                raise MessageRefusedError(self._refused.message, hint=self._refused.hint)
+        return taken
+
+    def _read_all(self, encoded: list[bytes]) -> list[Delivery]:
+        """Up to the first that can't be read."""
         taken: list[Delivery] = []
         for data in encoded:
             try:
                 message = _message(data)
             except (proton.ProtonException, TypeError, ValueError) as error:
-                self._unreadable = BrokerRefusedError(f"{self._address}: a message can't be read: {error}")
-                if taken:
-                    return taken  # so that these can be acknowledged
-                raise self._unreadable from error
+                self._refuse(f"it can't be read: {error}")
+                break
+            if len(message.body) > self._max_body_bytes:
+                self._refuse_body(f"{len(message.body):,}", message.message_id)
+                break
             self._taken += 1
             taken.append(Delivery(message, self._taken))
         return taken
@@ -97,7 +111,7 @@ class AmqpSource(AmqpLink):
         return self._link.remote_source
 
     def _serve(self) -> None:
-        while self._incoming_bytes < AHEAD_BYTES and (delivery := self._link.current) is not None:
+        while self._has_room() and (delivery := self._link.current) is not None:
             self._receive(delivery)
             if delivery.partial:
                 break
@@ -109,7 +123,7 @@ class AmqpSource(AmqpLink):
 
     def _give_back(self) -> None:
         # Only by this the broker will say of them that they are redelivered.
-        for _ in range(len(self._unsettled) - len(self._incoming)):
+        for _ in range(self._to_accept + self._taken - self._acknowledged):
             delivery = self._unsettled.popleft()
             delivery.local.failed = True
             delivery.update(proton.Delivery.MODIFIED)
@@ -150,26 +164,46 @@ class AmqpSource(AmqpLink):
             return
         if delivery.pending:
             self._part += self._link.recv(delivery.pending)
-        if not delivery.partial:
+        if len(self._part) > self._max_body_bytes + _PROPERTIES_BYTES:
+            self._refuse_body(f"more than {self._max_body_bytes:,}")
+        elif not delivery.partial:
             self._incoming.append(bytes(self._part))
             self._incoming_bytes += len(self._part)
             self._part.clear()
             self._unsettled.append(delivery)
 
+    def _has_room(self) -> bool:
+        return self._incoming_bytes < AHEAD_BYTES and self._refused is None
+
+    def _refuse_body(self, size: str, message_id: str | None = None) -> None:
+        which = "" if message_id is None else f"{message_id} "
+        self._refuse(
+            f"message {which}has a body of {size} bytes, and {self._max_body_bytes:,} are the most",
+            hint="allow more by --max-body-bytes",
+        )
+
+    def _refuse(self, problem: str, hint: str | None = None) -> None:
+        """Take no more; what is before it can still be acknowledged."""
+        self._refused = MessageRefusedError(f"{self._address}: {problem}", hint=hint)
+        self._part.clear()
+        self._changed.notify_all()
+
 
 class AmqpSink(AmqpLink):
     """Messages to a queue or a topic; durable ones."""
 
-    def __init__(self, address: BrokerAddress) -> None:
-        self._outgoing: deque[Message] = deque()
+    def __init__(self, address: BrokerAddress, *, answer_secs: float = ANSWER_SECS) -> None:
+        self._outgoing: deque[bytes] = deque()
         self._sent: deque[Any] = deque()
-        super().__init__(address)
+        super().__init__(address, answer_secs=answer_secs)
 
     def send(self, messages: Sequence[Message]) -> None:
+        # All of them before the first is sent: then none is if one can't be.
+        encoded = [_encoded(message) for message in messages]
         with self._changed:
             self._check()
-            self._outgoing.extend(messages)
-            self._ask(len(messages))
+            self._outgoing.extend(encoded)
+            self._ask(len(encoded))
 
     def _make_link(self) -> Any:
         link = self._session.sender("receiver")
@@ -183,20 +217,28 @@ class AmqpSink(AmqpLink):
 
     def _serve(self) -> None:
         while self._outgoing and self._link.credit > 0 and self._session.outgoing_bytes < AHEAD_BYTES:
-            message = self._outgoing.popleft()
-            try:
-                self._sent.append(self._link.send(_encoded(message)))
-            except (proton.ProtonException, TypeError, ValueError, OverflowError) as error:
-                self._fail(f"a message can't be sent by AMQP: {error}", BrokerRefusedError, "leave it out")
-                return
+            self._sent.append(self._link.delivery(self._link.delivery_tag()))
+            self._link.stream(self._outgoing.popleft())
+            self._link.advance()
         while self._sent and self._sent[0].settled:
             delivery = self._sent.popleft()
             if delivery.remote_state != proton.Delivery.ACCEPTED:
-                said = delivery.remote.condition
-                self._fail(f"a message isn't accepted: {said or delivery.remote_state}")
+                self._fail_by_outcome(delivery)
                 return
             delivery.settle()
             self._count_done()
+
+    def _fail_by_outcome(self, delivery: Any) -> None:
+        condition = delivery.remote.condition
+        if delivery.remote_state != proton.Delivery.REJECTED or condition is None:
+            self._fail(f"a message isn't accepted: {condition or delivery.remote_state}")
+        elif condition.name == _IS_FULL:
+            self._fail(f"a message isn't accepted: {condition.description or condition.name}")
+        elif condition.name in REFUSALS:
+            self._fail_by(condition)
+        else:
+            why = f"it refuses a message: {condition.description or condition.name}"
+            self._fail(why, MessageRefusedError, "leave this message out")
 
 
 def _capabilities(address: BrokerAddress) -> Any:
@@ -204,16 +246,20 @@ def _capabilities(address: BrokerAddress) -> Any:
     return proton.symbol("topic" if address.is_topic else "queue")
 
 
-def _encoded(message: Message) -> proton.Message:
-    return proton.Message(
-        # As JMS has it by AMQP: text is a value, and bytes are data.
-        body=message.body.decode() if message.is_text else message.body,
-        inferred=not message.is_text,
-        properties=dict(message.properties),
-        durable=True,
-        id=f"ID:{uuid.uuid4()}",
-        creation_time=time.time(),
-    )
+def _encoded(message: Message) -> bytes:
+    try:
+        encoded: bytes = proton.Message(
+            # As JMS has it by AMQP: text is a value, and bytes are data.
+            body=message.body.decode() if message.is_text else message.body,
+            inferred=not message.is_text,
+            properties=dict(message.properties),
+            durable=True,
+            id=f"ID:{uuid.uuid4()}",
+            creation_time=time.time(),
+        ).encode()
+    except (proton.ProtonException, TypeError, ValueError, OverflowError) as error:
+        raise MessageRefusedError(f"a message can't be sent by AMQP: {error}", hint="leave it out") from error
+    return encoded
 
 
 def _message(encoded: bytes) -> Message:

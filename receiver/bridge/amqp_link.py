@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import selectors
 import socket
-import ssl
 import threading
 import time
 import uuid
@@ -19,6 +18,7 @@ from typing import Any
 
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connector import Closing
+from receiver.bridge.network import ANSWER_SECS, CLOSE_SECS, PIECE_BYTES, WOULD_WAIT, connected, failure
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
 
 try:
@@ -27,33 +27,33 @@ try:
 except ImportError as error:  # pragma: no cover - depends on the installation
     raise MissingExtraError("bridge", "AMQP") from error
 
-__all__ = ["AHEAD_BYTES", "AmqpLink", "proton"]
+__all__ = ["AHEAD_BYTES", "REFUSALS", "AmqpLink", "proton"]
 
-_ANSWER_SECS = 30.0
-_CLOSE_SECS = 5.0
-_PIECE_BYTES = 64 << 10
 AHEAD_BYTES = 4 << 20
 """What the broker may send ahead of `take`, and what waits to be written; a larger message goes all the same."""
 _TURN_SECS = 1.0
 """How often clocks are looked at when nothing comes: for heartbeats, and for answers that don't come."""
-_REFUSALS = {"amqp:unauthorized-access", "amqp:not-found", "amqp:not-allowed", "amqp:not-implemented"}
+REFUSALS = {"amqp:unauthorized-access", "amqp:not-found", "amqp:not-allowed", "amqp:not-implemented"}
 """Conditions that another connection would meet again."""
 
 
 class AmqpLink(Closing):
     """One connection with one link, and the thread that serves it."""
 
-    def __init__(self, address: BrokerAddress, *, client_id: str | None = None) -> None:
+    def __init__(
+        self, address: BrokerAddress, *, client_id: str | None = None, answer_secs: float = ANSWER_SECS
+    ) -> None:
         self._address = address
+        self._answer_secs = answer_secs
         self._changed = threading.Condition()
         self._failure: BrokerError | None = None
         self._is_open = False
         self._closes_at: float | None = None
         self._asked, self._done = 0, 0
         self._moved_at, self._waiting_bytes = 0.0, 0
-        self._socket = _connected(address)
+        self._socket = connected(address, answer_secs)
         self._wakened, self._waker = socket.socketpair()
-        for end in (self._socket, self._wakened, self._waker):
+        for end in (self._wakened, self._waker):
             end.settimeout(0)
         self._transport = proton.Transport()
         self._connection = proton.Connection()
@@ -73,8 +73,8 @@ class AmqpLink(Closing):
 
     def _opened_session(self) -> Any:
         connection, transport, address = self._connection, self._transport, self._address
-        transport.max_frame_size = _PIECE_BYTES
-        transport.idle_timeout = _ANSWER_SECS
+        transport.max_frame_size = PIECE_BYTES
+        transport.idle_timeout = self._answer_secs
         sasl = transport.sasl()
         sasl.allow_insecure_mechs = True  # whether a password goes without TLS is for the address to say
         sasl.allowed_mechs("ANONYMOUS" if address.user is None else "PLAIN")
@@ -108,7 +108,7 @@ class AmqpLink(Closing):
     def close(self) -> None:
         with self._changed:
             if self._closes_at is None:
-                self._closes_at = time.monotonic() + _CLOSE_SECS
+                self._closes_at = time.monotonic() + CLOSE_SECS
                 self._fail("the connection is closed")
                 self._wake()
         self._thread.join()
@@ -131,8 +131,10 @@ class AmqpLink(Closing):
             raise type(self._failure)(self._failure.message, hint=self._failure.hint)
 
     def _fail(self, why: str, kind: type[BrokerError] = BrokerError, hint: str = "connect again") -> None:
-        if self._failure is None:
-            self._failure = kind(f"{self._address}: {why}", hint=hint)
+        self._fail_with(kind(f"{self._address}: {why}", hint=hint))
+
+    def _fail_with(self, error: BrokerError) -> None:
+        self._failure = self._failure or error
         self._changed.notify_all()
 
     def _wake(self) -> None:
@@ -150,13 +152,13 @@ class AmqpLink(Closing):
                     selector.select(_TURN_SECS)
             except Exception as error:  # noqa: BLE001 - whoever waits would never hear of it
                 with self._changed:
-                    self._fail(str(error) or repr(error))
+                    self._fail_with(failure(self._address, error, "is lost"))
 
     def _turn(self) -> bool:
         """Read, do and write what can be without waiting; False when all is over."""
         with self._changed:
             with suppress(BlockingIOError):
-                self._wakened.recv(_PIECE_BYTES)
+                self._wakened.recv(PIECE_BYTES)
             self._read()
             if not self._is_open and self._link.state & Endpoint.REMOTE_ACTIVE and self._terminus().address:
                 self._is_open = True
@@ -179,8 +181,8 @@ class AmqpLink(Closing):
     def _read(self) -> None:
         while (room := self._transport.capacity()) > 0:
             try:
-                data = self._socket.recv(min(room, _PIECE_BYTES))
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                data = self._socket.recv(min(room, PIECE_BYTES))
+            except WOULD_WAIT:
                 return
             if not data:
                 self._transport.close_tail()
@@ -190,8 +192,8 @@ class AmqpLink(Closing):
     def _write(self) -> None:
         while (waiting := self._transport.pending()) > 0:
             try:
-                written = self._socket.send(self._transport.peek(min(waiting, _PIECE_BYTES)) or b"")
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                written = self._socket.send(self._transport.peek(min(waiting, PIECE_BYTES)) or b"")
+            except WOULD_WAIT:
                 return
             self._transport.pop(written)
 
@@ -207,7 +209,7 @@ class AmqpLink(Closing):
             self._fail("the connection is lost")
         else:
             why = condition.description or condition.name
-            if condition.name in _REFUSALS:
+            if condition.name in REFUSALS:
                 self._fail(why, BrokerRefusedError, "check user, password, name, and what this user may do")
             else:
                 self._fail(why)
@@ -217,27 +219,9 @@ class AmqpLink(Closing):
         now, waiting = time.monotonic(), self._session.outgoing_bytes
         if waiting != self._waiting_bytes or self._asked == self._done:
             self._moved_at, self._waiting_bytes = now, waiting
-        if now - self._moved_at > _ANSWER_SECS:
-            self._fail(f"no answer in {_ANSWER_SECS:g} s")
+        if now - self._moved_at > self._answer_secs:
+            self._fail(f"no answer in {self._answer_secs:g} s")
 
     def _count_done(self) -> None:
         self._done += 1
         self._moved_at = time.monotonic()
-
-
-def _connected(address: BrokerAddress) -> socket.socket:
-    try:
-        connected = socket.create_connection((address.host, address.port), _ANSWER_SECS)
-        # Frames are small, and answers are waited for: without this each might take 40 ms.
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return _encrypted(connected, address.host) if address.tls else connected
-    except (OSError, UnicodeError) as error:
-        raise BrokerError(f"{address} can't be reached: {str(error) or 'no answer'}") from error
-
-
-def _encrypted(connected: socket.socket, host: str) -> socket.socket:
-    try:
-        return ssl.create_default_context().wrap_socket(connected, server_hostname=host)
-    except BaseException:
-        connected.close()
-        raise

@@ -8,28 +8,19 @@ values are escaped as the protocol has it: a broker that got a raw colon would d
 from __future__ import annotations
 
 import queue
-import socket
-import ssl
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connector import MAX_BODY_BYTES, Closing, Delivery, Message, Property
-from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
-
-try:
-    import stomp
-    from stomp.exception import StompException
-except ImportError as error:  # pragma: no cover - depends on the installation
-    raise MissingExtraError("bridge", "STOMP") from error
+from receiver.bridge.network import ANSWER_SECS
+from receiver.bridge.stomp_session import StompSession
+from receiver.errors import BrokerError, MessageRefusedError
 
 __all__ = ["StompSink", "StompSource"]
 
-_ANSWER_SECS = 30.0
-_HEARTBEATS_MS = (10_000, 10_000)
 _PREFETCH_BYTES = 4 << 20
 """What the broker may send ahead of acknowledgements; a single larger message comes all the same."""
 _SUBSCRIPTION = "receiver"
@@ -49,164 +40,57 @@ _PROTOCOLS_OWN = {
 }
 """Headers that aren't properties of the application."""
 
-_Frame = tuple[str, Any]
-
-
-class _Session(stomp.ConnectionListener):  # type: ignore[misc]
-    """One connection; what comes in by it waits in two queues, messages apart from answers."""
-
-    def __init__(self, address: BrokerAddress, *, client_id: str | None = None) -> None:
-        self.address = address
-        self.messages: queue.Queue[_Frame] = queue.Queue()
-        self._answers: queue.Queue[_Frame] = queue.Queue()
-        self._broken: str | None = None
-        self._is_refused = False
-        host = (address.host, address.port)
-        self.connection = stomp.Connection12(
-            [host],
-            reconnect_attempts_max=1,
-            timeout=_ANSWER_SECS,
-            heartbeats=_HEARTBEATS_MS,
-            auto_decode=False,
-            auto_content_length=False,  # its presence says that a body is bytes
-        )
-        if address.tls:
-            self.connection.set_ssl([host], ssl_version=ssl.PROTOCOL_TLS_CLIENT)
-        self.connection.set_listener("", self)
-        headers = {} if client_id is None else {"client-id": client_id}
-        try:
-            # Waiting is done here, for the library would wait for ever for one that speaks another protocol.
-            self.connection.connect(address.user, address.password, wait=False, headers=headers)
-            kind, _ = self._answers.get(timeout=_ANSWER_SECS)
-        except (StompException, OSError, UnicodeError, queue.Empty) as error:
-            self._give_up()
-            raise BrokerError(f"{address} can't be reached: {str(error) or 'no answer'}") from error
-        if kind == "broken":
-            self._give_up()
-            if not self._is_refused:
-                raise BrokerError(f"{address} can't be reached: {self._broken}")
-            raise BrokerRefusedError(f"{address} refuses: {self._broken}", hint="check user and password")
-        # Frames are small, and answers are waited for: without this each would take 40 ms.
-        self.connection.transport.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def on_connected(self, _frame: Any) -> None:
-        self._answers.put(("connected", None))
-
-    def on_message(self, frame: Any) -> None:
-        self.messages.put(("message", frame))
-
-    def on_receipt(self, frame: Any) -> None:
-        self._answers.put(("receipt", frame.headers.get("receipt-id")))
-
-    def on_error(self, frame: Any) -> None:
-        body = frame.body.decode("utf-8", "replace") if isinstance(frame.body, bytes) else str(frame.body or "")
-        self._is_refused = True
-        self._break(str(frame.headers.get("message") or body.strip() or "it says ERROR"))
-
-    def on_disconnected(self) -> None:
-        self._break("the connection is lost")
-
-    def _break(self, why: str) -> None:
-        self._broken = self._broken or why
-        # Whoever waits for either is woken.
-        self.messages.put(("broken", None))
-        self._answers.put(("broken", None))
-
-    def error(self) -> BrokerError:
-        return BrokerError(f"{self.address}: {self._broken or 'no answer'}", hint="connect again")
-
-    def check(self) -> None:
-        if self._broken is not None:
-            raise self.error()
-
-    def asked(self, ask: Callable[[str], None], times: int = 1) -> None:
-        """Send frames that each ask for a receipt, whose name is what they are given, and wait for all of these."""
-        self.check()
-        wanted = {uuid.uuid4().hex for _ in range(times)}
-        try:
-            for receipt in wanted:
-                ask(receipt)
-        except (StompException, OSError) as error:
-            self._break(str(error) or "the connection is lost")
-            raise self.error() from error
-        until = time.monotonic() + _ANSWER_SECS
-        while wanted:
-            try:
-                kind, receipt = self._answers.get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                self._break(f"no answer in {_ANSWER_SECS:g} s")
-                raise self.error() from None
-            if kind == "broken":
-                raise self.error()
-            wanted.discard(receipt)
-            until = time.monotonic() + _ANSWER_SECS
-
-    def close(self) -> None:
-        self._break("the connection is closed")
-        self._give_up()
-
-    def _give_up(self) -> None:
-        with suppress(Exception):
-            self.connection.set_listener("", stomp.ConnectionListener())
-        with suppress(Exception):
-            self.connection.disconnect(uuid.uuid4().hex)
-        with suppress(Exception):
-            self.connection.transport.stop()
-
 
 class StompSource(Closing):
     """Messages of a queue, or of a topic's durable subscription."""
 
-    def __init__(self, address: BrokerAddress, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
-        self._address = address
-        self._max_body_bytes = max_body_bytes
-        self._is_cut_off = False
-        self._session = _Session(address, client_id=address.subscription)
+    def __init__(
+        self, address: BrokerAddress, *, max_body_bytes: int = MAX_BODY_BYTES, answer_secs: float = ANSWER_SECS
+    ) -> None:
+        self._refused: MessageRefusedError | None = None
+        self._session = StompSession(
+            address, client_id=address.subscription, max_body_bytes=max_body_bytes, answer_secs=answer_secs
+        )
         headers = {
             "subscription-type": "MULTICAST" if address.is_topic else "ANYCAST",
             "consumer-window-size": str(_PREFETCH_BYTES),
         }
         if address.subscription is not None:
             headers["durable-subscription-name"] = address.subscription
-        connection = self._session.connection
         try:
-            self._session.asked(
-                lambda receipt: connection.subscribe(
+            self._session.ask(
+                lambda receipt: self._session.connection.subscribe(
                     address.name, id=_SUBSCRIPTION, ack="client", headers=headers | {"receipt": receipt}
-                )
+                ),
+                [uuid.uuid4().hex],
             )
-        except BrokerError as error:
+        except BrokerError:
             self._session.close()
-            raise BrokerRefusedError(f"{address} can't be taken from: {error.message}", hint=error.hint) from error
+            raise
+        self._session.is_ready = True
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         taken: list[Delivery] = []
-        messages = self._session.messages
         until = time.monotonic() + wait_secs
-        while len(taken) < at_most:
+        while len(taken) < at_most and self._refused is None:
             self._session.check()
-            if self._is_cut_off:
-                break
             try:
-                kind, frame = messages.get(timeout=0 if taken else max(0.0, until - time.monotonic()))
+                came = self._session.messages.get(timeout=0 if taken else max(0.0, until - time.monotonic()))
             except queue.Empty:
                 break
-            if kind == "message":
-                self._is_cut_off = "ack" not in frame.headers
-                if not self._is_cut_off:
-                    taken.append(Delivery(_message(frame), frame.headers["ack"]))
-        if self._is_cut_off and not taken:
-            raise BrokerRefusedError(
-                f"{self._address} sent a message that STOMP cuts off at a zero byte in a property",
-                hint="take it by AMQP",
-            )
+            if isinstance(came, MessageRefusedError):
+                self._refused = came
+            elif came is not None:
+                taken.append(Delivery(_message(came), came.headers["ack"]))
+        if self._refused is not None and not taken:
+            raise MessageRefusedError(self._refused.message, hint=self._refused.hint)
         return taken
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         self._session.check()
         if deliveries:
             last = deliveries[-1].token  # and with it all before
-            self._session.asked(lambda receipt: self._session.connection.ack(last, receipt=receipt))
+            self._session.ask(lambda receipt: self._session.connection.ack(last, receipt=receipt), [uuid.uuid4().hex])
 
     def close(self) -> None:
         self._session.close()
@@ -215,8 +99,9 @@ class StompSource(Closing):
 class StompSink(Closing):
     """Messages to a queue or a topic; persistent ones."""
 
-    def __init__(self, address: BrokerAddress) -> None:
-        self._session = _Session(address)
+    def __init__(self, address: BrokerAddress, *, answer_secs: float = ANSWER_SECS) -> None:
+        self._session = StompSession(address, max_body_bytes=MAX_BODY_BYTES, answer_secs=answer_secs)
+        self._session.is_ready = True
         self._name = address.name
         self._headers = {
             "destination-type": "MULTICAST" if address.is_topic else "ANYCAST",
@@ -224,14 +109,15 @@ class StompSink(Closing):
         }
 
     def send(self, messages: Sequence[Message]) -> None:
-        coming = iter(messages)
+        self._session.check()
+        # All of them before the first is sent: then none is if one can't be.
+        coming = iter([(message.body, _headers(message) | self._headers) for message in messages])
 
         def send_next(receipt: str) -> None:
-            message = next(coming)
-            headers = _headers(message) | self._headers | {"receipt": receipt}
-            self._session.connection.send(self._name, message.body, headers=headers)
+            body, headers = next(coming)
+            self._session.connection.send(self._name, body, headers=headers | {"receipt": receipt})
 
-        self._session.asked(send_next, len(messages))
+        self._session.ask(send_next, [uuid.uuid4().hex for _ in messages])
 
     def close(self) -> None:
         self._session.close()
@@ -265,7 +151,7 @@ def _headers(message: Message) -> dict[str, str]:
     for text in (*headers, *headers.values()):
         _check_text(text)
     if message.is_text and not _is_utf8(message.body):
-        raise BrokerRefusedError("a message can't be sent by STOMP: its text isn't UTF-8")
+        raise MessageRefusedError("a message can't be sent by STOMP: its text isn't UTF-8", hint="send it as bytes")
     headers = {_escaped(name): text for name, text in headers.items()}
     # Text can't be sent with a zero byte in it: a frame ends there.
     if not message.is_text or b"\0" in message.body:
@@ -281,7 +167,7 @@ def _escaped(name: str) -> str:
 def _check_text(text: str) -> None:
     """What the protocol can't express would be changed on the way, and two ids might become one."""
     if "\0" in text or (not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)):
-        raise BrokerRefusedError(
+        raise MessageRefusedError(
             f"a message can't be sent by STOMP: {text!r:.80} in a property", hint="send it by AMQP"
         )
 
