@@ -63,7 +63,7 @@ def demo(
     if not all(map(find_spec, _NEEDED)):
         raise MissingExtraError("demo", "receiver demo")
 
-    from receiver.cli.demo_outcome import print_heading, print_outcome, print_what_next
+    from receiver.cli.demo_outcome import print_outcome, print_sizing_heading, print_what_next
     from receiver.demo.director import DOMAIN, Files, Plan
     from receiver.demo.ending import interruptible
 
@@ -72,7 +72,7 @@ def demo(
         files = Files(folder)
         outcome = _perform(plan, _broker_program(), files)
         print_outcome(outcome, files)
-        print_heading(f"What the receipts say of the window: receiver simulate RECEIPTS --domain {DOMAIN}")
+        print_sizing_heading(outcome)
         simulate([str(files.receipts)], domain=DOMAIN)
     print_what_next(files, kept=keep is not None)
     return 0 if outcome.effects.exactly_once else _NOT_EXACTLY_ONCE
@@ -116,5 +116,7 @@ def _perform(plan: Plan, home: Path, files: Files) -> Outcome:
     from receiver.demo.director import DIRECTOR, NAMES, perform
 
     voices = Voices(DIRECTOR, NAMES)
-    voices.say(DIRECTOR, f"{plan.secs} s of messages by {plan.protocol}, kills drawn by --seed {plan.seed}")
+    voices.say(
+        DIRECTOR, f"{plan.secs} s of messages by {plan.protocol}, kills drawn by --seed {plan.seed}; Ctrl-C ends it"
+    )
     return perform(plan, home, files, voices.say)

@@ -9,40 +9,46 @@ from rich.text import Text
 
 from receiver.cli.output import console
 from receiver.demo.director import DOMAIN, Files, Outcome
-from receiver.report.terminal import heading
+from receiver.report.terminal import heading, paragraph
 from receiver.report.words import count
 
-__all__ = ["print_heading", "print_outcome", "print_what_next"]
+__all__ = ["print_outcome", "print_sizing_heading", "print_what_next"]
 
 
 def print_outcome(outcome: Outcome, files: Files) -> None:
-    effects = outcome.effects
-    verdict = "each exactly once" if effects.exactly_once else "NOT each exactly once"
-    crashes = ", ".join(f"{name} {times}" for name, times in sorted(outcome.crashes.items()))
-    rows = (
+    """What was sent, what came, and what it did in the target."""
+    effects, crashes = outcome.effects, outcome.crashes
+    verdict, style = ("each exactly once", "bold green") if effects.exactly_once else ("not exactly once", "bold red")
+    _heading("What became of the messages")
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+    for justify in ("left", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for name, number, remark in (
         ("messages", outcome.messages, "confirmed to their senders"),
         ("sent", outcome.sent, f"{count(outcome.sent - outcome.messages)} of them again, after a crash"),
         ("receipts", outcome.receipts, f"{count(outcome.redelivered)} of them flagged as redelivered"),
-        ("duplicates caught", outcome.duplicates, "not handed on"),
-        (
-            "effects",
-            effects.lines,
-            f"lines in {files.target.name}: {verdict}, {count(effects.missing)} missing, {count(effects.double)} double",
-        ),
-        ("crashes", outcome.crashes.total(), crashes),
-    )
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column()
-    for name, number, remark in rows:
-        style = "" if name != "effects" else "bold green" if effects.exactly_once else "bold red"
-        table.add_row(Text(f"  {name}"), Text(count(number), style=style), Text(remark, style=style))
-    print_heading("What became of the messages")
+        ("duplicates caught", outcome.duplicates, ""),
+        (f"effects in {files.target.name}", effects.lines, verdict),
+        ("  missing", effects.missing, ""),
+        ("  double", effects.double, ""),
+        ("crashes", crashes.total(), ", ".join(f"{count(number)} of {name}" for name, number in crashes.items())),
+    ):
+        table.add_row(*(Text(text, style=style if text == verdict else "") for text in (name, count(number), remark)))
     console().print(table)
 
 
-def print_heading(text: str) -> None:
+def print_sizing_heading(outcome: Outcome) -> None:
+    """What stands before the report of `receiver simulate`."""
+    _heading("How large the window has to be, by receiver simulate")
+    paragraph(
+        console(),
+        f"It reads what the bridges have recorded of their {count(outcome.receipts)} receipts: all but those of the last "
+        "second before a bridge was killed.",
+        first="",
+    )
+
+
+def _heading(text: str) -> None:
     heading(console(), text)
 
 
@@ -51,7 +57,7 @@ def print_what_next(files: Files, *, kept: bool) -> None:
         print("\nTo go on with what the bridges leave, run it with --keep DIR.")
         return
     receipts, store = shlex.quote(str(files.receipts)), shlex.quote(files.store)
-    print_heading("To go on")
+    _heading("To go on")
     print(f"  receiver simulate {receipts} --domain {DOMAIN} --report report.html")
     print(f"  receiver compare {receipts} --domain {DOMAIN}")
     print(f"  receiver status {store}")

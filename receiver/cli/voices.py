@@ -23,8 +23,13 @@ class Voices:
         self._width = max(map(len, (leader, *names)))
         self._styles = dict(zip(names, _COLOURS, strict=False)) | {leader: "bold magenta"}
         self._leader = leader
+        self._last: dict[str, str] = {}
 
     def say(self, name: str, what: str) -> None:
+        """Once, until they say something else."""
+        if self._last.get(name) == what:
+            return
+        self._last[name] = what
         style = self._styles.get(name, "")
         line = Text.assemble(
             (f"{name:<{self._width}} | ", style), (tamed(what, _LONGEST), style * (name == self._leader))

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from receiver.demo.ending import uninterrupted
 from receiver.errors import BrokerError, MissingProgramError
 from receiver.java import require_java
 
@@ -41,7 +42,7 @@ _JAVA_ARGS = (
 _IS_UP = "AMQ221007"
 _STARTS_SECS = _STOPS_SECS = 60
 _FETCHES_SECS = 600
-_LAST_LINES = 15
+_LAST_LINES = 5
 
 
 def check_programs(cache: Path) -> None:
@@ -91,7 +92,7 @@ def _fetched_archive(folder: Path) -> Path:
         ) from None
     if ran.returncode:
         raise MissingProgramError(
-            f"Maven can't fetch {_ARTIFACT}:\n{_last_lines(ran.stdout + ran.stderr)}",
+            f"Maven can't fetch {_ARTIFACT}: {_last_lines(ran.stdout + ran.stderr)}",
             hint="it needs the way to Maven Central, or a mirror of it in ~/.m2/settings.xml",
         )
     (archive,) = folder.glob("*.tar.gz")
@@ -118,7 +119,7 @@ class Broker:
         command = [str(home / "bin" / "artemis"), "create", *arguments, str(folder)]
         ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if ran.returncode:
-            raise BrokerError(f"a broker can't be made in {folder}:\n{_last_lines(ran.stdout + ran.stderr)}")
+            raise BrokerError(f"a broker can't be made in {folder}: {_last_lines(ran.stdout + ran.stderr)}")
 
     def said(self, since: int = 0) -> str:
         """What it has logged, but for the first so many bytes."""
@@ -145,23 +146,24 @@ class Broker:
         file.write_text("".join(f"{name}={value}\n" for name, value in given.items()), encoding="utf-8")
         with self._log.open("ab") as log:
             before = log.tell()
-            self._process = subprocess.Popen(
-                [self._folder / "bin" / "artemis", "run", "--properties", file],
-                env=os.environ | {"JAVA_ARGS": _JAVA_ARGS},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal is for whoever started it, who then ends it
-            )
+            with uninterrupted():
+                self._process = subprocess.Popen(
+                    [self._folder / "bin" / "artemis", "run", "--properties", file],
+                    env=os.environ | {"JAVA_ARGS": _JAVA_ARGS},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C in the terminal is for whoever started it, who then ends it
+                )
         self._wait_until_up(self._process, before)
 
     def _wait_until_up(self, process: subprocess.Popen[bytes], before: int) -> None:
         give_up = time.monotonic() + _STARTS_SECS
         while _IS_UP not in (said := self.said(before)):
             if process.poll() is not None:
-                raise BrokerError(f"the broker has ended as it started:\n{_last_lines(said)}")
+                raise BrokerError(f"the broker has ended as it started: {_last_lines(said)}")
             if time.monotonic() > give_up:
-                raise BrokerError(f"the broker isn't up after {_STARTS_SECS} s:\n{_last_lines(said)}")
+                raise BrokerError(f"the broker isn't up after {_STARTS_SECS} s: {_last_lines(said)}")
             time.sleep(0.02)
 
     def stop(self) -> None:
@@ -215,4 +217,4 @@ def _free_offset() -> int:
 
 
 def _last_lines(said: str) -> str:
-    return "\n".join(said.strip().splitlines()[-_LAST_LINES:])
+    return " | ".join(line.strip() for line in said.strip().splitlines()[-_LAST_LINES:]) or "it said nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import sys
 import time
@@ -32,9 +33,11 @@ NAMES = _SENDERS + _BRIDGES
 DOMAIN = "destination"
 """One for both bridges, for what one took before it died comes to the other."""
 _BROKER = "the broker"
+_KINDS = dict.fromkeys(_SENDERS, "senders") | dict.fromkeys(_BRIDGES, "bridges") | {_BROKER: _BROKER}
 _FOR_EVER = {'addressSettings."#".maxDeliveryAttempts': -1}
 """A message that was under way at ten kills is no poison."""
 _STATUS_SECS = 3
+_STAMP = re.compile(r"\d{4}-\d\d-\d\d [^-]*? - ")
 _SECS_PER_KILL = 3.0
 _LEAST_KILLS = 3
 _BACK_SECS = 0.5
@@ -87,7 +90,7 @@ class Outcome:
     duplicates: int
     effects: Effects
     crashes: Counter[str]
-    """How often each ended otherwise than as it was asked to, most of them by kill -9."""
+    """Of senders, of bridges, of the broker: most of them by kill -9 from outside, and all of them as sudden."""
 
 
 class _Kill(NamedTuple):
@@ -124,7 +127,7 @@ class _Director:
         port = broker.amqp_port if plan.protocol == "amqp" else broker.stomp_port
         address = f"{plan.protocol}://{HOST}:{port}/queue/{_QUEUE}"
         self._senders = {name: Actor(name, self._sender(name, address), say, reads_input=True) for name in _SENDERS}
-        self._bridges = {name: Actor(name, self._bridge(name, address), say) for name in _BRIDGES}
+        self._bridges = {name: Actor(name, self._bridge(name, address), _without_stamp(say)) for name in _BRIDGES}
         self._actors = self._senders | self._bridges
         self._crashes: Counter[str] = Counter()
         self._back: dict[str, float] = {}
@@ -200,7 +203,7 @@ class _Director:
 
     def _has_died(self, name: str) -> None:
         self._actors[name].kill()  # what it said last is passed on
-        self._crashes[name] += 1
+        self._crashes[_KINDS[name]] += 1
         self._back[name] = time.monotonic() + _BACK_SECS
 
     def _kill(self, victim: str) -> None:
@@ -211,7 +214,7 @@ class _Director:
         if victim != _BROKER:
             self._has_died(victim)
             return
-        self._crashes[_BROKER] += 1
+        self._crashes[_KINDS[_BROKER]] += 1
         killed = time.monotonic()
         self._broker.kill()
         self._broker.start(properties=_FOR_EVER)
@@ -241,7 +244,7 @@ class _Director:
                 if status == 0:
                     del left[name]
                 else:
-                    self._crashes[name] += 1
+                    self._crashes[_KINDS[name]] += 1
                     sender.start()
 
     def _wait_for_calm(self) -> None:
@@ -282,6 +285,16 @@ class _Director:
             effects=Effects.in_file(self._files.target, expected),
             crashes=self._crashes,
         )
+
+
+def _without_stamp(say: Say) -> Say:
+    """Without what a log has before ` - `: it is read now, and who says it is known."""
+
+    def say_it(name: str, line: str) -> None:
+        stamped = _STAMP.match(line)
+        say(name, line[stamped.end() :] if stamped else line)
+
+    return say_it
 
 
 def _check_ending(name: str, status: int, *expected: int) -> None:
