@@ -3,16 +3,17 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import Enum, auto
+from functools import partial
 from pathlib import PurePosixPath
 
-from sqlalchemy import make_url
+from sqlalchemy import URL, make_url
 
+from tests import links
 from tests.postgres import shown
 
 LATE_SECS = 0.3
-CLOSED = (asyncio.IncompleteReadError, ConnectionError)
 READY_FOR_QUERY = b"Z"
 """The server's last message in reply to a query."""
 
@@ -42,18 +43,13 @@ def begins_commit(kind: bytes, message: bytes) -> bool:
     return text.split(b"\0")[0].strip().upper() == b"COMMIT"
 
 
-class Link:
-    """One client's connection and its counterpart to the server."""
+class Link(links.Link):
+    """A link whose messages are looked at."""
 
     def __init__(self, proxy: "Proxy", client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        super().__init__(client, server)
         self.proxy = proxy
-        self.client = client
-        self.server = server
         self.muted = False
-
-    def abort(self) -> None:
-        self.client.transport.abort()
-        self.server.transport.abort()
 
     async def from_client(self, reader: asyncio.StreamReader) -> None:
         # The first message has no letter, and the proxy's address asks for no encryption, which would come before it.
@@ -91,24 +87,20 @@ class Link:
                 return
 
 
-class Proxy:
+class Proxy(links.Proxy):
     """Listens on `url` for clients of the server; made by `proxied`."""
 
     def __init__(self, server_url: str) -> None:
         self._server_url = make_url(server_url)
-        self._links: set[Link] = set()
         self._armed: Cut | None = None
         self._then_unreachable = False
         self._lock = threading.Lock()
-        self.reachable = True
-        self.loop = asyncio.new_event_loop()
-        self.listener = self.loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        super().__init__(partial(_connect, self._server_url), partial(Link, self))
 
     @property
     def url(self) -> str:
-        port = self.listener.sockets[0].getsockname()[1]
         query = {"sslmode": "disable", "gssencmode": "disable"}
-        return shown(self._server_url.set(host="127.0.0.1", port=port, query=query))
+        return shown(self._server_url.set(host="127.0.0.1", port=self.port, query=query))
 
     def arm(self, cut: Cut, *, then_unreachable: bool = False) -> None:
         """Cut the link at the next COMMIT; `then_unreachable` refuses new links until `reachable` is set again."""
@@ -127,67 +119,18 @@ class Proxy:
                 self.reachable = not self._then_unreachable
             return cut
 
-    def cut(self) -> None:
-        """Cut all links now."""
 
-        async def abort_all() -> None:
-            for link in self._links:
-                link.abort()
-
-        asyncio.run_coroutine_threadsafe(abort_all(), self.loop).result()
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        host = self._server_url.host or self._server_url.query.get("host", "localhost")
-        port = self._server_url.port or 5432
-        if PurePosixPath(str(host)).is_absolute():
-            return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
-        return await asyncio.open_connection(str(host), port)
-
-    async def _serve(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        if not self.reachable:
-            client.transport.abort()
-            return
-        try:
-            server_reader, server = await self._connect()
-        except OSError:
-            client.transport.abort()
-            return
-        link = Link(self, client, server)
-        self._links.add(link)
-        pumps = [
-            asyncio.create_task(link.from_client(client_reader)),
-            asyncio.create_task(link.from_server(server_reader)),
-        ]
-        try:
-            ended, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            with suppress(*CLOSED):
-                await ended.pop()
-        finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
-            link.abort()
-            self._links.discard(link)
+async def _connect(server_url: URL) -> links.Streams:
+    host = server_url.host or server_url.query.get("host", "localhost")
+    port = server_url.port or 5432
+    if PurePosixPath(str(host)).is_absolute():
+        return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+    return await asyncio.open_connection(str(host), port)
 
 
 @contextmanager
 def proxied(server_url: str) -> Iterator[Proxy]:
     """A proxy to that server, listening until the end."""
     proxy = Proxy(server_url)
-    thread = threading.Thread(target=proxy.loop.run_forever, daemon=True)
-    thread.start()
-    try:
+    with links.serving(proxy):
         yield proxy
-    finally:
-        asyncio.run_coroutine_threadsafe(_closed(proxy), proxy.loop).result()
-        proxy.loop.call_soon_threadsafe(proxy.loop.stop)
-        thread.join()
-        proxy.loop.close()
-
-
-async def _closed(proxy: Proxy) -> None:
-    proxy.listener.close()
-    serving = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in serving:
-        task.cancel()
-    await asyncio.gather(*serving, return_exceptions=True)

@@ -1,0 +1,106 @@
+"""A proxy on loopback between clients and a server, whose links a test can cut."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+
+CLOSED = (asyncio.IncompleteReadError, ConnectionError)
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Link:
+    """One client's connection and its counterpart to the server."""
+
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.client = client
+        self.server = server
+
+    def abort(self) -> None:
+        self.client.transport.abort()
+        self.server.transport.abort()
+
+    async def from_client(self, reader: asyncio.StreamReader) -> None:
+        """Pass on what the client says; the link is cut when this ends."""
+        raise NotImplementedError
+
+    async def from_server(self, reader: asyncio.StreamReader) -> None:
+        """The same for the server."""
+        raise NotImplementedError
+
+
+class Proxy:
+    """Listens on a port of its own; served by `serving`."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Streams]],
+        make_link: Callable[[asyncio.StreamWriter, asyncio.StreamWriter], Link],
+    ) -> None:
+        self._connect = connect
+        self._make_link = make_link
+        self.links: set[Link] = set()
+        self.reachable = True
+        self.loop = asyncio.new_event_loop()
+        self.listener = self.loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+
+    @property
+    def port(self) -> int:
+        return self.listener.sockets[0].getsockname()[1]
+
+    def cut(self) -> None:
+        """Cut all links now."""
+
+        async def abort_all() -> None:
+            for link in self.links:
+                link.abort()
+
+        asyncio.run_coroutine_threadsafe(abort_all(), self.loop).result()
+
+    async def _serve(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        if not self.reachable:
+            client.transport.abort()
+            return
+        try:
+            server_reader, server = await self._connect()
+        except OSError:
+            client.transport.abort()
+            return
+        link = self._make_link(client, server)
+        self.links.add(link)
+        pumps = [
+            asyncio.create_task(link.from_client(client_reader)),
+            asyncio.create_task(link.from_server(server_reader)),
+        ]
+        try:
+            ended, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(*CLOSED):
+                await ended.pop()
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            link.abort()
+            self.links.discard(link)
+
+
+@contextmanager
+def serving(proxy: Proxy) -> Iterator[None]:
+    """Serve the proxy's clients, in a thread, until the end."""
+    thread = threading.Thread(target=proxy.loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(_closed(proxy), proxy.loop).result()
+        proxy.loop.call_soon_threadsafe(proxy.loop.stop)
+        thread.join()
+        proxy.loop.close()
+
+
+async def _closed(proxy: Proxy) -> None:
+    proxy.listener.close()
+    serving = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in serving:
+        task.cancel()
+    await asyncio.gather(*serving, return_exceptions=True)
