@@ -12,10 +12,11 @@ from receiver.policies.interface import Policy
 from receiver.store.audit import audit_domains, audit_tables, audited_rows, audited_state, readable
 from receiver.store.engine import store_url
 from receiver.store.findings import DomainName, Finding, Findings
+from receiver.store.inbox_audit import audit_messages
 from receiver.store.log import DomainState
 from receiver.store.snapshot import Advance, RawRow, Snapshot, snapshot
 from receiver.store.sql_log import Sources, rows_of
-from receiver.store.tables import REVISION
+from receiver.store.tables import REVISION, inbox, parked
 
 __all__ = ["DomainFigures", "StoreFigures", "audit", "look"]
 
@@ -32,6 +33,10 @@ class DomainFigures:
     """None where it wasn't asked for, or the rows are broken."""
     waiting_rows: int | None
     """Rows of what is forgotten, still to be deleted."""
+    inbox: int | None = None
+    """Messages that wait for their targets; None where the table can't be read."""
+    parked: int | None = None
+    """Messages that their targets refused too often."""
 
     @property
     def policy(self) -> str:
@@ -73,6 +78,7 @@ def audit(address: str, *, advance: Advance = _quietly) -> StoreFigures:
         findings = Findings()
         audit_tables(store, findings, advance)
         domains = _domains(store, findings, advance, with_ids=True)
+        audit_messages(store, [domain.state for domain in domains], findings, advance)
         return StoreFigures(REVISION, store.size_bytes, domains, findings.found())
 
 
@@ -107,6 +113,9 @@ def _figures(
 ) -> DomainFigures:
     name = DomainName.of(state)
     figures = DomainFigures(state, 0, None, None)
+    with readable(store, findings, None):
+        waiting, set_aside = (store.message_count(table.name, state.domain_id) for table in (inbox, parked))
+        figures = replace(figures, inbox=waiting, parked=set_aside)
     with readable(store, findings, name):
         if not with_ids:
             return replace(figures, rows=store.row_count(state.domain_id))

@@ -95,17 +95,24 @@ def _table(domain: DomainFigures) -> Table:
         ("redelivered", count(state.redelivered)),
         ("longest delivery", duration(state.max_delivery_us)),
         ("latest receipt, UTC", second(state.latest_us) if state.last_seq else _NONE),
-        ("ids remembered", _NONE if domain.remembered_ids is None else count(domain.remembered_ids)),
+        ("ids remembered", _count_or_none(domain.remembered_ids)),
         ("rows", count(domain.rows)),
-        ("rows to be deleted", _NONE if domain.waiting_rows is None else count(domain.waiting_rows)),
+        ("rows to be deleted", _count_or_none(domain.waiting_rows)),
     ]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     for justify in ("left", "right", "left", "right"):
         table.add_column(justify=justify, no_wrap=True)
+    if domain.inbox != 0 or domain.parked != 0:  # it has a bridge
+        figures.insert(len(figures) // 2, ("in the inbox", _count_or_none(domain.inbox)))
+        figures.append(("parked", _count_or_none(domain.parked)))
     half = len(figures) // 2
     for left, right in zip(figures[:half], figures[half:], strict=True):
         table.add_row(*map(Text, (f"  {left[0]}", f"{left[1]}   ", *right)))
     return table
+
+
+def _count_or_none(number: int | None) -> str:
+    return _NONE if number is None else count(number)
 
 
 def _latest(domain: DomainFigures) -> str | None:
@@ -148,5 +155,7 @@ def _status_of(domain: DomainFigures) -> dict[str, Any]:
         "max_delivery_secs": state.max_delivery_us / 1_000_000,
         "latest_received_at": _latest(domain),
         **_rows_of(domain),
+        "inbox": domain.inbox,
+        "parked": domain.parked,
         "line": domain.line(),
     }

@@ -22,7 +22,7 @@ from receiver.store.snapshot import Advance, RawRow, Snapshot
 from receiver.store.sql_log import state_of
 from receiver.store.tables import text_of
 
-__all__ = ["audit_domains", "audit_tables", "audited_rows", "audited_state", "readable"]
+__all__ = ["audit_domains", "audit_tables", "audited_rows", "audited_state", "is_text", "readable", "shown_values"]
 
 _OTHER_TYPES: dict[str, Any] = {
     "domain_key": str,
@@ -116,8 +116,8 @@ def audit_tables(store: Snapshot, findings: Findings, advance: Advance) -> None:
         for said in store.lacking_keys():
             findings.add("keys", None, said)
     with readable(store, findings, None):
-        for table, domain_id, count in store.strays():
-            findings.add("strays", None, f"in {table}, of domain_id {domain_id!r:.80}", count)
+        for table, key, owner, count in store.strays():
+            findings.add("strays", None, f"in {table}, of {key} {owner!r:.80}", count)
 
 
 def audit_domains(states: Sequence[DomainState], marks: Iterable[RawRow], findings: Findings) -> None:
@@ -198,7 +198,7 @@ class _Rows:
         self.count += 1
         seq, id_, source, received_at_us, first_us, digests, _ = raw
         if not all(map(isinstance, raw, _ROW_TYPES)):
-            self._tell("types", seq, _values(raw))
+            self._tell("types", seq, shown_values(raw))
             return
         last_seq, last_us = self._last
         self._last = seq, received_at_us
@@ -206,7 +206,7 @@ class _Rows:
             self._tell("numbers", seq, f"after receipt {last_seq} of {self._state.last_seq}")
         if received_at_us < last_us:
             self._tell("order", seq, f"at {received_at_us} us, after one at {last_us} us")
-        if not (_is_text(id_) and (source is None or _is_text(source))):
+        if not all(text is None or (text and is_text(text)) for text in (id_, source)):
             self._tell("ids", seq, f"id {id_!r:.80}, source {source!r:.80}")
         if first_us is not None:
             self._repeats += 1
@@ -231,15 +231,16 @@ class _Rows:
         self._findings.add(kind, self._name, f"receipt {seq!r:.80}: {said}")
 
 
-def _values(raw: RawRow) -> str:
+def shown_values(raw: RawRow) -> str:
     return ", ".join(f"{value!r:.40}" for value in raw)
 
 
-def _is_text(stored: bytes) -> bool:
+def is_text(stored: bytes) -> bool:
     try:
-        return bool(text_of(stored))
+        text_of(stored)
     except UnicodeDecodeError:
         return False
+    return True
 
 
 def _are_digests(stored: str) -> bool:

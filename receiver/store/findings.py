@@ -14,7 +14,7 @@ PROBLEMS = {
     "damaged": "the database finds damage in itself",
     "unreadable": "what is stored can't be read",
     "keys": "a table has lost a constraint",
-    "strays": "rows belong to no domain",
+    "strays": "rows belong to no domain, or messages to no target",
     "same-domain": "two domains have the same key and name, or the same incarnation",
     "types": "a value is missing, or of another type than its column's",
     "name": "no receiver makes this key and name",
@@ -29,6 +29,8 @@ PROBLEMS = {
     "first-times": "ids first came after they came again, or before all time",
     "digests": "body digests are no list of different texts",
     "newest": "the newest receipt isn't there, or came at another time than the domain's latest",
+    "targets": "a target has no name, or what is noted of its file contradicts itself",
+    "messages": "messages that wait or are parked make no sense, or do both at once",
     "rebuilt": "what the receipts that are left make remembered contradicts the domain's own row",
 }
 """What can be broken, by kind."""

@@ -10,21 +10,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Inspector, inspect, text
+from sqlalchemy import URL, Connection, Inspector, UniqueConstraint, inspect, text
 
 from receiver.store.engine import is_sqlite
 from receiver.store.failures import translated
 from receiver.store.log import DomainState
 from receiver.store.schema import examined
 from receiver.store.sql_log import ROW_COLUMNS
-from receiver.store.tables import METADATA, VERSION_TABLE, domains, joined, receipts
+from receiver.store.tables import METADATA, VERSION_TABLE, domains, inbox, joined, parked, receipts, targets
 
-__all__ = ["Advance", "RawRow", "Snapshot", "snapshot"]
+__all__ = ["MESSAGE_COLUMNS", "TARGET_COLUMNS", "Advance", "RawRow", "Snapshot", "snapshot"]
 
 RawRow = Sequence[Any]
 Advance = Callable[[int], None]
 """Is told how many rows have been read since it was last told, so that somebody can be shown how far it is."""
 
+TARGET_COLUMNS = tuple(targets.columns.keys())
+MESSAGE_COLUMNS = tuple(name for name in inbox.columns.keys() if name != "body")  # noqa: SIM118 - these are no dict's
+_OWNERS = (
+    (receipts, "domain_id", domains),
+    (joined, "domain_id", domains),
+    (targets, "domain_id", domains),
+    (inbox, "target_id", targets),
+    (parked, "target_id", targets),
+)
 _ROWS_AT_ONCE = 10_000
 _STEPS_AT_ONCE = 1_000_000
 
@@ -57,25 +66,45 @@ class Snapshot:
     def rows(self, domain_id: int) -> Iterator[Sequence[RawRow]]:
         """The rows of a domain by number, some at a time, with the columns of the log."""
         columns = ", ".join(ROW_COLUMNS)
-        found = self._connection.execute(
-            text(f"SELECT {columns} FROM {receipts.name} WHERE domain_id = :domain_id ORDER BY seq"),
-            {"domain_id": domain_id},
-            execution_options={"stream_results": True, "max_row_buffer": _ROWS_AT_ONCE},
+        return self._some_at_a_time(
+            f"SELECT {columns} FROM {receipts.name} WHERE domain_id = :domain_id ORDER BY seq", domain_id=domain_id
         )
-        return found.partitions(_ROWS_AT_ONCE)
+
+    def targets(self) -> list[RawRow]:
+        """The targets' own rows, with the columns of `TARGET_COLUMNS`."""
+        return self._all(f"SELECT {', '.join(TARGET_COLUMNS)} FROM {targets.name} ORDER BY target_id")
+
+    def messages(self, table: str) -> Iterator[Sequence[RawRow]]:
+        """The messages that wait or are parked, some at a time, with the columns of `MESSAGE_COLUMNS`; of each body only
+        its beginning."""
+        columns = ", ".join(MESSAGE_COLUMNS)
+        return self._some_at_a_time(f"SELECT {columns}, substr(body, 1, 1) FROM {table} ORDER BY target_id, place")
+
+    def message_count(self, table: str, domain_id: int) -> int:
+        """How many messages of a domain are in a table."""
+        of_domain = f"SELECT target_id FROM {targets.name} WHERE domain_id = :domain_id"
+        counted = text(f"SELECT count(*) FROM {table} WHERE target_id IN ({of_domain})")
+        return int(self._connection.execute(counted, {"domain_id": domain_id}).scalar_one())
+
+    def waiting_and_parked(self) -> list[RawRow]:
+        """Target and place of each message that is in both tables."""
+        return self._all(
+            f"SELECT i.target_id, i.place FROM {inbox.name} AS i"
+            f" JOIN {parked.name} AS p ON p.target_id = i.target_id AND p.place = i.place"
+        )
 
     def row_count(self, domain_id: int) -> int:
         counted = text(f"SELECT count(*) FROM {receipts.name} WHERE domain_id = :domain_id")
         return int(self._connection.execute(counted, {"domain_id": domain_id}).scalar_one())
 
-    def strays(self) -> list[tuple[str, Any, int]]:
-        """Table, domain and count of the rows whose domain isn't there."""
-        of_a_domain = f"SELECT 1 FROM {domains.name} AS d WHERE d.domain_id = t.domain_id"
+    def strays(self) -> list[tuple[str, str, Any, int]]:
+        """Table, the column that names their owner, that name, and the count of the rows whose owner isn't there."""
         return [
-            (table, domain_id, count)
-            for table in (receipts.name, joined.name)
-            for domain_id, count in self._all(
-                f"SELECT t.domain_id, count(*) FROM {table} AS t WHERE NOT EXISTS ({of_a_domain}) GROUP BY t.domain_id"
+            (table.name, key, owner, count)
+            for table, key, owners in _OWNERS
+            for owner, count in self._all(
+                f"SELECT t.{key}, count(*) FROM {table.name} AS t"
+                f" WHERE NOT EXISTS (SELECT 1 FROM {owners.name} AS o WHERE o.{key} = t.{key}) GROUP BY t.{key}"
             )
         ]
 
@@ -113,6 +142,10 @@ class Snapshot:
         with translated(self.url), self._connection.begin_nested():
             yield
 
+    def _some_at_a_time(self, statement: str, **values: object) -> Iterator[Sequence[RawRow]]:
+        options = {"stream_results": True, "max_row_buffer": _ROWS_AT_ONCE}
+        return self._connection.execute(text(statement), values, execution_options=options).partitions(_ROWS_AT_ONCE)
+
     def _all(self, statement: str) -> list[RawRow]:
         return list(self._connection.execute(text(statement)).all())
 
@@ -123,8 +156,9 @@ def _lacking(inspector: Inspector, name: str) -> Iterator[str]:
     if key != table.primary_key.columns.keys():
         yield f"{name} has no primary key of {', '.join(table.primary_key.columns.keys())}"
     unique = [constraint["column_names"] for constraint in inspector.get_unique_constraints(name)]
-    if name == domains.name and [domains.c.domain_key.name, domains.c.domain_name.name] not in unique:
-        yield f"{name} may hold two domains of one key and name"
+    for constraint in table.constraints:
+        if isinstance(constraint, UniqueConstraint) and constraint.columns.keys() not in unique:
+            yield f"{name} may hold two rows of one {' and '.join(constraint.columns.keys())}"
     for column in inspector.get_columns(name):
         if column["nullable"] and not table.c[column["name"]].nullable:
             yield f"{name}.{column['name']} may be null"

@@ -66,6 +66,8 @@ FIGURES = {
     "rows": 5,
     "remembered_ids": 5,
     "rows_to_be_deleted": 0,
+    "inbox": 0,
+    "parked": 0,
     "line": "JMS Status: r=1 rx=7 rRedel=1 rMaxDeliverySecs=1,777,629,600.0 rDupsDet=1 rDupIds=5",
 }
 
@@ -136,7 +138,7 @@ def test_check_of_a_broken_store(receiver, store_url):
     assert (ran.status, ran.err) == (1, "")
     assert ran.out.splitlines()[2:] == [
         "Broken: 2 findings.",
-        "- rows belong to no domain (in receiver_joined, of domain_id 99)",
+        "- rows belong to no domain, or messages to no target (in receiver_joined, of domain_id 99)",
         "- a:queue://orders (key default): body digests are no list of different texts (5 times, the first: receipt 2: '[]')",
     ]
     ran = receiver("check", store_url, "--json")

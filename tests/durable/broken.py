@@ -9,6 +9,9 @@ OLDEST = "(SELECT min(seq) FROM receiver_receipt WHERE domain_id = 1)"
 NEWEST = "(SELECT max(seq) FROM receiver_receipt WHERE domain_id = 1)"
 REPEATED = f"{ORDERS} AND first_received_at_us IS NOT NULL"
 
+MESSAGES = ("receiver_inbox", "receiver_parked")
+"""Each has one message of that domain."""
+
 
 class Case(NamedTuple):
     kind: str
@@ -103,6 +106,36 @@ EITHER = [
     domain("newest", "last_seq = last_seq + 1, receipts = receipts + 1"),
     Case("newest", f"DELETE FROM receiver_receipt WHERE {ORDERS} AND seq = {NEWEST}"),
     Case("newest", f"DELETE FROM receiver_receipt WHERE {ORDERS}"),
+    Case("strays", "INSERT INTO receiver_target (domain_id, target) VALUES (99, :name)", {"name": b"file:a"}),
+    Case("strays", "DELETE FROM receiver_target"),
+    *(Case("strays", f"UPDATE {table} SET target_id = 99") for table in MESSAGES),
+    *(
+        Case("targets", f"UPDATE receiver_target SET {change}", {"text": text} if ":text" in change else {})
+        for change, text in (
+            ("target = :text", EMPTY),
+            ("target = :text", FF),
+            ("confirmed_bytes = NULL", EMPTY),
+            ("confirmed_bytes = -1", EMPTY),
+            ("tail_digest = NULL", EMPTY),
+        )
+    ),
+    *(
+        Case("messages", f"UPDATE {table} SET {change}", {"text": FF} if ":text" in change else {})
+        for table in MESSAGES
+        for change in (
+            "place = -1",
+            "place = 48",
+            "tries = -1",
+            "received_at_us = -1",
+            "unique_message_id = :text",
+            "message_source_id = :text",
+            "destination = :text",
+            "message_id = :text",
+            "properties = 'x'",
+            "properties = '[]'",
+        )
+    ),
+    Case("messages", "UPDATE receiver_parked SET place = (SELECT place FROM receiver_inbox)"),
     domain("rebuilt", "clock_us = NULL"),
     domain("rebuilt", "clock_us = 0"),
     domain("rebuilt", "window_size = 1000, clock_us = NULL"),
@@ -123,6 +156,13 @@ SQLITE = [
     receipt("types", "seq = 'first'"),
     receipt("digests", "body_digests = CAST(:digests AS TEXT)", digests=b'["\xff"]'),
     Case("types", "INSERT INTO receiver_joined VALUES (1, 2, 3, 'last')"),
+    *(Case("types", f"UPDATE receiver_target SET {name} = 'text'") for name in ("target", "confirmed_bytes")),
+    *(
+        Case("types", f"UPDATE {table} SET {name} = 'text'")
+        for table in MESSAGES
+        for name in ("place", "tries", "is_text", "unique_message_id", "destination", "body")
+    ),
+    *(Case("types", f"UPDATE {table} SET properties = CAST('{{}}' AS BLOB)") for table in MESSAGES),
     Case("strays", "INSERT INTO receiver_receipt VALUES (1, 2, NULL, 'orders', NULL, :id, NULL, NULL)", {"id": b"a"}),
 ]
 """What only SQLite lets anyone write: values of other types than their columns'."""
@@ -132,6 +172,9 @@ POSTGRESQL_KEYS = {
     "ALTER TABLE receiver_domain DROP CONSTRAINT receiver_domain_pkey": {"keys"},
     "ALTER TABLE receiver_receipt DROP CONSTRAINT receiver_receipt_pkey": {"keys"},
     "ALTER TABLE receiver_joined DROP CONSTRAINT receiver_joined_pkey": {"keys"},
+    "ALTER TABLE receiver_target DROP CONSTRAINT receiver_target_name_key": {"keys"},
+    "ALTER TABLE receiver_inbox DROP CONSTRAINT receiver_inbox_pkey": {"keys"},
+    "ALTER TABLE receiver_parked DROP CONSTRAINT receiver_parked_place_key": {"keys"},
     "ALTER TABLE receiver_domain ALTER COLUMN incarnation DROP NOT NULL": {"keys"},
     "ALTER TABLE receiver_domain DROP CONSTRAINT receiver_domain_name_key;"
     "UPDATE receiver_domain SET domain_key = 'name', domain_name = 'a'": {"keys", "same-domain"},

@@ -15,12 +15,14 @@ from receiver.durable.receiver import Receiver
 from receiver.errors import ReceiverError, StoreCorruptError, StoreError
 from receiver.settings import ReceiverSettings
 from receiver.store.findings import PROBLEMS
+from receiver.store.inbox import Inbox, InboxRow
 from receiver.store.tables import METADATA
 from tests.durable.server import mortal_server
 from tests.postgres import fresh_database
 from tests.stores import engine_of, execute
 
 ORDERS = {"connection_id": "a", "destination": "orders"}
+WAITING = InboxRow(47, 0, "clamped", "source 0", 0, False, None, "queue://orders", "ID:1", "{}", True, b"body")
 
 
 def settings(window: int, expiry_secs: float) -> ReceiverSettings:
@@ -30,7 +32,8 @@ def settings(window: int, expiry_secs: float) -> ReceiverSettings:
 
 
 def make(address: str) -> None:
-    """Two domains: orders, whose counters are all above 0, and one without a receipt."""
+    """Two domains: orders, whose counters are all above 0, with a message that waits and one that is parked, and one
+    without a receipt."""
     with Receiver.open(address, **ORDERS, settings=settings(3, 10)) as orders:
         for numbers in range(16), range(16, 40):
             with orders.batch() as batch:
@@ -43,6 +46,10 @@ def make(address: str) -> None:
                         "again", received_at_us=now_us, body_digest=digest, redelivered=True, jms_timestamp_ms=1
                     )
                 batch.receive("clamped", "source 0", received_at_us=0)
+        with Inbox.open(address, domain_id=orders.domain_id, target="file:orders.jsonl") as inbox, inbox.turn() as turn:
+            inbox.add(turn.connection, [WAITING])
+            turn.park(WAITING._replace(place=46, tries=3), "refused")
+            turn.save_file(17, b"digest")
     Receiver.open(address, connection_id="b", destination="orders").close()
 
 
@@ -85,6 +92,7 @@ def test_a_sound_store(store):
     assert min(counted) >= 0
     assert counted.count(0) == 1, "all but `generation` are above 0, so that breaking one is no accident"
     assert (empty.rows, empty.remembered_ids, empty.waiting_rows) == (0, 0, 0)
+    assert (orders.inbox, orders.parked, empty.inbox, empty.parked) == (1, 1, 0, 0)
     assert look(store) == found
 
 
