@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
+from benchmarks.bridge import bridge
 from benchmarks.compare import compare
 from benchmarks.detector import receive, receive_many
 from benchmarks.durable import durable
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[float], Iterable[Comparison]]] = {
     "compare": compare,
     "spark": spark,
     "durable": durable,
+    "bridge": bridge,
     "imports": imports,
 }
 

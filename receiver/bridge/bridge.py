@@ -96,6 +96,7 @@ class Bridge:
         """
         with ExitStack() as closing:
             closing.callback(self._close)
+            self._target.connect()
             self._flow.prepare()
             self._source = self._connect()
             _LOGGER.info("taking messages for %s", self._target.name)
@@ -110,7 +111,8 @@ class Bridge:
                 if now - rested_at >= _REST_SECS:
                     self._until_done(self._flow.rest)
                     rested_at = now
-                self._until_done(self._flow.deliver_waiting)
+                if self.figures.waiting:
+                    self._until_done(self._flow.deliver_waiting)
                 idle_secs = now - idle_since
                 if stop_when_idle_secs is not None and idle_secs >= stop_when_idle_secs and not self.figures.waiting:
                     return

@@ -44,10 +44,13 @@ class ControlledFlow:
             try:
                 self._hand_on(taken)
             except _NotReadyError:  # the batch is rolled back, and with it what the target had to say
-                self._delivery.deliver_waiting()
+                pass
             else:
                 self._tries.clear()
                 return
+            finally:
+                self._target.release()
+            self._delivery.deliver_waiting()
 
     def _hand_on(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:

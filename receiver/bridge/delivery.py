@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from receiver.bridge.figures import Figures
 from receiver.bridge.received import Received
@@ -17,6 +18,19 @@ __all__ = ["Delivery"]
 _AT_ONCE = 1_000
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.5, 30.0
 _GIVE_BACK_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class _Done:
+    """What a turn has done."""
+
+    more: bool = False
+    """Whether another may find more."""
+    delivered: int = 0
+    failed: int = 0
+    parked: int = 0
+    bytes: int = 0
+    places: Sequence[int] = ()
 
 
 class Delivery:
@@ -59,26 +73,41 @@ class Delivery:
         """Whether another may find more."""
         now = time.monotonic()
         self._due_secs = {source: due for source, due in self._due_secs.items() if due > now}
-        with self._inbox.turn() as turn:
-            if not self._target.ready(turn):
-                return True
-            places = turn.places(_AT_ONCE, but_of=self._due_secs)
-            if not places:
-                return False
-            messages = self._messages(turn, places)
-            outcome = self._target.deliver(messages, turn)
-            turn.confirm([places[index] for index in outcome.delivered])
-            failed = outcome.failed.items()
-            parked = sum(self._failed(turn, places[index], messages[index], why) for index, why in failed)
+        try:
+            with self._inbox.turn() as turn:
+                done = _Done() if self._target.ready(turn) else _Done(more=True)
+                if not done.more:
+                    self._hand_on(turn, done)
+        finally:
+            self._target.release()
+        self._count(done)
+        return done.more
+
+    def _hand_on(self, turn: Turn, done: _Done) -> None:
+        places = turn.places(_AT_ONCE, but_of=self._due_secs)
+        if not places:
+            return
+        messages = self._messages(turn, places)
+        outcome = self._target.deliver(messages, turn)
+        turn.confirm([places[index] for index in outcome.delivered])
+        for index, why in outcome.failed.items():
+            done.parked += self._failed(turn, places[index], messages[index], why)
+        done.delivered = len(outcome.delivered)
+        done.failed = len(outcome.failed)
+        done.bytes = sum(len(messages[index].body) for index in outcome.delivered)
+        done.places = places
+        done.more = len(places) == _AT_ONCE or done.failed > 0
+
+    def _count(self, done: _Done) -> None:
+        """What is committed."""
         figures = self._figures
-        figures.delivered += len(outcome.delivered)
-        figures.failed += len(failed)
-        figures.parked += parked
-        figures.waiting = max(0, figures.waiting - len(outcome.delivered) - parked)
-        self._confirmed_bytes += sum(len(messages[index].body) for index in outcome.delivered)
-        for place in places:
+        figures.delivered += done.delivered
+        figures.failed += done.failed
+        figures.parked += done.parked
+        figures.waiting = max(0, figures.waiting - done.delivered - done.parked)
+        self._confirmed_bytes += done.bytes
+        for place in done.places:
             self.at_hand.pop(place, None)
-        return len(places) == _AT_ONCE or bool(failed)
 
     def _messages(self, turn: Turn, places: Sequence[int]) -> list[Received]:
         missing = [place for place in places if place not in self.at_hand]

@@ -31,6 +31,9 @@ class BrokerTarget:
         del turn
         return True
 
+    def release(self) -> None:
+        """Nothing is locked."""
+
     def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
         del turn
         try:

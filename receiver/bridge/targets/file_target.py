@@ -19,6 +19,11 @@ from receiver.bridge.targets.target import Outcome
 from receiver.errors import OutputError, SettingsError
 from receiver.store.inbox import Turn
 
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows
+    fcntl = None  # type: ignore[assignment]
+
 __all__ = ["FileTarget", "StandardOutput"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
@@ -39,13 +44,22 @@ class FileTarget:
         """How long the file is, by what this object has read and written."""
         self._tail = b""
 
+    def connect(self) -> None:
+        if not self._path.parent.is_dir():
+            raise SettingsError(f"there is no folder {self._path.parent}", hint="make it first")
+
     def ready(self, turn: Turn) -> bool:
         try:
+            self._lock()
             if self._is_as_left() and turn.confirmed_bytes == self._length:
                 return True
             return self._opened(turn)
         except OSError as error:
             raise self._error(error) from error
+
+    def release(self) -> None:
+        if self._file is not None:
+            _flock(self._file, "LOCK_UN")
 
     def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
         try:
@@ -85,9 +99,18 @@ class FileTarget:
         ours = os.fstat(self._file.fileno())
         return os.path.samestat(named, ours) and ours.st_size == self._length
 
+    def _lock(self) -> None:
+        """Keep other processes out until the turn is over, also one whose turn a server has ended without its knowledge."""
+        if self._file is None:
+            return
+        try:
+            _flock(self._file, "LOCK_EX", "LOCK_NB")
+        except BlockingIOError:
+            raise OutputError(f"another process is writing to {self._path}") from None
+
     def _opened(self, turn: Turn) -> bool:
         """Open the file where the store says that it ends; whether that was known to the store."""
-        self._open()
+        self._open(locked=True)
         confirmed = turn.confirmed_bytes
         if confirmed is not None and self._length == 0 < confirmed:
             _LOGGER.warning("%s is empty or new, so it is begun anew", self._path)
@@ -101,10 +124,12 @@ class FileTarget:
         self._save(turn)  # before anything is written, for by this length it is told what to cut
         return False
 
-    def _open(self) -> None:
+    def _open(self, *, locked: bool = False) -> None:
         self.close()
         is_new = not self._path.exists()
         self._file = FileIO(self._path, "a+b")
+        if locked:
+            self._lock()
         if is_new:
             _sync_folder(self._path.parent)
         self._length = os.fstat(self._file.fileno()).st_size
@@ -146,9 +171,15 @@ class StandardOutput:
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
 
+    def connect(self) -> None:
+        """It is open."""
+
     def ready(self, turn: Turn) -> bool:
         del turn
         return True
+
+    def release(self) -> None:
+        """Nothing is locked."""
 
     def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
         del turn
@@ -158,6 +189,12 @@ class StandardOutput:
 
     def close(self) -> None:
         """Left open, for others may write there."""
+
+
+def _flock(file: FileIO, *how: str) -> None:
+    """By flock(2), which Windows hasn't."""
+    if fcntl is not None:
+        fcntl.flock(file, sum(getattr(fcntl, word) for word in how))
 
 
 def _sync_folder(folder: Path) -> None:

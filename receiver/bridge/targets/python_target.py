@@ -36,9 +36,15 @@ class PythonTarget:
         self.takes_part = _takes_two(name, function)
         """Whether it has a connection."""
 
+    def connect(self) -> None:
+        """It was imported."""
+
     def ready(self, turn: Turn) -> bool:
         del turn
         return True
+
+    def release(self) -> None:
+        """Nothing is locked."""
 
     def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
         outcome, failing = Outcome(), set()

@@ -35,11 +35,17 @@ class Target(Protocol):
     name: str
     """What a store knows it by; always the same for the same target."""
 
-    def ready(self, turn: Turn) -> bool:
-        """Make sure that the target stands as the store says. False: what has changed must be committed first.
+    def connect(self) -> object:
+        """Called at the start, so that what can't be reached or isn't allowed is known then."""
 
-        `OutputError` where it doesn't stand so and can't be made to.
+    def ready(self, turn: Turn) -> bool:
+        """Have the target for ourselves, as the store says that it stands. False: what has changed must be committed first.
+
+        `OutputError` where it doesn't stand so and can't be made to, or where another process has it.
         """
+
+    def release(self) -> None:
+        """The turn is over, whatever became of it. Never raises."""
 
     def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
         """Deliver these. Any error, `BrokerError` or `OutputError`: none of it counts as delivered."""
