@@ -96,7 +96,7 @@ class Delivery:
         done.failed = len(outcome.failed)
         done.bytes = sum(len(messages[index].body) for index in outcome.delivered)
         done.places = places
-        done.more = len(places) == _AT_ONCE or done.failed > 0
+        done.more = turn.leaves_some or done.failed > 0
 
     def _count(self, done: _Done) -> None:
         """What is committed."""

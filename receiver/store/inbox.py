@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,6 +31,7 @@ __all__ = ["Inbox", "InboxRow", "Turn"]
 _LOGGER = logging.getLogger("receiver")
 _LONGEST_TARGET_BYTES = 2_000  # what PostgreSQL can index
 _LONGEST_ERROR = 10_000
+_BYTES_AT_ONCE = 64 << 20
 
 
 class Inbox:
@@ -163,16 +165,25 @@ class Turn:
         """Of a file: how much of it is ours for certain; None before the first message."""
         self.tail_digest = tail_digest
         """Of the end of that."""
+        self.leaves_some = False
+        """Whether more wait than `places` has told."""
         self._inbox = of
         self._target_id = of.target_id
 
     def places(self, at_most: int, *, but_of: Collection[str | None] = ()) -> list[int]:
-        """The places of the messages that wait, in order, without those of these sources; None is the anonymous one."""
-        waiting = select(inbox.c.place).where(inbox.c.target_id == self._target_id)
+        """The places of the messages that wait, in order, without those of these sources; None is the anonymous one.
+
+        No more than so many, nor much more than 64 MB of bodies; `leaves_some` says whether there are others.
+        """
+        waiting = select(inbox.c.place, func.length(inbox.c.body)).where(inbox.c.target_id == self._target_id)
         if but_of:
             source = func.coalesce(inbox.c.message_source_id, b"")
             waiting = waiting.where(source.not_in([to_bytes(source or "") for source in but_of]))
-        return list(self.connection.scalars(waiting.order_by(inbox.c.place).limit(at_most)))
+        found = self.connection.execute(waiting.order_by(inbox.c.place).limit(at_most)).all()
+        bytes_before = accumulate((size for _, size in found), initial=0)
+        places = [place for (place, _), before in zip(found, bytes_before, strict=False) if before < _BYTES_AT_ONCE]
+        self.leaves_some = len(places) < len(found) or len(found) == at_most
+        return places
 
     def rows(self, places: Collection[int]) -> list[InboxRow]:
         """The messages of these places that are there, in order."""
