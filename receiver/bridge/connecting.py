@@ -9,11 +9,13 @@ from receiver.errors import SettingsError
 __all__ = ["sink_of", "source_of"]
 
 
-def source_of(address: BrokerAddress, *, max_body_bytes: int = MAX_BODY_BYTES) -> Source:
+def source_of(address: BrokerAddress | str, *, max_body_bytes: int = MAX_BODY_BYTES) -> Source:
     """Connected to where messages are taken from; a message with a larger body is a `MessageRefusedError`.
 
-    `MissingExtraError` where the protocol's library isn't installed, `BrokerError` where the broker can't be reached.
+    An address may be text, as `BrokerAddress.parse` takes it. `MissingExtraError` where the protocol's library isn't
+    installed, `BrokerError` where the broker can't be reached.
     """
+    address = _parsed(address)
     if address.is_topic and address.subscription is None:
         raise SettingsError(
             f"{address} names no subscription, and what a topic gets while nobody listens is gone",
@@ -30,8 +32,9 @@ def source_of(address: BrokerAddress, *, max_body_bytes: int = MAX_BODY_BYTES) -
     return StompSource(address, max_body_bytes=max_body_bytes)
 
 
-def sink_of(address: BrokerAddress) -> Sink:
+def sink_of(address: BrokerAddress | str) -> Sink:
     """Connected to where messages are sent; errors as of `source_of`."""
+    address = _parsed(address)
     if address.subscription is not None:
         raise SettingsError(f"{address}: what is sent goes to the topic", hint="leave ?subscription= out")
     if address.protocol == "amqp":
@@ -41,3 +44,7 @@ def sink_of(address: BrokerAddress) -> Sink:
     from receiver.bridge.stomp_connector import StompSink
 
     return StompSink(address)
+
+
+def _parsed(address: BrokerAddress | str) -> BrokerAddress:
+    return BrokerAddress.parse(address) if isinstance(address, str) else address

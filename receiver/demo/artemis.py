@@ -71,18 +71,27 @@ def fetch(cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     # Unpacked beside its place and then renamed: whoever is killed on the way leaves no half a program there.
     with tempfile.TemporaryDirectory(dir=cache, prefix="fetching-") as folder:
-        archive = _fetched_archive(Path(folder))
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+        _fetch_archive(Path(folder))
+        unpacked = _unpacked(Path(folder))
         try:
-            (Path(folder) / _NAME).rename(home)
+            unpacked.rename(home)
         except OSError:
             if not home.is_dir():  # else another process was faster
                 raise
     return home
 
 
-def _fetched_archive(folder: Path) -> Path:
+def _unpacked(folder: Path) -> Path:
+    try:
+        (archive,) = folder.glob("*.tar.gz")
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+    except (ValueError, EOFError, tarfile.TarError) as error:
+        raise MissingProgramError(f"what Maven brought isn't the archive of {_ARTIFACT}: {error}") from error
+    return folder / _NAME
+
+
+def _fetch_archive(folder: Path) -> None:
     command = ["mvn", "--batch-mode", "--quiet", _COPY, f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={folder}"]
     try:
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_FETCHES_SECS, check=False)
@@ -95,8 +104,6 @@ def _fetched_archive(folder: Path) -> Path:
             f"Maven can't fetch {_ARTIFACT}: {_last_lines(ran.stdout + ran.stderr)}",
             hint="it needs the way to Maven Central, or a mirror of it in ~/.m2/settings.xml",
         )
-    (archive,) = folder.glob("*.tar.gz")
-    return archive
 
 
 class Broker:
@@ -112,6 +119,8 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         offset = _free_offset()
         self.stomp_port, self.amqp_port = _STOMP_PORT + offset, _AMQP_PORT + offset
+        self.core_port = _CORE_PORT + offset
+        """Of Artemis' own protocol, which its JMS client speaks."""
         arguments = ["--user", USER, "--password", PASSWORD, "--host", HOST, "--port-offset", str(offset)]
         flags = ["no-web", "no-mqtt-acceptor", "no-hornetq-acceptor", "no-autotune", "nio", "silent"]
         flags.append("require-login" if require_login else "allow-anonymous")
