@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from receiver.bridge.delivery import Delivery
 from receiver.bridge.figures import Figures
-from receiver.bridge.flow import Taken, judged
-from receiver.bridge.received import Received
+from receiver.bridge.flow import Admitted, Taken, admit
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
 from receiver.durable.stages import Stage
@@ -33,7 +31,7 @@ class ControlledFlow:
         self._delivery = Delivery(receiver, inbox, target, figures, max_tries=max_tries)
         """Of messages that were parked and are to be tried again: those wait in the inbox."""
         self._tries: Counter[int] = Counter()
-        """Of the batch under way, by index."""
+        """Of the batch under way, by index: others may take places before it is tried again."""
 
     def prepare(self) -> None:
         self._delivery.rest()
@@ -54,38 +52,37 @@ class ControlledFlow:
 
     def _hand_on(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
-            decisions, refused = judged(batch, taken)
-            connection = batch.connection
-            first = self._inbox.first_place(connection)
-            for index, why in refused.items():
-                self._inbox.park(connection, taken.messages[index].row(first + index), why)
-            wanted = [index for index, decision in enumerate(decisions) if decision.deliver and index not in refused]
-            with self._inbox.turn(connection) as turn, self._receiver.stage(Stage.ENQUEUING):
+            admitted = admit(batch, taken, self._inbox)
+            with self._inbox.turn(batch.connection) as turn, self._receiver.stage(Stage.ENQUEUING):
                 if not self._target.ready(turn):
                     raise _NotReadyError
-                parked = self._delivered(turn, taken.messages, wanted, first)
-        self._figures.delivered += len(wanted) - parked
-        self._figures.parked += parked + len(refused)
+                parked = self._deliver(turn, admitted)
+        self._figures.delivered += len(admitted.messages) - parked
+        self._figures.parked += admitted.parked + parked
 
-    def _delivered(self, turn: Turn, messages: Sequence[Received], wanted: Sequence[int], first: int) -> int:
+    def _deliver(self, turn: Turn, admitted: Admitted) -> int:
         """Deliver all that can be; how many were parked instead."""
         parked = 0
-        left = list(wanted)
+        left = dict(admitted.messages)
         while left:
-            outcome = self._target.deliver([messages[index] for index in left], turn)
-            for position, why in outcome.failed.items():
-                index = left[position]
-                self._tries[index] += 1
-                self._figures.failed += 1
-                if self._tries[index] < self._max_tries:
-                    raise OutputError(f"{self._target.name}: a message failed: {why}", hint="its batch is tried again")
-                self._inbox.park(
-                    turn.connection, messages[index].row(first + index)._replace(tries=self._tries[index]), why
-                )
+            places = list(left)
+            outcome = self._target.deliver(list(left.values()), turn)
+            for index, why in outcome.failed.items():
+                place = places[index]
+                tries = self._tried(place - admitted.first_place, why)
+                turn.park(left[place].row(place)._replace(tries=tries), why)
                 parked += 1
-            done = {*outcome.delivered, *outcome.failed}
-            left = [index for position, index in enumerate(left) if position not in done]
+            for index in (*outcome.delivered, *outcome.failed):
+                del left[places[index]]
         return parked
+
+    def _tried(self, index: int, why: str) -> int:
+        """Count a try; `OutputError` before the last one, for which the batch is tried again."""
+        self._figures.failed += 1
+        self._tries[index] += 1
+        if self._tries[index] < self._max_tries:
+            raise OutputError(f"{self._target.name}: a message failed: {why}", hint="its batch is tried again")
+        return self._tries[index]
 
     def acknowledged(self, taken: Taken) -> None:
         """All is done."""

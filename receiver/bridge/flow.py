@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from receiver.bridge.received import Received
 from receiver.errors import IdFormatError
 from receiver.message import Decision
+from receiver.store.inbox import Inbox
 
 if TYPE_CHECKING:
     from receiver.durable.batch import Batch
 
-__all__ = ["Flow", "Taken", "judged"]
+__all__ = ["Admitted", "Flow", "Taken", "admit", "judged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,31 @@ class Flow(Protocol):
         """No message has come for a while."""
 
     def close(self) -> None: ...
+
+
+class Admitted(NamedTuple):
+    """What of a batch is to be handed on."""
+
+    first_place: int
+    """Of the batch among all that the domain has received."""
+    messages: dict[int, Received]
+    """By place."""
+    parked: int
+
+
+def admit(batch: Batch, taken: Taken, inbox: Inbox) -> Admitted:
+    """Decide on each message, and park those that can't be judged, in the transaction of the batch."""
+    decisions, refused = judged(batch, taken)
+    connection = batch.connection
+    first = inbox.first_place(connection)
+    for index, why in refused.items():
+        inbox.park(connection, taken.messages[index].row(first + index), why)
+    messages = {
+        first + index: message
+        for index, (message, decision) in enumerate(zip(taken.messages, decisions, strict=True))
+        if decision.deliver and index not in refused
+    }
+    return Admitted(first, messages, len(refused))
 
 
 def judged(batch: Batch, taken: Taken) -> tuple[list[Decision], dict[int, str]]:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from receiver.bridge.delivery import Delivery
 from receiver.bridge.figures import Figures
-from receiver.bridge.flow import Taken, judged
+from receiver.bridge.flow import Taken, admit
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
@@ -44,19 +44,10 @@ class InboxFlow:
 
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
-            decisions, refused = judged(batch, taken)
-            connection = batch.connection
-            first = self._inbox.first_place(connection)
-            for index, why in refused.items():
-                self._inbox.park(connection, taken.messages[index].row(first + index), why)
-            kept = {
-                first + index: message
-                for index, (message, decision) in enumerate(zip(taken.messages, decisions, strict=True))
-                if decision.deliver and index not in refused
-            }
-            kept = self._numbered(kept, connection)
-            self._inbox.add(connection, [message.row(place) for place, message in kept.items()])
-        self._figures.parked += len(refused)
+            admitted = admit(batch, taken, self._inbox)
+            kept = self._numbered(admitted.messages, batch.connection)
+            self._inbox.add(batch.connection, [message.row(place) for place, message in kept.items()])
+        self._figures.parked += admitted.parked
         self._figures.waiting += len(kept)
         self._delivery.at_hand = kept
 
