@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from receiver.demo.artemis import check_programs, fetch
+from receiver.demo.artemis import check_programs, fetch, new_broker
 from receiver.errors import MissingProgramError
 from tests.postgres import fresh_database, running_server
 
@@ -23,7 +23,7 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
-TOGETHER = {"spark": "spark", "artemis": "artemis", "bridge": "artemis"}
+TOGETHER = {"spark": "spark", "artemis": "artemis", "bridge": "artemis", "demo": "artemis"}
 """Folders whose tests share what takes seconds to start, by what that is; the slowest first, so that it isn't left for the
 end."""
 
@@ -38,7 +38,8 @@ def pytest_collection_modifyitems(items):
 
     items.sort(key=place)
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(TOGETHER.get(item.path.parent.name, str(item.path))))
+        shares = "artemis" if "running_artemis" in item.fixturenames else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(TOGETHER.get(item.path.parent.name, shares)))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,6 +74,14 @@ def artemis_home():
         except MissingProgramError as error:
             pytest.skip(str(error))
         yield fetch(Path(folder))
+
+
+@pytest.fixture(scope="session")
+def running_artemis(artemis_home):
+    """A real broker that runs for the whole session."""
+    with new_broker(artemis_home) as broker:
+        broker.start()
+        yield broker
 
 
 @pytest.fixture(scope="session")

@@ -3,19 +3,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from receiver.bridge import bridge as bridge_module
+from receiver.bridge import delivery, pauses
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.amqp_connector import AmqpSink, AmqpSource
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.stomp_connector import StompSink, StompSource
 from receiver.demo.artemis import HOST, Broker, new_broker
-
-
-@pytest.fixture(scope="session")
-def running_artemis(artemis_home):
-    """A real broker that runs for the whole session."""
-    with new_broker(artemis_home) as broker:
-        broker.start()
-        yield broker
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +50,12 @@ def broker(request):
         return MemoryBroker()
     artemis = request.getfixturevalue("running_artemis")
     return Connected(lambda name: address_of(artemis, request.param, f"queue/{name}"), *CONNECTORS[request.param])
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Bridges that wait hardly at all, so that whole lives of them take no time."""
+    monkeypatch.setattr(bridge_module, "_WAIT_SECS", 0.002)
+    monkeypatch.setattr(bridge_module, "_REST_SECS", 0.01)
+    monkeypatch.setattr(delivery, "_FIRST_PAUSE_SECS", 0.005)
+    monkeypatch.setattr(pauses, "_FIRST_SECS", 0.002)
