@@ -76,8 +76,7 @@ def downgrade() -> None:
             count = op.get_bind().scalar(sa.text(f"SELECT count(*) FROM {rows}"))  # noqa: S608 - from above
             if count:
                 raise StoreError(
-                    f"version 0002 has no place for {what.format(count)}",
-                    hint="keep version 0003, or let the bridges deliver what waits, retry or drop what is parked",
+                    f"version 0002 has no place for {what.format(count)}", hint="keep version 0003, or delete them"
                 )
     for table in ("receiver_parked", "receiver_inbox", "receiver_target"):
         op.drop_table(table)

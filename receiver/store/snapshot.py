@@ -77,8 +77,9 @@ class Snapshot:
     def messages(self, table: str) -> Iterator[Sequence[RawRow]]:
         """The messages that wait or are parked, some at a time, with the columns of `MESSAGE_COLUMNS`; of each body only
         its beginning."""
-        columns = ", ".join(MESSAGE_COLUMNS)
-        return self._some_at_a_time(f"SELECT {columns}, substr(body, 1, 1) FROM {table} ORDER BY target_id, place")
+        # SQLite has it that nothing begins with NULL.
+        columns = ", ".join((*MESSAGE_COLUMNS, "coalesce(substr(body, 1, 1), body)"))
+        return self._some_at_a_time(f"SELECT {columns} FROM {table} ORDER BY target_id, place")
 
     def message_count(self, table: str, domain_id: int) -> int:
         """How many messages of a domain are in a table."""

@@ -1,0 +1,169 @@
+"""An inbox does what a list of messages would, through batches and turns committed and rolled back, parked and retried."""
+
+from contextlib import suppress
+from itertools import count
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from receiver.durable.audit import audit
+from receiver.store.parking import drop_parked, parked_rows, retry_parked
+from tests.durable.opened import UndoError, opened
+from tests.store.waiting import inbox_of, message, waiting_in
+
+NAMES = ("file:a", "python:b:\ud800")
+TARGETS = st.sampled_from(NAMES)
+SOURCES = st.sampled_from([None, "", "a", "b", "gateway:1\0\ud800"])
+BODIES = st.sampled_from([b"", b"\0", bytes(range(256)), b"\xff" * 5_000])
+ENDS = st.sampled_from(["commit", "commit", "undo"])
+SOME = st.lists(st.integers(0, 11), max_size=6, unique=True)
+"""Which of the messages that are there, by their index where there are so many."""
+
+
+def chosen(some, there):
+    return [there[index] for index in some if index < len(there)]
+
+
+class InboxMachine(RuleBasedStateMachine):
+    """Two targets of one domain; the model has the rows of each, and what is parked by its number."""
+
+    url: str
+    names = count()
+
+    @initialize()
+    def open(self):
+        self.receiver = opened(self.url, domain=f"name:{next(self.names)}")
+        self.inboxes = {target: inbox_of(self.receiver, self.url, target) for target in NAMES}
+        self.waiting = {target: [] for target in self.inboxes}
+        self.parked = {}
+        self.files = dict.fromkeys(self.inboxes, (None, None))
+        self.next_place = 0
+        self.others_parked = {row.parked_id for row in parked_rows(self.url)}
+
+    @rule(name=TARGETS, bodies=st.lists(st.tuples(SOURCES, BODIES, st.booleans()), max_size=8), end=ENDS)
+    def receive(self, name, bodies, end):
+        with suppress(UndoError), self.receiver.batch() as batch:
+            first = self.inboxes[name].first_place(batch.connection)
+            assert first == self.next_place
+            rows = []
+            for index, (source, body, delivered) in enumerate(bodies):
+                batch.receive(None, received_at_us=0)
+                if delivered:
+                    rows.append(message(first + index, source, body, is_text=len(body) < 2))
+            self.inboxes[name].add(batch.connection, rows)
+            if end == "undo":
+                raise UndoError
+            self.next_place += len(bodies)
+            self.waiting[name] += rows
+
+    @rule(
+        name=TARGETS,
+        confirmed=SOME,
+        failed=SOME,
+        parked=SOME,
+        length=st.none() | st.integers(0, 2**60),
+        at_most=st.integers(0, 12),
+        but_of=st.lists(SOURCES, max_size=3),
+        end=ENDS,
+    )
+    def take_turn(self, name, *, confirmed, failed, parked, length, at_most, but_of, end):
+        rows, file = {row.place: row for row in self.waiting[name]}, self.files[name]
+        told = []
+        with suppress(UndoError), self.inboxes[name].turn() as turn:
+            assert (turn.confirmed_bytes, turn.tail_digest) == file
+            skipped = {source or "" for source in but_of}
+            eligible = [place for place, row in rows.items() if (row.message_source_id or "") not in skipped]
+            places = turn.places(at_most, but_of=but_of)
+            assert places == eligible[:at_most]
+            assert turn.rows(places) == [rows[place] for place in places]
+            for place in chosen(failed, places):
+                rows[place] = rows[place]._replace(tries=rows[place].tries + 1)
+                assert turn.try_failed(place) == rows[place].tries
+            for place in chosen(parked, places):
+                told.append(rows.pop(place))
+                turn.park(told[-1], f"refused {place}")
+            gone = chosen(confirmed, places)
+            turn.confirm(gone)
+            rows = {place: row for place, row in rows.items() if place not in gone}
+            if length is not None:
+                file = length, str(length).encode()
+                turn.save_file(*file)
+            if end == "undo":
+                raise UndoError
+            self.waiting[name], self.files[name] = list(rows.values()), file
+            for row in told:
+                self.parked[row.place] = (name, row)
+
+    @rule(name=TARGETS, end=ENDS)
+    def park_what_never_waited(self, name, end):
+        with suppress(UndoError), self.receiver.batch() as batch:
+            row = message(self.inboxes[name].first_place(batch.connection))
+            batch.receive(None, received_at_us=0)
+            self.inboxes[name].park(batch.connection, row, "no id")
+            if end == "undo":
+                raise UndoError
+            self.parked[row.place] = (name, row)
+            self.next_place += 1
+
+    def parked_now(self):
+        return [row for row in parked_rows(self.url) if row.parked_id not in self.others_parked]
+
+    def place_of(self, row):
+        """Its time tells."""
+        return row.received_at_us - message(0).received_at_us
+
+    @precondition(lambda self: self.parked)
+    @rule(some=SOME, retried=st.booleans())
+    def take_out(self, some, retried):
+        rows = chosen(some, self.parked_now())
+        assert (retry_parked if retried else drop_parked)(self.url, [row.parked_id for row in rows]) == len(rows)
+        for row in rows:
+            target, known = self.parked.pop(self.place_of(row))
+            if retried:
+                self.waiting[target] = sorted([*self.waiting[target], known._replace(tries=0)])
+
+    @rule(name=TARGETS)
+    def open_again(self, name):
+        self.inboxes[name].close()
+        self.inboxes[name] = inbox_of(self.receiver, self.url, name)
+
+    @rule(name=TARGETS)
+    def give_back_space(self, name):
+        self.inboxes[name].give_back_space()
+
+    @invariant()
+    def same(self):
+        for target, inbox in self.inboxes.items():
+            assert waiting_in(inbox) == self.waiting[target]
+            assert inbox.waiting() == len(self.waiting[target])
+            others = {other: len(rows) for other, rows in self.waiting.items() if other != target and rows}
+            assert inbox.elsewhere() == others
+        found = {self.place_of(row): row for row in self.parked_now()}
+        assert found.keys() == self.parked.keys()
+        for place, (target, row) in self.parked.items():
+            shown = found[place]
+            assert (shown.target, shown.tries, shown.body_bytes) == (target, row.tries, len(row.body))
+            assert (shown.unique_message_id, shown.message_source_id) == (row.unique_message_id, row.message_source_id)
+
+    def teardown(self):
+        for inbox in self.inboxes.values():
+            inbox.close()
+        self.receiver.close()
+        assert audit(self.url).findings == ()
+
+
+def test_as_a_list_of_messages(store_url):
+    class Machine(InboxMachine):
+        url = store_url
+
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=settings().max_examples // 10, stateful_step_count=20)
+    )

@@ -1,0 +1,60 @@
+"""Short words for an inbox, and for messages to wait in it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from receiver.durable.receiver import Receiver
+from receiver.settings import StoreSettings
+from receiver.store.inbox import Inbox, InboxRow, Turn
+from tests.durable.opened import opened
+
+TARGET = "file:orders.jsonl"
+
+
+def message(place: int, source: str | None = None, body: bytes = b"body", **fields: object) -> InboxRow:
+    row = InboxRow(
+        place=place,
+        tries=0,
+        unique_message_id=f"{place}:gateway",
+        message_source_id=source,
+        received_at_us=1_777_629_600_000_000 + place,
+        redelivered=False,
+        jms_timestamp_ms=None,
+        destination="queue://orders",
+        message_id="ID:broker-1",
+        properties="{}",
+        is_text=False,
+        body=body,
+    )
+    return row._replace(**fields)
+
+
+def inbox_of(receiver: Receiver, url: str, target: str = TARGET, *, patience_secs: float = 10.0) -> Inbox:
+    settings = StoreSettings(lock_timeout_secs=patience_secs)
+    return Inbox.open(url, domain_id=receiver.domain_id, target=target, store_settings=settings)
+
+
+@contextmanager
+def opened_inbox(url: str, target: str = TARGET, **options) -> Iterator[tuple[Receiver, Inbox]]:
+    """A receiver and an inbox of its domain, as a bridge has them."""
+    with opened(url) as receiver, inbox_of(receiver, url, target, **options) as inbox:
+        yield receiver, inbox
+
+
+def receive(receiver: Receiver, inbox: Inbox, *bodies: bytes, source: str | None = None) -> list[InboxRow]:
+    """Messages that wait, committed with the receipts of their ids."""
+    with receiver.batch() as batch:
+        first = inbox.first_place(batch.connection)
+        rows = [message(first + index, source, body) for index, body in enumerate(bodies)]
+        batch.receive_many((row.unique_message_id, source, row.received_at_us) for row in rows)
+        inbox.add(batch.connection, rows)
+    return rows
+
+
+def all_of(turn: Turn) -> list[InboxRow]:
+    return turn.rows(turn.places(1_000_000))
+
+
+def waiting_in(inbox: Inbox) -> list[InboxRow]:
+    with inbox.turn() as turn:
+        return all_of(turn)
