@@ -26,8 +26,8 @@ class Voices:
         self._last: dict[str, str] = {}
 
     def say(self, name: str, what: str) -> None:
-        """Once, until they say something else."""
-        if self._last.get(name) == what:
+        """Once, until they say something else; but what the leader does twice is told twice."""
+        if self._last.get(name) == what and name != self._leader:
             return
         self._last[name] = what
         style = self._styles.get(name, "")

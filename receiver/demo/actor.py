@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import IO
 
@@ -30,10 +31,13 @@ class Actor:
         self._command = command
         self._say = say
         self._reads_input = reads_input
+        self.started_secs = 0.0
+        """On the monotonic clock, its latest start."""
         self._process: subprocess.Popen[str] | None = None
         self._listener: threading.Thread | None = None
 
     def start(self) -> None:
+        self.started_secs = time.monotonic()
         with uninterrupted():
             self._process = subprocess.Popen(
                 self._command,

@@ -36,10 +36,12 @@ _BROKER = "the broker"
 _KINDS = dict.fromkeys(_SENDERS, "senders") | dict.fromkeys(_BRIDGES, "bridges") | {_BROKER: _BROKER}
 _FOR_EVER = {'addressSettings."#".maxDeliveryAttempts': -1}
 """A message that was under way at ten kills is no poison."""
+_FOUND_NO_BROKER = 2
+"""The status of a bridge that could not even begin."""
 _STATUS_SECS = 3
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d [^-]*? - ")
 _SECS_PER_KILL = 3.0
-_LEAST_KILLS = 3
+_LEAST_KILLS = 4
 _BACK_SECS = 0.5
 _TICK_SECS = 0.05
 _CALM_SECS = 1.0
@@ -105,7 +107,7 @@ def kills(plan: Plan) -> list[_Kill]:
     slot_secs = plan.secs / (number + 1)
     victims = [draw.choice(_SENDERS if place % 2 else _BRIDGES) for place in range(number)]
     victims[number // 2] = _BROKER
-    return [_Kill((place + draw.uniform(0.6, 1.4)) * slot_secs, victim) for place, victim in enumerate(victims, 1)]
+    return [_Kill((place + draw.uniform(-0.4, 0.4)) * slot_secs, victim) for place, victim in enumerate(victims, 1)]
 
 
 def perform(plan: Plan, home: Path, files: Files, say: Say) -> Outcome:
@@ -132,6 +134,7 @@ class _Director:
         self._crashes: Counter[str] = Counter()
         self._back: dict[str, float] = {}
         """Who is dead, and when to start them again."""
+        self._broker_back_secs = 0.0
 
     def _sender(self, name: str, address: str) -> list[str]:
         module = [sys.executable, "-m", "receiver.demo.sender"]
@@ -193,7 +196,10 @@ class _Director:
             status = None if name in self._back else actor.ended()
             if status is None:
                 continue
-            _check_ending(name, status, -signal.SIGKILL)
+            if actor.started_secs < self._broker_back_secs:
+                _check_ending(name, status, -signal.SIGKILL, _FOUND_NO_BROKER)
+            else:
+                _check_ending(name, status, -signal.SIGKILL)
             self._has_died(name)
         for name, at in list(self._back.items()):
             if time.monotonic() >= at:
@@ -218,7 +224,8 @@ class _Director:
         killed = time.monotonic()
         self._broker.kill()
         self._broker.start(properties=_FOR_EVER)
-        self._tell(f"{_BROKER} is back after {time.monotonic() - killed:.1f} s")
+        self._broker_back_secs = time.monotonic()
+        self._tell(f"{_BROKER} is back after {self._broker_back_secs - killed:.1f} s")
 
     def _finish(self) -> None:
         self._tell("the senders finish their batches and stop")

@@ -1,0 +1,112 @@
+"""The parts of the play, each on its own: the plan, the journal, the count of effects, a process."""
+
+import json
+import signal
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from receiver.demo.actor import Actor
+from receiver.demo.director import Plan, kills
+from receiver.demo.effects import Effects
+from receiver.demo.ending import interruptible, uninterrupted
+from receiver.demo.journal import Journal, Sent
+
+
+@given(seed=st.integers(0, 10**6), secs=st.integers(5, 3_600))
+def test_all_kinds_are_killed_in_time_and_the_broker_once(seed, secs):
+    plan = Plan(seed=seed, secs=secs, protocol="stomp")
+    drawn = kills(plan)
+    assert drawn == kills(plan) == sorted(drawn)
+    assert 0 < drawn[0].at_secs < drawn[-1].at_secs < secs
+    kinds = Counter(kill.victim.partition("-")[0] for kill in drawn)
+    assert kinds["the broker"] == 1
+    assert kinds["bridge"] >= 1
+    assert kinds["sender"] >= 1
+
+
+def test_a_journal_outlives_its_writer(tmp_path):
+    file = tmp_path / "journal"
+    assert Journal(file).read() == Sent(0, 0, 0)
+    Journal(file).start()
+    Journal(file).send(30)
+    Journal(file).confirm(30)
+    Journal(file).start()
+    Journal(file).send(7)
+    assert Journal(file).read() == Sent(starts=2, confirmed=30, tries=37)
+
+
+def test_effects_are_counted_by_id(tmp_path):
+    file = tmp_path / "effects.jsonl"
+    assert Effects.in_file(file, {"a"}) == (0, 1, 0)
+    file.write_text("".join(json.dumps({"unique_message_id": id_}) + "\n" for id_ in "abcbb"))
+    assert Effects.in_file(file, {"a", "b", "c"}) == Effects(lines=5, missing=0, double=2)
+    assert Effects.in_file(file, {"a", "b", "x", "y"}) == Effects(lines=5, missing=2, double=2)
+    assert not Effects.in_file(file, {"a", "b", "c"}).exactly_once
+
+
+PROGRAM = """
+import signal, sys
+{more}
+print("ready")
+sys.stdin.read() if {reads} else signal.pause()
+print("stopped")
+"""
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_what_a_process_says_is_passed_on_to_its_end(reads, end):
+    said = []
+    more = "" if reads else "signal.signal(signal.SIGTERM, lambda *_: None)"
+    program = [sys.executable, "-c", PROGRAM.format(reads=reads, more=more)]
+    actor = Actor("it", program, lambda name, line: said.append((name, line)), reads_input=reads)
+    for _ in range(2):  # lives
+        said.clear()
+        actor.start()
+        while not said:
+            assert actor.ended() is None
+        if end == "kill":
+            actor.kill()
+            assert said == [("it", "ready")]
+        else:
+            actor.stop()
+            assert actor.wait_stopped() == 0
+            assert said == [("it", "ready"), ("it", "stopped")]
+        actor.kill()  # does nothing now
+
+
+def test_a_signal_waits_for_what_must_not_be_interrupted():
+    reached = []
+
+    def reach_the_end() -> None:
+        with interruptible():
+            with uninterrupted():
+                signal.raise_signal(signal.SIGTERM)
+                reached.append("the end of it")
+            reached.append("what comes after it")
+
+    with pytest.raises(KeyboardInterrupt):
+        reach_the_end()
+    assert reached == ["the end of it"]
+
+
+def test_a_second_signal_does_not_interrupt_the_cleaning_up():
+    cleaned = []
+
+    def clean_up() -> None:
+        with interruptible():
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                signal.raise_signal(signal.SIGINT)
+                cleaned.append("up")
+
+    with pytest.raises(KeyboardInterrupt):
+        clean_up()
+    assert cleaned == ["up"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)  # as before
