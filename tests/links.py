@@ -76,6 +76,8 @@ class Proxy:
             ended, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             with suppress(*CLOSED):
                 await ended.pop()
+        except asyncio.CancelledError:
+            pass  # the proxy is closed; where tasks end so, the loop of Python 3.11 logs an error
         finally:
             for pump in pumps:
                 pump.cancel()

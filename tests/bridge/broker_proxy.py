@@ -1,0 +1,56 @@
+"""Links to a broker that can be cut at any moment, also after it has done what it never got to say."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from receiver.demo.artemis import HOST
+from tests import links
+
+PIECE_BYTES = 1 << 16
+
+
+class Link(links.Link):
+    """A link that passes everything on, but for what the server says once it is muted."""
+
+    muted = False
+
+    async def from_client(self, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(PIECE_BYTES):
+            self.server.write(data)
+            await self.server.drain()
+
+    async def from_server(self, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(PIECE_BYTES):
+            if not self.muted:
+                self.client.write(data)
+                await self.client.drain()
+
+
+class BrokerProxy(links.Proxy):
+    """Listens on a port of its own for clients of the broker's port."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(partial(asyncio.open_connection, HOST, port), Link)
+
+    def cut_muted(self, muted_secs: float) -> None:
+        """Cut all links after a while in which the broker hears its clients, and they don't hear it."""
+
+        async def abort_all() -> None:
+            some = list(self.links)
+            for link in some:
+                link.muted = True
+            await asyncio.sleep(muted_secs)
+            for link in some:
+                link.abort()
+
+        asyncio.run_coroutine_threadsafe(abort_all(), self.loop).result()
+
+
+@contextmanager
+def broker_proxy(port: int) -> Iterator[BrokerProxy]:
+    """A proxy to that port of a broker, listening until the end."""
+    proxy = BrokerProxy(port)
+    with links.serving(proxy):
+        yield proxy

@@ -1,0 +1,272 @@
+"""The campaign against a real broker: senders that crash and send again, bridges and the broker killed, links cut.
+
+What happens is drawn by the seed, and printed as it happens; the moments within are the machine's.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+
+from receiver.bridge.mode import Mode
+from receiver.demo.artemis import HOST, Broker
+from receiver.errors import StoreError
+from receiver.store.engine import read_only, store_url
+from receiver.store.failures import translated
+from receiver.store.tables import domains, inbox, parked
+from tests.bridge.broker_proxy import BrokerProxy
+from tests.bridge.mortal_bridge import MortalBridge
+from tests.bridge.resending import Sender
+from tests.durable.proxy import Cut, Proxy
+
+FOR_EVER = {'addressSettings."#".maxDeliveryAttempts': -1}
+"""A message that was under way at ten kills is no poison."""
+BATCH_SIZES = [1, 3, 10, 30, 100, 1_000]
+LONGEST_LIFE_SECS = 0.3
+"""After it has begun to take messages."""
+ANY_MOMENT = 0.3
+"""The share of kills that don't wait for the victim to have begun."""
+LONGEST_START_SECS = 1.2
+LONGEST_MUTED_SECS = 0.1
+LONGEST_DOWN_SECS = 0.5
+LONGEST_CALM_SECS = 0.3
+MOST_WAITING = 2_500
+"""More than one bridge has sent ahead: the others get some too."""
+TICK_SECS = 0.02
+LOOK_SECS = 0.1
+IDLE_SECS = "1"
+PATIENCE_SECS = 120
+
+
+class Event(StrEnum):
+    """What may happen; the values are for whoever reads what was printed."""
+
+    KILL = "kills -9 of bridges"
+    STOP = "bridges stopped and started"
+    KILL_BROKER = "kills -9 of the broker"
+    CUT = "cuts of all links to the broker"
+    CUT_STORE = "links to the store cut at a commit"
+
+
+class Queue(NamedTuple):
+    """Where senders send and bridges take, as they get there: through the proxy."""
+
+    broker: Broker
+    proxy: BrokerProxy
+    protocol: str
+    name: str
+
+    def address(self, name: str) -> str:
+        return f"{self.protocol}://{HOST}:{self.proxy.port}/queue/{name}"
+
+
+class Store(NamedTuple):
+    url: str
+    proxy: Proxy | None = None
+    """What bridges get to it by, where there is one."""
+
+    @property
+    def bridges_url(self) -> str:
+        return self.url if self.proxy is None else self.proxy.url
+
+    def counts(self) -> Counter[str]:
+        """Of its only domain; empty before a bridge has made it."""
+        url = store_url(self.url)
+        try:
+            with translated(url), read_only(url).connect() as connection:
+                row = connection.execute(select(domains.c["receipts", "duplicates"])).one_or_none()
+                waits = {
+                    table.name: connection.scalar(select(func.count()).select_from(table)) for table in (inbox, parked)
+                }
+        except StoreError:
+            return Counter()
+        return Counter({} if row is None else {**row._mapping, **waits})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    target: str
+    events: dict[Event, int]
+    mode: Mode = Mode.EXACTLY_ONCE
+    bridges: int = 2
+    sources: int = 3
+    record: Path | None = None
+    """A folder to record the receipts in."""
+
+
+class Campaign:
+    """One of them, from the first start to the last message."""
+
+    def __init__(self, plan: Plan, queue: Queue, store: Store, seed: int) -> None:
+        self.plan, self.queue, self.store = plan, queue, store
+        self.senders = [
+            Sender(queue.address(queue.name), f"source-{number}", seed) for number in range(1, plan.sources + 1)
+        ]
+        self.bridges = [self._bridge(f"bridge-{number}") for number in range(1, plan.bridges + 1)]
+        self._draw = random.Random(f"{seed} events")
+        self._looked_at = 0.0
+        self._began = time.monotonic()
+
+    def _bridge(self, name: str) -> MortalBridge:
+        plan, queue = self.plan, self.queue
+        arguments = [queue.address(queue.name), plan.target, "--store", self.store.bridges_url, "--mode", plan.mode]
+        if plan.record is not None:
+            arguments += ["--record", str(plan.record / f"{name}.jsonl.zst")]
+        return MortalBridge(name, arguments)
+
+    def run(self) -> None:
+        """All of it; afterwards everything is drained and nothing runs."""
+        events = [event for event, times in self.plan.events.items() for _ in range(times)]
+        self._draw.shuffle(events)
+        try:
+            for sender in self.senders:
+                sender.start()
+            for bridge in self.bridges:
+                self._start(bridge)
+            for event in events:
+                getattr(self, f"_{event.name.lower()}")()
+            self._finish()
+        finally:
+            for sender in self.senders:
+                sender.ending.set()
+            for bridge in self.bridges:
+                bridge.kill()
+
+    def ids(self) -> set[str]:
+        """Of all messages, each of which its sender knows to be safe."""
+        return {id_ for sender in self.senders for id_ in sender.ids()}
+
+    def totals(self, effects: int) -> str:
+        """One line of what there was."""
+        counts = self.store.counts()
+        figures = {
+            "messages": len(self.ids()),
+            "sends": sum(sender.sends for sender in self.senders),
+            "crashes of senders": sum(sender.crashes for sender in self.senders),
+            "receipts": counts["receipts"],
+            "duplicates among them": counts["duplicates"],
+            **{str(event): times for event, times in self.plan.events.items() if times},
+            "of them while starting": sum(bridge.kills_while_starting for bridge in self.bridges),
+            "starts without broker": sum(bridge.refused_starts for bridge in self.bridges),
+            "effects": effects,
+        }
+        told = ", ".join(f"{number:,} {what}" for what, number in figures.items())
+        kind = self.plan.target.partition(":")[0]
+        store = self.store.url.partition(":")[0]
+        secs = time.monotonic() - self._began
+        return f"TOTALS {self.plan.mode}, {self.queue.protocol}, {store}, to {kind}: {told}; {secs:.0f} s"
+
+    def _kill(self) -> None:
+        bridge = self._draw.choice(self.bridges)
+        self._until(lambda: self._waiting() > 0, "the queue is empty")
+        if self._draw.random() < ANY_MOMENT:
+            pause_secs = self._draw.uniform(0, LONGEST_START_SECS)
+        else:
+            self._until(lambda: bridge.is_taking, f"{bridge.name} takes nothing")
+            pause_secs = self._draw.uniform(0, LONGEST_LIFE_SECS)
+        self._pause(pause_secs)
+        was_starting = not bridge.is_taking
+        self._say(f"kill -9 {bridge.name}{', which is starting' * was_starting}; {self._waiting():,} messages wait")
+        bridge.kill()
+        bridge.kills_while_starting += was_starting
+        self._start(bridge)
+
+    def _stop(self) -> None:
+        bridge = self._draw.choice(self.bridges)
+        self._until(lambda: bridge.is_taking, f"{bridge.name} takes nothing")
+        self._pause(self._draw.uniform(0, LONGEST_LIFE_SECS))
+        self._say(f"stop {bridge.name}")
+        bridge.stop()
+        self._start(bridge)
+
+    def _kill_broker(self) -> None:
+        self._pause(self._draw.uniform(0, LONGEST_CALM_SECS))
+        self._say("kill -9 the broker")
+        self.queue.broker.kill()
+        self._pause(self._draw.uniform(0, LONGEST_DOWN_SECS))
+        self.queue.broker.start(properties=FOR_EVER)
+        self._say("the broker is back")
+        self._goes_on()
+
+    def _cut(self) -> None:
+        muted_secs = self._draw.choice([0, self._draw.uniform(0, LONGEST_MUTED_SECS)])
+        self._say(f"cut all links, mute for {muted_secs * 1000:.0f} ms before")
+        self.queue.proxy.cut_muted(muted_secs)
+        self._pause(self._draw.uniform(0, LONGEST_CALM_SECS))
+
+    def _cut_store(self) -> None:
+        proxy = self.store.proxy
+        assert proxy is not None
+        cut = self._draw.choice(list(Cut))
+        self._say(f"cut the link to the store at the next commit: {cut.name}")
+        proxy.arm(cut)
+        self._until(lambda: not proxy.armed, "nothing is committed")
+        self._pause(self._draw.uniform(0, LONGEST_CALM_SECS))
+
+    def _finish(self) -> None:
+        self._say("the senders end")
+        for sender in self.senders:
+            sender.ending.set()
+        self._until(lambda: not any(sender.is_alive() for sender in self.senders), "the senders don't end")
+        for bridge in self.bridges:
+            self._until(lambda bridge=bridge: bridge.is_taking, f"{bridge.name} takes nothing")
+            bridge.kill()
+        self._say("the bridges take what is left")
+        for bridge in self.bridges:
+            bridge.start("--stop-when-idle", IDLE_SECS)
+        for bridge in self.bridges:
+            bridge.ends_in()
+
+    def _start(self, bridge: MortalBridge) -> None:
+        bridge.start("--max-batch-size", str(self._draw.choice(BATCH_SIZES)))
+
+    def _goes_on(self) -> None:
+        """Messages come again."""
+        before = self._new()
+        self._until(lambda: self._new() > before or not self._waiting(), "nothing goes on")
+
+    def _pause(self, secs: float) -> None:
+        until = time.monotonic() + secs
+        while (left := until - time.monotonic()) > 0:
+            self._look_around()
+            time.sleep(min(left, TICK_SECS))
+
+    def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
+        give_up = time.monotonic() + PATIENCE_SECS
+        while not condition():
+            assert time.monotonic() < give_up, f"{otherwise}\n{self._last_words()}"
+            self._look_around()
+            time.sleep(TICK_SECS)
+
+    def _look_around(self) -> None:
+        """Start again who could not begin, and hold senders back whose messages nobody takes so fast."""
+        if time.monotonic() < self._looked_at + LOOK_SECS:
+            return
+        self._looked_at = time.monotonic()
+        for bridge in self.bridges:
+            if bridge.has_refused():
+                self._start(bridge)
+        too_many = self._waiting() > MOST_WAITING
+        for sender in self.senders:
+            assert sender.error is None, sender.error
+            (sender.held.set if too_many else sender.held.clear)()
+
+    def _new(self) -> int:
+        counts = self.store.counts()
+        return counts["receipts"] - counts["duplicates"]
+
+    def _waiting(self) -> int:
+        """Messages that no bridge has taken into its store yet."""
+        return sum(sender.confirmed for sender in self.senders) - self._new()
+
+    def _last_words(self) -> str:
+        return "\n".join(f"{bridge.name}: {bridge.last_words()}" for bridge in self.bridges)
+
+    def _say(self, what: str) -> None:
+        print(f"{time.monotonic() - self._began:8.3f} s  {what}")

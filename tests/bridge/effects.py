@@ -1,0 +1,80 @@
+"""What became of messages in a target: one entry for each time that one took effect."""
+
+import base64
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import text
+
+from receiver.bridge.address import BrokerAddress
+from receiver.bridge.connecting import source_of
+from tests.bridge import booking
+from tests.bridge.resending import body_of
+from tests.stores import engine_of
+
+EMPTY_SECS = 0.5
+
+
+class Effect(NamedTuple):
+    id: str
+    body: bytes
+
+
+def in_file(path: Path) -> list[Effect]:
+    with path.open("rb") as file:
+        lines = [json.loads(line) for line in file]
+    return [
+        Effect(
+            line["unique_message_id"],
+            line["body"].encode() if "body" in line else base64.b64decode(line["body_base64"]),
+        )
+        for line in lines
+    ]
+
+
+def in_queue(address: str) -> list[Effect]:
+    """Taken out of it."""
+    effects = []
+    with source_of(BrokerAddress.parse(address)) as source:
+        while taken := source.take(1_000, wait_secs=EMPTY_SECS):
+            source.acknowledge(taken)
+            effects += [Effect(str(each.message.properties["uniqueMessageId"]), each.message.body) for each in taken]
+    return effects
+
+
+def in_table(url: str) -> list[Effect]:
+    with engine_of(url).connect() as connection:
+        return [Effect(id_, body.encode()) for id_, body in connection.execute(text(booking.BOOKED))]
+
+
+def check(effects: Sequence[Effect], ids: Collection[str], *, at_most_once: bool = True) -> int:
+    """Each message is there, whole, and nothing else; how many effects too many there are."""
+    times = Counter(effect.id for effect in effects)
+    missing, strange = ids - times.keys(), times.keys() - ids
+    double = {id_: count for id_, count in times.items() if count > 1}
+    damaged = [effect.id for effect in effects if effect.body != body_of(effect.id)]
+    assert not missing, f"missing {_some(missing)}"
+    assert not strange, f"sent by nobody: {_some(strange)}"
+    assert not damaged, f"with another body: {_some(damaged)}"
+    if at_most_once:
+        assert not double, f"more than once: {_some(double)}"
+    return len(effects) - len(times)
+
+
+def check_order(effects: Sequence[Effect]) -> None:
+    """The first effects of each source come in the order in which it sent."""
+    numbers = defaultdict(list)
+    for id_ in dict.fromkeys(effect.id for effect in effects):
+        number, _, source = id_.partition(":")
+        numbers[source].append(int(number))
+    for source, found in numbers.items():
+        wrong = [(before, after) for before, after in pairwise(found) if after != before + 1]
+        assert not wrong, f"{source}: {_some(wrong)}"
+
+
+def _some(what: Collection[object]) -> str:
+    return f"{len(what)}: {list(what.items() if isinstance(what, dict) else what)[:5]}"

@@ -1,0 +1,80 @@
+"""A bridge as a process, `receiver bridge`, killed and started again, and what it said."""
+
+import re
+import sys
+from collections.abc import Sequence
+
+from receiver.demo.actor import Actor
+
+IS_TAKING = "taking messages for"
+_RECEIPTS = re.compile(r" rx=([\d,]+)")
+_OUT_OF_REACH = 2
+_LAST_LINES = 20
+
+
+class MortalBridge:
+    """Not running until `start`. One life follows another."""
+
+    def __init__(self, name: str, arguments: Sequence[str]) -> None:
+        self.name = name
+        self.said: list[str] = []
+        """In this life."""
+        self.kills = 0
+        self.kills_while_starting = 0
+        self.refused_starts = 0
+        """Lives that ended by themselves, for there was no broker or store to begin with."""
+        self.receipts_of_whole_lives = 0
+        """Of those that ended as they were asked to."""
+        self._command = [sys.executable, "-m", "receiver", "bridge", *arguments]
+        self._actor: Actor | None = None
+
+    @property
+    def is_taking(self) -> bool:
+        return any(IS_TAKING in line for line in self.said)
+
+    def start(self, *more: str) -> None:
+        said = self.said = []
+        self._actor = Actor(self.name, [*self._command, *more], lambda _name, line: said.append(line))
+        self._actor.start()
+
+    def kill(self) -> None:
+        """Kill -9, if it runs."""
+        if self._actor is not None:
+            self._actor.kill()
+            self._actor = None
+        self._check_said()
+
+    def ends_in(self) -> None:
+        """Wait for the end that it was asked for, or that it comes to by itself, in peace."""
+        assert self._actor is not None
+        status = self._actor.wait_stopped()
+        self._actor = None
+        assert status == 0, f"{self.name} ended with {status}: {self.last_words()}"
+        self._check_said()
+        told = [found[1] for line in self.said if (found := _RECEIPTS.search(line))]
+        self.receipts_of_whole_lives += int(told[-1].replace(",", ""))
+
+    def stop(self) -> None:
+        """By SIGTERM."""
+        assert self._actor is not None
+        self._actor.stop()
+        self.ends_in()
+
+    def has_refused(self) -> bool:
+        """Whether it has ended because it could not even begin; that it may, and nothing else."""
+        if self._actor is None or (status := self._actor.ended()) is None:
+            return False
+        self._actor.kill()  # what it said last is heard
+        self._actor = None
+        assert (status, self.is_taking) == (_OUT_OF_REACH, False), (
+            f"{self.name} ended with {status}: {self.last_words()}"
+        )
+        self._check_said()
+        self.refused_starts += 1
+        return True
+
+    def last_words(self) -> str:
+        return "\n".join(self.said[-_LAST_LINES:])
+
+    def _check_said(self) -> None:
+        assert not any("Traceback" in line for line in self.said), f"{self.name}: {self.last_words()}"
