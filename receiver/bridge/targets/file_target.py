@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
@@ -29,6 +30,8 @@ __all__ = ["FileTarget", "StandardOutput"]
 _LOGGER = logging.getLogger("receiver.bridge")
 _TAIL_BYTES = 4_096
 """How many of its last bytes tell a file from another."""
+_PATIENCE_SECS = 10.0
+_PAUSE_SECS = 0.002
 
 
 class FileTarget:
@@ -100,13 +103,21 @@ class FileTarget:
         return os.path.samestat(named, ours) and ours.st_size == self._length
 
     def _lock(self) -> None:
-        """Keep other processes out until the turn is over, also one whose turn a server has ended without its knowledge."""
+        """Keep other processes out until the turn is over, also one whose turn a server has ended without its knowledge.
+
+        Whoever had the turn before may not be out yet: its commit comes first.
+        """
         if self._file is None:
             return
-        try:
-            _flock(self._file, "LOCK_EX", "LOCK_NB")
-        except BlockingIOError:
-            raise OutputError(f"another process is writing to {self._path}") from None
+        give_up = time.monotonic() + _PATIENCE_SECS
+        while True:
+            try:
+                _flock(self._file, "LOCK_EX", "LOCK_NB")
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    raise OutputError(f"another process is writing to {self._path}") from None
+            time.sleep(_PAUSE_SECS)
 
     def _opened(self, turn: Turn) -> bool:
         """Open the file where the store says that it ends; whether that was known to the store."""
