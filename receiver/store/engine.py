@@ -29,6 +29,8 @@ _ADDRESSES = "sqlite:///FILE or postgresql://USER@HOST/DATABASE; memory:// is fo
 _SQLITE = ("sqlite", "sqlite+pysqlite")
 _POSTGRES = ("postgresql", "postgresql+psycopg")
 _PAUSE_SECS = 0.01
+_LARGEST_IDLE_LOG_BYTES = 16 << 20
+"""Of SQLite's write-ahead log once all of it is in the file: what a larger transaction needed is given back."""
 _CREDENTIALS = re.compile(r"\A([\w+]+:/+)?.*@|(password=)[^&]*", re.DOTALL)
 
 
@@ -148,6 +150,7 @@ def _open_to_write(url: URL, settings: StoreSettings) -> sqlite3.Connection:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         _write_ahead(connection, settings.lock_timeout_secs)
         connection.execute(f"PRAGMA synchronous = {settings.sqlite_synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit = {_LARGEST_IDLE_LOG_BYTES}")
     except BaseException:
         connection.close()
         raise

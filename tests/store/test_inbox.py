@@ -1,0 +1,362 @@
+"""Messages wait in the store, exact and in order, until their target has them; and leave nothing behind."""
+
+import os
+import random
+import shutil
+import threading
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url, text
+
+from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
+from receiver.store.inbox import Inbox
+from receiver.store.parking import drop_parked, parked_rows, retry_parked
+from tests.durable.checks import assert_sound
+from tests.durable.forked import forked
+from tests.durable.opened import LONG_SECS, UndoError, opened, send
+from tests.durable.proxy import Cut, proxied
+from tests.store.waiting import TARGET, all_of, inbox_of, message, opened_inbox, receive, waiting_in
+from tests.stores import engine_of
+
+MEGABYTE = 1_000_000
+HOSTILE = "queue://\x1b[31m\r\n\u202e\0\ud800é😀"
+
+
+def bytes_taken(url):
+    """By the inbox and what belongs to it; of SQLite by the whole file and its log."""
+    if url.startswith("sqlite"):
+        file = make_url(url).database
+        return sum(path.stat().st_size for path in (Path(file), Path(f"{file}-wal")) if path.exists())
+    with engine_of(url).connect() as connection:
+        return connection.scalar(text("SELECT pg_total_relation_size('receiver_inbox')"))
+
+
+def test_messages_are_kept_exactly(store_url, seed):
+    """Any bytes, any text, and nothing taken for something."""
+    odd = {"unique_message_id": HOSTILE, "message_source_id": HOSTILE, "destination": HOSTILE, "message_id": HOSTILE}
+    random_ = random.Random(seed)  # noqa: S311 - draws by seed
+    rows = [
+        message(0),
+        message(1, body=b""),
+        message(2, body=b"\0" * 10),
+        message(3, body=bytes(range(256)) * 40),
+        message(4, body=random_.randbytes(300_000)),
+        message(5, body="é😀".encode(), is_text=True),
+        message(6, **odd),
+        message(7, unique_message_id=None, message_source_id=None, message_id=None),
+        message(8, unique_message_id="", message_source_id="", destination="", message_id=""),
+        message(9, redelivered=True, jms_timestamp_ms=0),
+        message(10, received_at_us=0, jms_timestamp_ms=253_402_300_799_999),
+        message(2**62, tries=2**31 - 1, properties='{"\\u0000": [1, "\\ud800"]}'),
+    ]
+    with opened_inbox(store_url) as (_, inbox):
+        with inbox.turn() as turn:
+            inbox.add(turn.connection, rows)
+        assert waiting_in(inbox) == rows
+    with opened_inbox(store_url) as (_, inbox), inbox.turn() as turn:
+        assert [[type(value) for value in row] for row in all_of(turn)] == [
+            [type(value) for value in row] for row in rows
+        ]
+
+
+def test_only_what_is_asked_for_is_read(store_url):
+    with opened_inbox(store_url) as (receiver, inbox):
+        rows = receive(receiver, inbox, *[os.urandom(MEGABYTE)] * 20)
+        with inbox.turn() as turn:
+            tracemalloc.start()
+            try:
+                assert turn.places(100) == list(range(20))
+                assert turn.rows([7, 99]) == [rows[7]]
+                _, most_bytes = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert turn.rows([]) == []
+            turn.confirm([])
+    assert most_bytes < 4 * MEGABYTE
+
+
+@pytest.mark.slow
+def test_a_body_of_100_megabytes(store_url, seed):
+    """Kept exactly, parked, retried, delivered; and its space is given back."""
+    random_ = random.Random(seed)  # noqa: S311 - draws by seed
+    body = random_.randbytes(100 * MEGABYTE)
+    with opened_inbox(store_url) as (receiver, inbox):
+        before = bytes_taken(store_url)
+        (row,) = receive(receiver, inbox, body)
+        assert bytes_taken(store_url) > 100 * MEGABYTE
+        with inbox.turn() as turn:
+            assert turn.rows([0]) == [row]
+            turn.park(row, "too large")
+        (parked,) = parked_rows(store_url)
+        assert parked.body_bytes == 100 * MEGABYTE
+        assert retry_parked(store_url, None) == 1
+        with inbox.turn() as turn:
+            assert turn.rows([0]) == [row]
+            turn.confirm([0])
+        inbox.give_back_space()
+        receive(receiver, inbox, b"next")  # SQLite shortens its log when it begins it anew
+        assert bytes_taken(store_url) < before + 20 * MEGABYTE
+
+
+@pytest.mark.parametrize(("count", "size"), [(3_000, 500), (40, 200_000)])
+def test_space_is_given_back(store_url, count, size):
+    """What many small ones took and what a few large ones took."""
+    with opened_inbox(store_url) as (receiver, inbox):
+        for _ in range(3):
+            rows = receive(receiver, inbox, *[os.urandom(size)] * count)
+            full = bytes_taken(store_url)
+            with inbox.turn() as turn:
+                turn.confirm([row.place for row in rows])
+            inbox.give_back_space()
+        assert full > count * size
+    with opened(store_url) as receiver:  # who opens or closes a file last brings it up to date
+        send(receiver, "last")
+    assert bytes_taken(store_url) < full / 5
+
+
+def test_giving_back_costs_nothing_where_there_is_nothing(fresh_postgres_url):
+    vacuums = text("SELECT pg_stat_force_next_flush(), vacuum_count FROM pg_stat_user_tables WHERE relname = :table")
+    with opened_inbox(fresh_postgres_url) as (receiver, inbox):
+        for _ in range(10):
+            rows = receive(receiver, inbox, *[b"small"] * 50)
+            with inbox.turn() as turn:
+                turn.confirm([row.place for row in rows])
+            inbox.give_back_space()
+    with engine_of(fresh_postgres_url).connect() as connection:
+        assert connection.execute(vacuums, {"table": "receiver_inbox"}).one().vacuum_count == 0
+
+
+def test_a_batch_undone_leaves_nothing(store_url):
+    """And its places go to the next."""
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, b"1", b"2")
+        with suppress(UndoError), receiver.batch() as batch:
+            assert inbox.first_place(batch.connection) == 2
+            batch.receive("x", received_at_us=0)
+            inbox.add(batch.connection, [message(2)])
+            inbox.park(batch.connection, message(3), "refused")
+            raise UndoError
+        assert inbox.waiting() == 2
+        assert parked_rows(store_url) == []
+        assert [row.place for row in receive(receiver, inbox, b"3")] == [2]
+
+
+def test_a_message_that_is_there_already_is_refused(store_url):
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, b"1")
+        with pytest.raises(StoreError), inbox.turn() as turn:
+            inbox.add(turn.connection, [message(1), message(0)])
+        assert inbox.waiting() == 1
+
+
+def test_what_another_left_is_delivered(store_url):
+    """In order, by whoever has the turn."""
+    with opened_inbox(store_url) as (receiver, inbox), opened_inbox(store_url) as (other_receiver, other):
+        rows = []
+        for number in range(6):
+            rows += receive(*[(receiver, inbox), (other_receiver, other)][number % 2], b"a", b"b")
+        assert waiting_in(inbox) == waiting_in(other) == rows
+        assert [row.place for row in rows] == list(range(12))
+
+
+def test_one_turn_at_a_time(store_url):
+    """Of a target; in PostgreSQL another target's goes on meanwhile, and so do batches."""
+    with (
+        opened_inbox(store_url, patience_secs=0.2) as (receiver, inbox),
+        inbox_of(receiver, store_url, patience_secs=0.2) as other,
+        inbox_of(receiver, store_url, "file:b", patience_secs=0.2) as elsewhere,
+        inbox.turn(),
+    ):
+        with pytest.raises(StoreBusyError), other.turn():
+            pass
+        with pytest.raises(StoreBusyError, match="other threads kept the inbox busy"), inbox.turn():
+            pass
+        assert inbox.waiting() == other.waiting() == 0
+        if store_url.startswith("postgresql"):
+            receive(receiver, elsewhere, b"body")
+            assert inbox.elsewhere() == {"file:b": 1}
+            with elsewhere.turn() as turn:
+                assert turn.places(9) == [0]
+
+
+def test_turns_of_many_lose_nothing_and_repeat_nothing(store_url):
+    """Threads with an inbox of their own receive and deliver at once: each message once, in order of place."""
+    delivered = []
+
+    def bridge(number):
+        with (
+            opened(store_url, patience_secs=LONG_SECS) as receiver,
+            inbox_of(receiver, store_url, patience_secs=LONG_SECS) as inbox,
+        ):
+            for batch in range(15):
+                receive(receiver, inbox, *[f"{number} {batch}".encode()] * 7)
+                with inbox.turn() as turn:
+                    rows = turn.rows(turn.places(10))
+                    delivered.extend(rows)
+                    turn.confirm([row.place for row in rows])
+
+    threads = [threading.Thread(target=bridge, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with opened_inbox(store_url) as (_, inbox):
+        delivered += waiting_in(inbox)
+    assert [row.place for row in delivered] == list(range(3 * 15 * 7))
+
+
+def test_a_turn_in_a_transaction_of_a_batch(store_url):
+    """It is committed with the batch, or not at all."""
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, b"1")
+        with suppress(UndoError), receiver.batch() as batch, inbox.turn(batch.connection) as turn:
+            turn.save_file(17, b"digest")
+            turn.confirm([0])
+            raise UndoError
+        with receiver.batch() as batch, inbox.turn(batch.connection) as turn:
+            assert (turn.confirmed_bytes, turn.places(9)) == (None, [0])
+            turn.save_file(17, b"digest")
+            assert (turn.confirmed_bytes, turn.tail_digest) == (17, b"digest")
+        with inbox.turn() as turn:
+            assert (turn.confirmed_bytes, turn.tail_digest) == (17, b"digest")
+
+
+def test_parked_messages_come_back_to_their_places(store_url):
+    with opened_inbox(store_url) as (receiver, inbox):
+        rows = receive(receiver, inbox, b"1", b"2", b"3")
+        with inbox.turn() as turn:
+            assert [turn.try_failed(1) for _ in range(3)] == [1, 2, 3]
+            turn.park(rows[1]._replace(tries=3), "ValueError: no \0 \ud800")
+        assert waiting_in(inbox) == [rows[0], rows[2]]
+        (parked,) = parked_rows(store_url)
+        assert (parked.target, parked.domain, parked.tries) == (TARGET, "broker:queue://orders", 3)
+        assert parked.error == "ValueError: no \\x00 \\ud800"
+        assert retry_parked(store_url, [parked.parked_id]) == 1
+        assert waiting_in(inbox) == rows
+        assert parked_rows(store_url) == []
+    assert_sound(store_url)
+
+
+def test_all_the_numbers_or_none(store_url):
+    """And a number never comes again."""
+    with opened_inbox(store_url) as (receiver, inbox):
+        rows = receive(receiver, inbox, b"1", b"2", b"3")
+        with inbox.turn() as turn:
+            for row in rows:
+                turn.park(row, "refused")
+        before = parked_rows(store_url)
+        numbers = [row.parked_id for row in before]
+        for take_out in (retry_parked, drop_parked):
+            with pytest.raises(SettingsError, match=r"has the number 99, 9{30} ") as caught:
+                take_out(store_url, [numbers[0], 99, int("9" * 30)])
+            assert "receiver parked list" in caught.value.hint
+            assert parked_rows(store_url) == before
+        assert drop_parked(store_url, numbers[1:] * 2) == 2
+        assert retry_parked(store_url, []) == 0
+        with inbox.turn() as turn:
+            turn.park(rows[1], "refused")
+        assert parked_rows(store_url)[1].parked_id > numbers[-1]
+        assert drop_parked(store_url, None) == 2
+        assert drop_parked(store_url, None) == 0
+
+
+def test_a_store_is_not_made_by_looking_for_what_is_parked(store_url, tmp_path):
+    for use in (parked_rows, lambda url: retry_parked(url, None), lambda url: drop_parked(url, None)):
+        with pytest.raises(StoreError, match="there is no store"):
+            use(store_url)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"target": ""}, "a target has 1 to 2,000 bytes, not 0"),
+        ({"target": "é" * 1_001}, "a target has 1 to 2,000 bytes, not 2,002"),
+        ({"domain_id": 99}, "the store has no domain 99"),
+        ({"store_settings": {}}, "store_settings must be StoreSettings"),
+    ],
+)
+def test_refused_when_it_opens(store_url, options, problem):
+    with opened(store_url) as receiver, pytest.raises(SettingsError, match=problem):
+        Inbox.open(store_url, **{"domain_id": receiver.domain_id, "target": TARGET, **options})
+
+
+def test_the_longest_name_of_a_target(store_url):
+    names = ["é" * 1_000, "file:\0\ud800", "a"]
+    with opened(store_url) as receiver:
+        numbers = [inbox_of(receiver, store_url, name).target_id for name in names * 2]
+    assert numbers[:3] == numbers[3:]
+    assert len(set(numbers)) == 3
+
+
+def test_closed(store_url):
+    with opened_inbox(store_url) as (_, inbox):
+        inbox.close()
+        inbox.close()
+        for use in (inbox.waiting, inbox.elsewhere, lambda: inbox.turn().__enter__()):
+            with pytest.raises(ClosedError, match="the inbox is closed"):
+                use()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_process_forked_off(store_url):
+    """It is refused its parent's and opens its own."""
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, b"1")
+        waiting_in(inbox)
+
+        def child():
+            for use in (inbox.waiting, lambda: inbox.turn().__enter__()):
+                with pytest.raises(ClosedError, match="open another in the new process"):
+                    use()
+            inbox.close()
+            with opened_inbox(store_url) as (_, own):
+                return [row.place for row in waiting_in(own)]
+
+        assert forked(child)() == [0]
+        assert len(waiting_in(inbox)) == 1
+    assert_sound(store_url)
+
+
+def test_a_file_that_was_replaced(sqlite_url, tmp_path):
+    """By a store without the target: said so, and mended by opening again."""
+    with opened_inbox(sqlite_url) as (_, inbox):
+        waiting_in(inbox)
+        opened(f"sqlite:///{tmp_path}/other.db").close()
+        for ending in ("-wal", "-shm"):
+            Path(f"{tmp_path}/receiver.db{ending}").unlink(missing_ok=True)
+        shutil.move(tmp_path / "other.db", tmp_path / "receiver.db")
+        with pytest.raises(StoreError, match="the target is gone") as caught:
+            waiting_in(inbox)
+        assert "Open it again" in caught.value.hint
+
+
+@pytest.mark.parametrize("cut", Cut)
+def test_a_link_cut_at_the_end_of_a_turn(fresh_postgres_url, cut):
+    """An error, whatever came of it; the next turn tells."""
+    with proxied(fresh_postgres_url) as proxy, opened_inbox(proxy.url) as (receiver, inbox):
+        receive(receiver, inbox, b"1", b"2")
+        assert len(waiting_in(inbox)) == 2
+        proxy.arm(cut)
+        with pytest.raises(StoreError), inbox.turn() as turn:
+            turn.confirm([0])
+        assert not proxy.armed
+        assert [row.place for row in waiting_in(inbox)] == ([0, 1] if cut is Cut.BEFORE_COMMIT else [1])
+
+
+def test_a_link_cut_in_a_turn_and_while_idle(fresh_postgres_url):
+    with proxied(fresh_postgres_url) as proxy, opened_inbox(proxy.url) as (receiver, inbox):
+        receive(receiver, inbox, b"1")
+        with pytest.raises(StoreError), inbox.turn() as turn:  # noqa: PT012
+            turn.confirm([0])
+            proxy.cut()
+            turn.try_failed(0)
+        assert len(waiting_in(inbox)) == 1
+        proxy.cut()
+        assert len(waiting_in(inbox)) == 1, "nothing was under way, so nothing fails"
+        proxy.cut()
+        inbox.give_back_space()
