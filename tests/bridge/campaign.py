@@ -169,6 +169,7 @@ class Campaign:
             pause_secs = self._draw.uniform(0, LONGEST_START_SECS)
         else:
             self._until(lambda: bridge.is_taking, f"{bridge.name} takes nothing")
+            self._goes_on()
             pause_secs = self._draw.uniform(0, LONGEST_LIFE_SECS)
         self._pause(pause_secs)
         was_starting = not bridge.is_taking
