@@ -1,0 +1,169 @@
+"""`receiver parked`: what it shows, sends back and drops, and how it refuses."""
+
+import json
+from functools import partial
+
+import pytest
+from running import complaint
+
+from receiver.store.parking import parked_rows
+from tests.store.waiting import message, opened_inbox, receive, waiting_in
+from tests.stores import execute
+
+HOSTILE = "\x1b[31m\r\n\u202eevil\0 [bold]\ud800é"
+
+
+@pytest.fixture
+def parked(command):
+    return partial(command, "parked")
+
+
+def park(address, target="file:orders.jsonl"):
+    """Three messages, of which two are parked; the numbers of those."""
+    with opened_inbox(address, target) as (receiver, inbox):
+        rows = receive(receiver, inbox, b"x" * 1_234, b"", b"y", source="gateway")
+        with inbox.turn() as turn:
+            turn.park(rows[0]._replace(tries=5), "ValueError: no amount")
+            turn.park(rows[2]._replace(tries=1, unique_message_id=None, message_source_id=None), HOSTILE)
+    execute(address, "UPDATE receiver_parked SET parked_at_us = 1777629605000000")
+    return [row.parked_id for row in parked_rows(address)]
+
+
+def test_list_on_a_terminal(parked, sqlite_url):
+    assert park(sqlite_url) == [1, 2]
+    ran = parked("list", sqlite_url)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.splitlines() == [
+        f"{sqlite_url}: 2 messages parked",
+        "",
+        "1: 0:gateway",
+        "  from gateway, for file:orders.jsonl",
+        "  received 2026-05-01 10:00:00, parked 2026-05-01 10:00:05 UTC, tried 5 times, 1.23 kB",
+        "  ValueError: no amount",
+        "",
+        "2: (no id)",
+        "  for file:orders.jsonl",
+        "  received 2026-05-01 10:00:00, parked 2026-05-01 10:00:05 UTC, tried 1 time, 1 B",
+        "  \\x1b[31m\\r\\n\\u202eevil\\x00 [bold]\\ud800é",
+    ]
+
+
+def test_list_as_json(parked, store_url):
+    numbers = park(store_url, HOSTILE)
+    ran = parked("list", store_url, "--json")
+    assert (ran.status, ran.err) == (0, "")
+    assert all(char.isprintable() or char == "\n" for char in ran.out)
+    found = json.loads(ran.out)
+    assert set(found) == {"store", "parked"}
+    assert [message["number"] for message in found["parked"]] == numbers
+    assert found["parked"][0] == {
+        "number": numbers[0],
+        "domain": "broker:queue://orders",
+        "key": "default",
+        "target": HOSTILE,
+        "unique_message_id": "0:gateway",
+        "message_source_id": "gateway",
+        "destination": "queue://orders",
+        "message_id": "ID:broker-1",
+        "received_at": "2026-05-01T10:00:00.000000Z",
+        "parked_at": "2026-05-01T10:00:05.000000Z",
+        "tries": 5,
+        "body_bytes": 1_234,
+        "error": "ValueError: no amount",
+    }
+
+
+def test_none(parked, store_url):
+    with opened_inbox(store_url):
+        pass
+    assert "0 messages parked\n" in parked("list", store_url).out
+    assert "0 messages dropped\n" in parked("drop", store_url, "--all").out
+
+
+def test_list_of_what_a_damaged_store_still_knows(parked, store_url):
+    park(store_url)
+    execute(store_url, "DELETE FROM receiver_target", "UPDATE receiver_parked SET received_at_us = 4611686018427387904")
+    ran = parked("list", store_url)
+    assert ran.status == 0
+    assert "for (a target that the store doesn't know)\n  received -, parked" in ran.out
+    assert json.loads(parked("list", store_url, "--json").out)["parked"][0]["domain"] is None
+
+
+def test_retry_and_drop(parked, store_url):
+    first, second = park(store_url)
+    assert parked("retry", store_url, first).out.endswith(": 1 message sent back to the inbox\n")
+    with opened_inbox(store_url) as (_, inbox):
+        assert waiting_in(inbox) == [message(0, "gateway", b"x" * 1_234), message(1, "gateway", b"")]
+    assert parked("drop", store_url, second).out.endswith(": 1 message dropped\n")
+    assert parked_rows(store_url) == []
+
+
+@pytest.mark.parametrize("way", ["retry", "drop"])
+def test_all_of_them(way, parked, store_url):
+    park(store_url)
+    assert ": 2 messages " in parked(way, store_url, "--all").out
+    assert parked_rows(store_url) == []
+
+
+@pytest.mark.parametrize("way", ["retry", "drop"])
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "say which: their numbers, or --all"),
+        (["1", "--all"], "say which: their numbers, or --all"),
+        (["1", "77"], "no parked message has the number 77"),
+        (["0"], "no parked message has the number 0"),
+        (["one"], "valid integer"),
+    ],
+)
+def test_what_cant_be_meant(way, arguments, problem, parked, sqlite_url):
+    park(sqlite_url)
+    before = parked_rows(sqlite_url)
+    said = complaint(parked(way, sqlite_url, *arguments))
+    assert problem in said
+    assert "hint: " in said
+    assert parked_rows(sqlite_url) == before
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["retry", "--all"], ["drop", "1"]])
+def test_addresses_that_lead_nowhere(arguments, parked, tmp_path):
+    for address, problem in {
+        "memory://": "is no address of a store",
+        "sqlite:///no/such/folder/receiver.db": "there is no folder",
+        f"sqlite:///{tmp_path}/receiver.db": "there is no store",
+        "postgresql://u:secret@127.0.0.1:1/d": "the server can't be reached",
+    }.items():
+        said = complaint(parked(arguments[0], address, *arguments[1:]))
+        assert problem in said
+        assert "secret" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_password_is_not_printed(parked, fresh_postgres_url):
+    park(fresh_postgres_url)
+    address = fresh_postgres_url.replace("postgres:@", "postgres:secret@")
+    for arguments in (["list"], ["list", "--json"], ["retry", "--all"], ["drop", "--all"]):
+        ran = parked(arguments[0], address, *arguments[1:])
+        assert ran.status == 0
+        assert "secret" not in ran.out
+
+
+@pytest.mark.parametrize("name", ["list", "retry", "drop"])
+def test_help_shows_examples(name, parked):
+    assert f"receiver parked {name} sqlite:///receiver.db" in parked(name, "--help").out
+    assert name in parked("--help").out
+
+
+def test_a_command_line_that_wont_do_is_told_where_help_is(parked):
+    assert "hint: receiver parked --help tells what there is" in complaint(parked())
+    assert "hint: receiver parked --help tells what there is" in complaint(parked("lits"))
+
+
+def test_status_counts_what_waits_and_what_is_parked(command, store_url, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    park(store_url)
+    (domain,) = json.loads(command("status", store_url, "--json").out)["domains"]
+    assert (domain["inbox"], domain["parked"]) == (1, 2)
+    said = command("status", store_url, "--quick").out.splitlines()
+    assert said[-1].split() == ["in", "the", "inbox", "1", "parked", "2"]
+    assert said[5].split()[:4] == ["times", "resized", "0", "redelivered"]
