@@ -19,7 +19,7 @@ from receiver.cli.simulate import simulate
 from receiver.errors import MissingExtraError, OutputError, SettingsError
 
 if TYPE_CHECKING:
-    from receiver.demo.director import Files, Outcome, Plan
+    from receiver.demo.plan import Files, Outcome, Plan
 
 __all__ = ["EPILOG", "demo"]
 
@@ -31,9 +31,14 @@ receiver demo --secs 120 --protocol amqp --keep demo
 """
 
 _NEEDED = ("platformdirs", "stomp", "proton", "numba", "pyarrow", "zstandard")
-_NOT_EXACTLY_ONCE = 1
+_PROMISE_BROKEN = 1
 _SEEDS = 1_000_000
 _DOWNLOAD = "46 MB"
+
+
+class _Mode(StrEnum):
+    EXACTLY_ONCE = "EXACTLY_ONCE"
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
 
 
 class _Protocol(StrEnum):
@@ -46,6 +51,9 @@ def demo(
     protocol: Annotated[
         _Protocol, typer.Option(help="What senders and bridges speak to the broker.")
     ] = _Protocol.STOMP,
+    mode: Annotated[
+        _Mode, typer.Option(help="Of the bridges: AT_LEAST_ONCE shows what comes twice.")
+    ] = _Mode.EXACTLY_ONCE,
     seed: Annotated[
         int | None, typer.Option(help="Who is killed when is drawn from it. [default: another each time]")
     ] = None,
@@ -63,19 +71,26 @@ def demo(
     if not all(map(find_spec, _NEEDED)):
         raise MissingExtraError("demo", "receiver demo")
 
+    from receiver.bridge.mode import Mode
     from receiver.cli.demo_outcome import print_outcome, print_sizing_heading, print_what_next
-    from receiver.demo.director import DOMAIN, Files, Plan
     from receiver.demo.ending import interruptible
+    from receiver.demo.plan import DOMAIN, Files, Plan
 
-    plan = Plan(seed=secrets.randbelow(_SEEDS) if seed is None else seed, secs=secs, protocol=protocol.value)
+    cache = _checked_cache()
+    plan = Plan(
+        seed=secrets.randbelow(_SEEDS) if seed is None else seed,
+        secs=secs,
+        protocol=protocol.value,
+        mode=Mode(mode),
+    )
     with interruptible(), _folder(keep) as folder:
         files = Files(folder)
-        outcome = _perform(plan, _broker_program(), files)
-        print_outcome(outcome, files)
+        outcome = _perform(plan, _broker_program(cache), files)
+        print_outcome(outcome, plan, files)
         print_sizing_heading(outcome)
         simulate([str(files.receipts)], domain=DOMAIN)
     print_what_next(files, kept=keep is not None)
-    return 0 if outcome.effects.exactly_once else _NOT_EXACTLY_ONCE
+    return 0 if outcome.holds(plan.mode) else _PROMISE_BROKEN
 
 
 @contextmanager
@@ -95,14 +110,21 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     yield folder
 
 
-def _broker_program() -> Path:
-    """Where it is, after it was fetched the first time."""
+def _checked_cache() -> Path:
+    """The folder for the broker's program, once it is known that it can be fetched and run."""
     from platformdirs import user_cache_path
 
-    from receiver.demo.artemis import VERSION, check_programs, fetch, home_in
+    from receiver.demo.artemis import check_programs
 
     cache = user_cache_path("reliable-receiver")
     check_programs(cache)
+    return cache
+
+
+def _broker_program(cache: Path) -> Path:
+    """Where it is, after it was fetched the first time."""
+    from receiver.demo.artemis import VERSION, fetch, home_in
+
     if home_in(cache).is_dir():
         return home_in(cache)
     what = f"ActiveMQ Artemis {VERSION} ({_DOWNLOAD})"
@@ -113,10 +135,12 @@ def _broker_program() -> Path:
 
 def _perform(plan: Plan, home: Path, files: Files) -> Outcome:
     from receiver.cli.voices import Voices
-    from receiver.demo.director import DIRECTOR, NAMES, perform
+    from receiver.demo.director import DIRECTOR, perform
+    from receiver.demo.plan import BRIDGES, SENDERS
 
-    voices = Voices(DIRECTOR, NAMES)
+    voices = Voices(DIRECTOR, SENDERS + BRIDGES)
     voices.say(
-        DIRECTOR, f"{plan.secs} s of messages by {plan.protocol}, kills drawn by --seed {plan.seed}; Ctrl-C ends it"
+        DIRECTOR,
+        f"{plan.secs} s of messages by {plan.protocol}, {plan.mode}, kills drawn by --seed {plan.seed}; Ctrl-C ends it",
     )
     return perform(plan, home, files, voices.say)

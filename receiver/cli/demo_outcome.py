@@ -8,17 +8,18 @@ from rich.table import Table
 from rich.text import Text
 
 from receiver.cli.output import console
-from receiver.demo.director import DOMAIN, Files, Outcome
+from receiver.demo.plan import DOMAIN, Files, Outcome, Plan
 from receiver.report.terminal import heading, paragraph
 from receiver.report.words import count
 
 __all__ = ["print_outcome", "print_sizing_heading", "print_what_next"]
 
 
-def print_outcome(outcome: Outcome, files: Files) -> None:
+def print_outcome(outcome: Outcome, plan: Plan, files: Files) -> None:
     """What was sent, what came, and what it did in the target."""
     effects, crashes = outcome.effects, outcome.crashes
-    verdict, style = ("each exactly once", "bold green") if effects.exactly_once else ("not exactly once", "bold red")
+    verdict = "not each exactly once" if effects.missing or effects.double else "each exactly once"
+    style = "bold green" if outcome.holds(plan.mode) else "bold red"
     _heading("What became of the messages")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     for justify in ("left", "right", "left"):

@@ -2,7 +2,7 @@
 
 | file | what is in it |
 |---|---|
-| `director.py` | the play: who is started, who is killed when, and what all of it came to |
+| `director.py`, `plan.py` | the play: who is started, who is killed when, and what all of it came to |
 | `actor.py` | one process on the stage, whose lines are passed on |
 | `sender.py`, `journal.py` | a sender that crashes, and what it remembers of what it has sent |
 | `effects.py` | the messages in a target, counted |

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import signal
 import sys
@@ -10,104 +9,33 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from receiver.demo.actor import Actor, Say
 from receiver.demo.artemis import HOST, VERSION, Broker, new_broker
 from receiver.demo.effects import Effects
 from receiver.demo.journal import Journal, Sent
+from receiver.demo.plan import BRIDGES, BROKER, DOMAIN, SENDERS, Files, Outcome, Plan, kills
 from receiver.demo.sender import message_id
 from receiver.durable.audit import look
 from receiver.errors import BrokerError, StoreError
 from receiver.store.log import DomainState
 
-__all__ = ["DIRECTOR", "DOMAIN", "NAMES", "Files", "Outcome", "Plan", "kills", "perform"]
+__all__ = ["DIRECTOR", "perform"]
 
 DIRECTOR = "director"
 _QUEUE = "orders"
-_SENDERS = tuple(f"sender-{number}" for number in (1, 2, 3))
-_BRIDGES = ("bridge-1", "bridge-2")
-NAMES = _SENDERS + _BRIDGES
-DOMAIN = "destination"
-"""One for both bridges, for what one took before it died comes to the other."""
-_BROKER = "the broker"
-_KINDS = dict.fromkeys(_SENDERS, "senders") | dict.fromkeys(_BRIDGES, "bridges") | {_BROKER: _BROKER}
+_KINDS = dict.fromkeys(SENDERS, "senders") | dict.fromkeys(BRIDGES, "bridges") | {BROKER: BROKER}
 _FOR_EVER = {'addressSettings."#".maxDeliveryAttempts': -1}
 """A message that was under way at ten kills is no poison."""
 _FOUND_NO_BROKER = 2
 """The status of a bridge that could not even begin."""
 _STATUS_SECS = 3
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d [^-]*? - ")
-_SECS_PER_KILL = 3.0
-_LEAST_KILLS = 4
 _BACK_SECS = 0.5
 _TICK_SECS = 0.05
 _CALM_SECS = 1.0
 _PATIENCE_SECS = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    seed: int
-    """Who is killed when, and where senders crash, are drawn from it; what else happens is up to the machine."""
-    secs: int
-    """How long senders send."""
-    protocol: str
-    """`stomp` or `amqp`."""
-
-
-class Files(NamedTuple):
-    """What the bridges leave, in one folder."""
-
-    folder: Path
-
-    @property
-    def target(self) -> Path:
-        return self.folder / "orders.jsonl"
-
-    @property
-    def store(self) -> str:
-        return f"sqlite:///{self.folder / 'receiver.db'}"
-
-    @property
-    def receipts(self) -> Path:
-        """The recordings of both bridges."""
-        return self.folder / "receipts"
-
-    def journal(self, sender: str) -> Path:
-        return self.folder / f"{sender}.journal"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    messages: int
-    """Confirmed by the broker to their senders."""
-    sent: int
-    """Those, and what was sent again."""
-    receipts: int
-    redelivered: int
-    """Receipts that the broker flagged as JMSRedelivered."""
-    duplicates: int
-    effects: Effects
-    crashes: Counter[str]
-    """Of senders, of bridges, of the broker: most of them by kill -9 from outside, and all of them as sudden."""
-
-
-class _Kill(NamedTuple):
-    at_secs: float
-    victim: str
-
-
-def kills(plan: Plan) -> list[_Kill]:
-    """Evenly over the time but for chance; bridges and senders by turns, and half-way the broker."""
-    draw = random.Random(f"{plan.seed} kills")
-    number = max(_LEAST_KILLS, round(plan.secs / _SECS_PER_KILL))
-    slot_secs = plan.secs / (number + 1)
-    victims = [draw.choice(_SENDERS if place % 2 else _BRIDGES) for place in range(number)]
-    victims[number // 2] = _BROKER
-    return [_Kill((place + draw.uniform(-0.4, 0.4)) * slot_secs, victim) for place, victim in enumerate(victims, 1)]
 
 
 def perform(plan: Plan, home: Path, files: Files, say: Say) -> Outcome:
@@ -128,8 +56,8 @@ class _Director:
         self._plan, self._broker, self._files, self._say = plan, broker, files, say
         port = broker.amqp_port if plan.protocol == "amqp" else broker.stomp_port
         address = f"{plan.protocol}://{HOST}:{port}/queue/{_QUEUE}"
-        self._senders = {name: Actor(name, self._sender(name, address), say, reads_input=True) for name in _SENDERS}
-        self._bridges = {name: Actor(name, self._bridge(name, address), _without_stamp(say)) for name in _BRIDGES}
+        self._senders = {name: Actor(name, self._sender(name, address), say, reads_input=True) for name in SENDERS}
+        self._bridges = {name: Actor(name, self._bridge(name, address), _without_stamp(say)) for name in BRIDGES}
         self._actors = self._senders | self._bridges
         self._crashes: Counter[str] = Counter()
         self._back: dict[str, float] = {}
@@ -142,6 +70,7 @@ class _Director:
 
     def _bridge(self, name: str, address: str) -> list[str]:
         options = {
+            "--mode": self._plan.mode.value,
             "--store": self._files.store,
             "--domain": DOMAIN,
             "--connection-id": name,
@@ -154,9 +83,7 @@ class _Director:
     def play(self) -> Outcome:
         self._tell(f"starting ActiveMQ Artemis {VERSION}")
         self._broker.start(properties=_FOR_EVER)
-        self._tell(
-            f"starting {len(_SENDERS)} senders to queue {_QUEUE}, and {len(_BRIDGES)} bridges that compete for it"
-        )
+        self._tell(f"starting {len(SENDERS)} senders to queue {_QUEUE}, and {len(BRIDGES)} bridges that compete for it")
         for actor in self._actors.values():
             actor.start()
         self._wait(lambda: self._domain() is not None, "the bridges haven't taken a message")
@@ -217,15 +144,15 @@ class _Director:
         if victim in self._back:
             return
         self._tell(f"kill -9 {victim}")
-        if victim != _BROKER:
+        if victim != BROKER:
             self._has_died(victim)
             return
-        self._crashes[_KINDS[_BROKER]] += 1
+        self._crashes[_KINDS[BROKER]] += 1
         killed = time.monotonic()
         self._broker.kill()
         self._broker.start(properties=_FOR_EVER)
         self._broker_back_secs = time.monotonic()
-        self._tell(f"{_BROKER} is back after {self._broker_back_secs - killed:.1f} s")
+        self._tell(f"{BROKER} is back after {self._broker_back_secs - killed:.1f} s")
 
     def _finish(self) -> None:
         self._tell("the senders finish their batches and stop")
@@ -276,7 +203,7 @@ class _Director:
         return domains[0].state if domains and domains[0].state.receipts else None
 
     def _sent(self) -> dict[str, Sent]:
-        return {name: Journal(self._files.journal(name)).read() for name in _SENDERS}
+        return {name: Journal(self._files.journal(name)).read() for name in SENDERS}
 
     def _outcome(self) -> Outcome:
         sent, domain = self._sent(), self._domain()

@@ -27,7 +27,3 @@ class Effects(NamedTuple):
                 found.update(json.loads(line)["unique_message_id"] for line in file)
         missing = sum(id_ not in found for id_ in expected)
         return cls(found.total(), missing, found.total() - len(found))
-
-    @property
-    def exactly_once(self) -> bool:
-        return not self.missing and not self.double

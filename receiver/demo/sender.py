@@ -26,7 +26,7 @@ __all__ = ["main", "message_id"]
 
 _MESSAGES_PER_SEC = 400
 _BATCH = (20, 100)
-_CRASH_PER_BATCH = 0.02
+_CRASH_PER_BATCH = 0.03
 _AGAIN_SECS = 0.5
 _STATUS_SECS = 5.0
 

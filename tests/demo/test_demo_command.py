@@ -25,7 +25,7 @@ def figure(shown: str, name: str) -> int:
 @pytest.mark.slow
 def test_each_message_has_one_effect(stage, tmp_path, seed):
     kept = tmp_path / "kept"
-    playing = stage.start("--secs", 6, "--seed", seed, "--keep", kept)
+    playing = stage.start("--secs", 5, "--seed", seed, "--keep", kept)
     shown, told = playing.communicate(timeout=ENDS_SECS)
     assert playing.returncode == 0, told + shown
     assert f"--seed {seed}" in told
@@ -94,9 +94,10 @@ def test_what_can_not_be_meant(arguments):
 
 
 def test_no_java(tmp_path):
-    said = refusal(PATH=str(tmp_path), JAVA_HOME="", XDG_CACHE_HOME=str(tmp_path))
+    said = refusal("--keep", tmp_path / "kept", PATH=str(tmp_path), JAVA_HOME="", XDG_CACHE_HOME=str(tmp_path))
     assert "ActiveMQ Artemis needs Java" in said
     assert "hint: install Java 17" in said
+    assert not list(tmp_path.iterdir())
 
 
 def test_no_maven(tmp_path):

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from receiver.bridge.mode import Mode
 from receiver.demo.actor import Actor
-from receiver.demo.director import Plan, kills
 from receiver.demo.effects import Effects
 from receiver.demo.ending import interruptible, uninterrupted
 from receiver.demo.journal import Journal, Sent
+from receiver.demo.plan import Outcome, Plan, kills
 
 
 @given(seed=st.integers(0, 10**6), secs=st.integers(5, 3_600))
 def test_all_kinds_are_killed_in_time_and_the_broker_once(seed, secs):
-    plan = Plan(seed=seed, secs=secs, protocol="stomp")
+    plan = Plan(seed=seed, secs=secs, protocol="stomp", mode=Mode.EXACTLY_ONCE)
     drawn = kills(plan)
     assert drawn == kills(plan) == sorted(drawn)
     assert 0 < drawn[0].at_secs < drawn[-1].at_secs < secs
@@ -45,7 +46,16 @@ def test_effects_are_counted_by_id(tmp_path):
     file.write_text("".join(json.dumps({"unique_message_id": id_}) + "\n" for id_ in "abcbb"))
     assert Effects.in_file(file, {"a", "b", "c"}) == Effects(lines=5, missing=0, double=2)
     assert Effects.in_file(file, {"a", "b", "x", "y"}) == Effects(lines=5, missing=2, double=2)
-    assert not Effects.in_file(file, {"a", "b", "c"}).exactly_once
+
+
+@pytest.mark.parametrize(
+    ("missing", "double", "held"),
+    [(0, 0, {Mode.EXACTLY_ONCE, Mode.AT_LEAST_ONCE}), (0, 1, {Mode.AT_LEAST_ONCE}), (1, 0, set()), (1, 1, set())],
+)
+def test_a_mode_holds_what_it_promises(missing, double, held):
+    effects = Effects(lines=5, missing=missing, double=double)
+    outcome = Outcome(messages=5, sent=5, receipts=5, redelivered=0, duplicates=0, effects=effects, crashes=Counter())
+    assert {mode for mode in (Mode.EXACTLY_ONCE, Mode.AT_LEAST_ONCE) if outcome.holds(mode)} == held
 
 
 PROGRAM = """
