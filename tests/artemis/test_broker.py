@@ -7,6 +7,9 @@ import stomp
 from proton import Message
 from proton.utils import BlockingConnection
 
+from receiver.bridge import connector as bridged
+from receiver.bridge.address import BrokerAddress
+from receiver.bridge.connecting import sink_of, source_of
 from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
 from tests.artemis.sending import DUPLICATE_ID, Kind, Session, Step
 
@@ -49,6 +52,19 @@ def test_what_was_confirmed_outlives_the_broker(artemis):
         session = Session(artemis, address)
         assert session.arrived()[:2] == ["1.0", "1.1"]
         assert session.let_through(sends(2, ["a", "b", "c"])) == [False, False, True]
+
+
+@pytest.mark.parametrize(("most", "comes"), [(2, 2), (-1, 12)])
+def test_it_has_the_properties_that_it_is_given(artemis, most, comes):
+    artemis.start(properties={'addressSettings."#".maxDeliveryAttempts': most})
+    address = BrokerAddress.parse(f"amqp://{HOST}:{artemis.amqp_port}/queue/attempts{most}")
+    with sink_of(address) as sink:
+        sink.send([bridged.Message(body=b"never acknowledged")])
+    for _ in range(comes):
+        with source_of(address) as source:
+            assert len(source.take(1, wait_secs=10)) == 1
+    with source_of(address) as source:
+        assert len(source.take(1, wait_secs=0.5)) == (most < 0)
 
 
 def test_it_lets_in_whom_it_should(artemis_home):
