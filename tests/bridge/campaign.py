@@ -153,7 +153,8 @@ class Campaign:
             "duplicates among them": counts["duplicates"],
             **{str(event): times for event, times in self.plan.events.items() if times},
             "of them while starting": sum(bridge.kills_while_starting for bridge in self.bridges),
-            "starts without broker": sum(bridge.refused_starts for bridge in self.bridges),
+            "starts in vain": sum(bridge.refused_starts for bridge in self.bridges),
+            "times that lines were cut off": sum(bridge.repairs for bridge in self.bridges),
             "effects": effects,
         }
         told = ", ".join(f"{number:,} {what}" for what, number in figures.items())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from receiver.demo.actor import Actor
 
 IS_TAKING = "taking messages for"
+HAS_CUT = "that weren't confirmed are cut off"
 _RECEIPTS = re.compile(r" rx=([\d,]+)")
 _OUT_OF_REACH = 2
 _LAST_LINES = 20
@@ -19,10 +20,11 @@ class MortalBridge:
         self.name = name
         self.said: list[str] = []
         """In this life."""
-        self.kills = 0
         self.kills_while_starting = 0
         self.refused_starts = 0
         """Lives that ended by themselves, for there was no broker or store to begin with."""
+        self.repairs = 0
+        """How often what a life had written to a file, and not confirmed, was cut off by a later one."""
         self.receipts_of_whole_lives = 0
         """Of those that ended as they were asked to."""
         self._command = [sys.executable, "-m", "receiver", "bridge", *arguments]
@@ -39,10 +41,10 @@ class MortalBridge:
 
     def kill(self) -> None:
         """Kill -9, if it runs."""
-        if self._actor is not None:
+        if not self.has_refused() and self._actor is not None:
             self._actor.kill()
             self._actor = None
-        self._check_said()
+            self._look_back()
 
     def ends_in(self) -> None:
         """Wait for the end that it was asked for, or that it comes to by itself, in peace."""
@@ -50,7 +52,7 @@ class MortalBridge:
         status = self._actor.wait_stopped()
         self._actor = None
         assert status == 0, f"{self.name} ended with {status}: {self.last_words()}"
-        self._check_said()
+        self._look_back()
         told = [found[1] for line in self.said if (found := _RECEIPTS.search(line))]
         self.receipts_of_whole_lives += int(told[-1].replace(",", ""))
 
@@ -69,12 +71,14 @@ class MortalBridge:
         assert (status, self.is_taking) == (_OUT_OF_REACH, False), (
             f"{self.name} ended with {status}: {self.last_words()}"
         )
-        self._check_said()
+        self._look_back()
         self.refused_starts += 1
         return True
 
     def last_words(self) -> str:
         return "\n".join(self.said[-_LAST_LINES:])
 
-    def _check_said(self) -> None:
+    def _look_back(self) -> None:
+        """On what was said in the life that has ended."""
+        self.repairs += sum(HAS_CUT in line for line in self.said)
         assert not any("Traceback" in line for line in self.said), f"{self.name}: {self.last_words()}"
