@@ -129,6 +129,27 @@ def test_giving_back_costs_nothing_where_there_is_nothing(fresh_postgres_url):
         assert connection.execute(vacuums, {"table": "receiver_inbox"}).one().vacuum_count == 0
 
 
+@pytest.mark.parametrize(
+    ("but_of", "places"),
+    [
+        ([], [0, 1, 2, 3, 4]),
+        (["a"], [0, 1, 3]),
+        ([None], [2, 3, 4]),
+        ([""], [2, 3, 4]),
+        ([None, "a"], [3]),
+        (["a", "b", ""], []),
+        (["A", "a ", "other"], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_sources_that_wait_are_left_out(store_url, but_of, places):
+    """No source and an empty one are the same."""
+    rows = [message(place, source) for place, source in enumerate([None, "", "a", "b", "a"])]
+    with opened_inbox(store_url) as (_, inbox), inbox.turn() as turn:
+        inbox.add(turn.connection, rows)
+        assert turn.places(9, but_of=but_of) == places
+        assert turn.places(1, but_of=dict.fromkeys(but_of)) == places[:1]
+
+
 def test_a_batch_undone_leaves_nothing(store_url):
     """And its places go to the next."""
     with opened_inbox(store_url) as (receiver, inbox):
