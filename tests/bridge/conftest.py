@@ -10,6 +10,7 @@ from receiver.bridge.amqp_connector import AmqpSink, AmqpSource
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.stomp_connector import StompSink, StompSource
 from receiver.demo.artemis import HOST, Broker, new_broker
+from tests.postgres import fresh_database
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +51,23 @@ def broker(request):
         return MemoryBroker()
     artemis = request.getfixturevalue("running_artemis")
     return Connected(lambda name: address_of(artemis, request.param, f"queue/{name}"), *CONNECTORS[request.param])
+
+
+@pytest.fixture(scope="module")
+def sqlite_store(tmp_path_factory):
+    """The address of a database that many tests share, each with a domain of its own."""
+    return f"sqlite:///{tmp_path_factory.mktemp('shared') / 'receiver.db'}"
+
+
+@pytest.fixture(scope="module")
+def postgresql_store(postgres_url):
+    with fresh_database(postgres_url) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request):
+    return request.getfixturevalue(f"{request.param}_store")
 
 
 @pytest.fixture
