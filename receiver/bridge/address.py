@@ -14,6 +14,7 @@ __all__ = ["BrokerAddress", "Tls"]
 _PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671}
 """By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
 _FORMS = "stomp://USER@HOST:61613/queue/NAME, amqp://USER@HOST:5672/queue/NAME, .../topic/NAME?subscription=SUB"
+_OPTIONS = {"subscription", "selector"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,13 @@ class BrokerAddress:
     name: str
     subscription: str | None = None
     """The durable subscription that messages of a topic are taken from."""
+    selector: str | None = None
+    """Which messages are taken, as of JMS: a condition on their properties, such as `amount > 100`."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT]/[queue/|topic/]NAME[?subscription=SUB]`, where each part may
-        have percent escapes; `SettingsError` for anything else. A bare `/NAME` is a queue."""
+        """From `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT]/[queue/|topic/]NAME[?subscription=SUB&selector=CONDITION]`,
+        where each part may have percent escapes; `SettingsError` for anything else. A bare `/NAME` is a queue."""
         try:
             parts = urlsplit(text)
             port = parts.port
@@ -64,11 +67,11 @@ class BrokerAddress:
         kind, slash, rest = parts.path.removeprefix("/").partition("/")
         is_kind = bool(slash) and kind in {"queue", "topic"}
         name = unquote(rest if is_kind else parts.path.removeprefix("/"))
-        subscription = _subscription(parts.query, text)
+        options = _options(parts.query, text)
         is_topic = is_kind and kind == "topic"
         if not name:
             raise SettingsError(f"{_masked(text)!r:.200} names no queue or topic", hint=f"write {_FORMS}")
-        if subscription is not None and not is_topic:
+        if "subscription" in options and not is_topic:
             raise SettingsError(
                 "a queue has no subscription", hint="write /topic/NAME?subscription=SUB, or leave it out"
             )
@@ -81,7 +84,8 @@ class BrokerAddress:
             password=None if parts.password is None else unquote(parts.password),
             is_topic=is_topic,
             name=name,
-            subscription=subscription,
+            subscription=options.get("subscription"),
+            selector=options.get("selector"),
         )
 
     @property
@@ -107,17 +111,21 @@ class BrokerAddress:
         user = "" if self.user is None else f"{quote(self.user, safe='')}@"
         host = f"[{self.host}]" if ":" in self.host else self.host
         kind = "topic" if self.is_topic else "queue"
-        more = "" if self.subscription is None else f"?subscription={quote(self.subscription, safe='')}"
+        given = {"subscription": self.subscription, "selector": self.selector}
+        options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
+        more = f"?{options}" if options else ""
         return f"{self.protocol}{'s' * self.tls}://{user}{host}:{self.port}/{kind}/{quote(self.name, safe='/')}{more}"
 
 
-def _subscription(query: str, text: str) -> str | None:
+def _options(query: str, text: str) -> dict[str, str]:
     given = parse_qsl(query, keep_blank_values=True)
-    if not query:
-        return None
-    if [name for name, _ in given] != ["subscription"] or not given[0][1]:
-        raise SettingsError(f"{_masked(text)!r:.200}: after ? only subscription=NAME is known", hint=f"write {_FORMS}")
-    return given[0][1]
+    options = dict(given)
+    if len(given) != len(options) or not options.keys() <= _OPTIONS or not all(options.values()):
+        raise SettingsError(
+            f"{_masked(text)!r:.200}: after ? only subscription=NAME and selector=CONDITION are known",
+            hint=f"write {_FORMS}",
+        )
+    return options
 
 
 def _masked(text: object) -> str:

@@ -35,8 +35,8 @@ def source_of(address: BrokerAddress | str, *, max_body_bytes: int = MAX_BODY_BY
 def sink_of(address: BrokerAddress | str) -> Sink:
     """Connected to where messages are sent; errors as of `source_of`."""
     address = _parsed(address)
-    if address.subscription is not None:
-        raise SettingsError(f"{address}: what is sent goes to the topic", hint="leave ?subscription= out")
+    if address.subscription is not None or address.selector is not None:
+        raise SettingsError(f"{address}: what is sent is for all to take", hint="leave out what follows ?")
     if address.protocol == "amqp":
         from receiver.bridge.amqp_connector import AmqpSink
 

@@ -33,6 +33,7 @@ from receiver.store.inbox import Inbox
 __all__ = ["BridgeOptions", "Origin", "open_bridge"]
 
 _MEMORY = "memory://"
+_WITH_TLS = ("stomps:", "amqps:")
 _TARGETS = "write file:PATH, - for standard output, stomp://... or amqp://..., or python:MODULE:FUNCTION"
 
 
@@ -79,7 +80,7 @@ def open_bridge(
     """
     options = options or BridgeOptions()
     origin = _origin(from_, options) if isinstance(from_, str) else from_
-    _check(store, options)
+    _check(from_, to, store, options)
     mode, figures = options.mode, Figures()
     address = store if store is not None and mode is not Mode.BEST_EFFORT else _MEMORY
     with ExitStack() as opened:
@@ -119,7 +120,7 @@ def open_bridge(
 
 
 def _origin(text: str, options: BridgeOptions) -> Origin:
-    source = BrokerAddress.parse(text).with_password(options.from_password).with_tls(options.tls)
+    source = _address(text, options.from_password, options.tls)
     if source.is_topic and source.subscription is None and options.mode is not Mode.BEST_EFFORT:
         raise SettingsError(
             f"{options.mode} needs a durable subscription, for what a topic gets while nobody listens is gone",
@@ -135,9 +136,14 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
     )
 
 
+def _address(text: str, password: str | None, tls: Tls) -> BrokerAddress:
+    address = BrokerAddress.parse(text).with_password(password)
+    return address.with_tls(tls) if address.tls else address
+
+
 def _target(to: str | Target | Callable[..., object], options: BridgeOptions) -> Target:
     if not isinstance(to, str):
-        return to if isinstance(to, Target) else PythonTarget(f"python:{to.__module__}:{to.__qualname__}", to)
+        return to if isinstance(to, Target) else PythonTarget(_name_of(to), to)
     kind, colon, rest = to.partition(":")
     if to == "-":
         return StandardOutput(sys.stdout.buffer)
@@ -146,13 +152,15 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions) ->
     if kind == "python":
         return imported(rest)
     if colon and kind in {"stomp", "stomps", "amqp", "amqps"}:
-        address = BrokerAddress.parse(to).with_password(options.to_password).with_tls(options.tls)
+        address = _address(to, options.to_password, options.tls)
         return BrokerTarget(str(address), partial(sink_of, address), options.ids, marks_duplicates=options.mode.detects)
     raise SettingsError(f"{to!r:.200} is no target", hint=_TARGETS)
 
 
-def _check(store: str | None, options: BridgeOptions) -> None:
+def _check(from_: object, to: object, store: str | None, options: BridgeOptions) -> None:
     mode = options.mode
+    if options.tls != Tls() and not any(str(each).startswith(_WITH_TLS) for each in (from_, to)):
+        raise SettingsError("certificates prove nothing without TLS", hint="write stomps:// or amqps://")
     if mode is not Mode.BEST_EFFORT and store in {None, _MEMORY}:
         raise SettingsError(
             f"{mode} needs a store that keeps what it is told",

@@ -13,6 +13,7 @@ READ = {
     "amqps://h/queue": "amqps://h:5671/queue/queue",
     "amqp://[::1]:7/a%3Fb%20c": "amqp://[::1]:7/queue/a%3Fb%20c",
     "stomp://u%40x:p%3Aw@h/topic/prices?subscription=a%26b": "stomp://u%40x@h:61613/topic/prices?subscription=a%26b",
+    "amqp://h/q?selector=a+%3D+1": "amqp://h:5672/queue/q?selector=a%20%3D%201",
     "amqp://h/topic/prices": "amqp://h:5672/topic/prices",
 }
 
