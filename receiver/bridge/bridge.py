@@ -221,7 +221,8 @@ class Bridge:
             source.close()
 
     def _complain(self, error: ReceiverError) -> None:
-        self.figures.connection_errors += 1
+        if not isinstance(error, OutputError):
+            self.figures.connection_errors += 1
         _LOGGER.warning("%s", error)
 
 

@@ -34,8 +34,7 @@ class ControlledFlow:
         """Of the batch under way, by index: others may take places before it is tried again."""
 
     def prepare(self) -> None:
-        self._delivery.rest()
-        self._delivery.deliver_waiting()
+        self._delivery.start()
 
     def before_acknowledging(self, taken: Taken) -> None:
         while True:

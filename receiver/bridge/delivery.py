@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from receiver.store.inbox import Inbox, Turn
 
 __all__ = ["Delivery"]
 
+_LOGGER = logging.getLogger("receiver.bridge")
 _AT_ONCE = 1_000
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.5, 30.0
 _GIVE_BACK_BYTES = 64 << 20
@@ -51,6 +53,13 @@ class Delivery:
         self._confirmed_bytes = 0
         self.at_hand: dict[int, Received] = {}
         """Messages by place that needn't be read back."""
+
+    def start(self) -> None:
+        """Deliver what others have left; what waits for another target is only told of."""
+        for target, count in self._inbox.elsewhere().items():
+            _LOGGER.warning("%d messages wait for %s, which takes a bridge to there", count, target)
+        self.rest()
+        self.deliver_waiting()
 
     def deliver_waiting(self) -> None:
         with self._receiver.stage(Stage.ENQUEUING):

@@ -39,8 +39,7 @@ class InboxFlow:
         self._delivery = Delivery(receiver, inbox, target, figures, max_tries=max_tries)
 
     def prepare(self) -> None:
-        self._delivery.rest()
-        self._delivery.deliver_waiting()
+        self._delivery.start()
 
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:

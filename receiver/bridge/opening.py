@@ -157,6 +157,15 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions) ->
     raise SettingsError(f"{to!r:.200} is no target", hint=_TARGETS)
 
 
+def _name_of(function: Callable[..., object]) -> str:
+    name: str | None = getattr(function, "__qualname__", None)
+    if name is None or name.endswith("<lambda>"):
+        raise SettingsError(
+            f"{function!r:.200} has no name that a store could know it by", hint="give PythonTarget(NAME, function)"
+        )
+    return f"python:{function.__module__}:{name}"
+
+
 def _check(from_: object, to: object, store: str | None, options: BridgeOptions) -> None:
     mode = options.mode
     if options.tls != Tls() and not any(str(each).startswith(_WITH_TLS) for each in (from_, to)):

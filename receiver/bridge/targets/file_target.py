@@ -35,12 +35,17 @@ _PAUSE_SECS = 0.002
 
 
 class FileTarget:
-    """Lines appended to one file, which several bridges of one store may share."""
+    """Lines appended to one file, which all bridges of one domain may share, and nobody else.
+
+    Another domain of the store is refused. Another store can't be known of: each would cut off what the other wrote.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as named
         self.name = f"file:{self._path}"
-        if self._path.is_dir():
+        if "\0" in self.name:
+            raise SettingsError(f"{self.name!r:.200} holds a character that no path can")
+        if os.path.isdir(self._path):  # noqa: PTH112 - what can't be asked is met by whoever opens it
             raise SettingsError(f"{self._path} is a folder", hint="name a file in it: file:FOLDER/orders.jsonl")
         self._file: FileIO | None = None
         self._length = 0
@@ -48,8 +53,13 @@ class FileTarget:
         self._tail = b""
 
     def connect(self) -> None:
-        if not self._path.parent.is_dir():
-            raise SettingsError(f"there is no folder {self._path.parent}", hint="make it first")
+        try:
+            if not self._path.parent.is_dir():
+                raise SettingsError(f"there is no folder {self._path.parent}", hint="make it first")
+            self._open()
+        except OSError as error:
+            raise self._error(error) from error
+        self.close()  # how it should look is known in a turn
 
     def ready(self, turn: Turn) -> bool:
         try:
@@ -66,9 +76,12 @@ class FileTarget:
 
     def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
         try:
+            lines = b"".join(message.json_line() for message in messages)
             if turn is None and not self._is_as_left():
                 self._open()
-            self._append(b"".join(message.json_line() for message in messages), sync=turn is not None)
+                if self._ends_in_mid_line():  # a bridge died there, or the disk was full
+                    lines = b"\n" + lines
+            self._append(lines, sync=turn is not None)
         except OSError as error:
             raise self._error(error) from error
         if turn is not None:
@@ -123,12 +136,16 @@ class FileTarget:
         """Open the file where the store says that it ends; whether that was known to the store."""
         self._open(locked=True)
         confirmed = turn.confirmed_bytes
+        if confirmed is None and (other := turn.other_domain()) is not None:
+            raise SettingsError(
+                f"{self._path} is written for another domain, {other}", hint="name a file of its own for each domain"
+            )
         if confirmed is not None and self._length == 0 < confirmed:
             _LOGGER.warning("%s is empty or new, so it is begun anew", self._path)
         elif confirmed is not None:
             self._cut(confirmed, turn.tail_digest)
             return True
-        elif not self._tail.endswith(b"\n") and self._tail:
+        elif self._ends_in_mid_line():
             raise OutputError(
                 f"{self._path} is there already and ends in the middle of a line", hint="name another, or mend it"
             )
@@ -159,6 +176,9 @@ class FileTarget:
             self._file.truncate(confirmed)
             os.fsync(self._file.fileno())
         self._length, self._tail = confirmed, tail
+
+    def _ends_in_mid_line(self) -> bool:
+        return not self._tail.endswith(b"\n") and self._length > 0
 
     def _tail_at(self, length: int) -> bytes:
         assert self._file is not None  # noqa: S101 - just opened

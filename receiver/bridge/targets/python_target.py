@@ -11,16 +11,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome
-from receiver.errors import SettingsError
+from receiver.errors import SettingsError, StoreError
 from receiver.store.inbox import Turn
 
 __all__ = ["PythonTarget", "imported"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _WITH_CONNECTION = 2
+_SAVEPOINT = "receiver_message"
 
 
 class PythonTarget:
@@ -51,45 +53,64 @@ class PythonTarget:
         for index, message in enumerate(messages):
             if message.message_source_id in failing:
                 continue
-            try:
-                self._call(message, turn)
-            except SettingsError:
-                raise
-            except Exception as error:
-                _LOGGER.warning("%s failed on %r: %r", self.name, message.unique_message_id, error)
-                _LOGGER.debug("where it failed", exc_info=True)
-                outcome.failed[index] = f"{type(error).__name__}: {error}"
-                failing.add(message.message_source_id)
+            if turn is None or not self.takes_part:
+                why = self._call(message)
             else:
+                why = self._call_inside(turn.connection, message)
+            if why is None:
                 outcome.delivered.append(index)
+            else:
+                outcome.failed[index] = why
+                failing.add(message.message_source_id)
         return outcome
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def _call(self, message: Received, turn: Turn | None) -> None:
-        if turn is None or not self.takes_part:
-            self._function(message)
-            return
-        connection = turn.connection
+    def _call_inside(self, connection: Connection, message: Received) -> str | None:
+        """As `_call`; where that fails, nothing it wrote stays."""
         transaction = connection.get_transaction()
-        savepoint = connection.begin_nested()
+        connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
+        why = self._call(message, connection)
+        if connection.invalidated:
+            raise StoreError(f"the connection was lost while {self.name} had it", hint="all of it is tried again")
+        if connection.get_transaction() is not transaction:
+            raise self._has_ended_it()
+        # PostgreSQL takes nothing more after an error, also one that the function has caught.
+        spoilt = _failure(connection, f"RELEASE SAVEPOINT {_SAVEPOINT}") if why is None else None
+        if why is None and spoilt is None:
+            return None
+        lost = _failure(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}", f"RELEASE SAVEPOINT {_SAVEPOINT}")
+        if lost is not None:
+            raise lost if spoilt is None else self._has_ended_it() from lost
+        return why or f"{type(spoilt).__name__}: {spoilt}"
+
+    def _call(self, message: Received, *connection: Connection) -> str | None:
+        """Why the function failed; None if it didn't."""
         try:
-            self._function(message, connection)
-        except BaseException:
-            _check_goes_on(self.name, connection, transaction)
-            if savepoint.is_active:
-                savepoint.rollback()
-            raise
-        _check_goes_on(self.name, connection, transaction)
-        savepoint.commit()
+            self._function(message, *connection)
+        except (Exception, SystemExit) as error:
+            _LOGGER.warning("%s failed on %r: %r", self.name, message.unique_message_id, error)
+            _LOGGER.debug("where it failed", exc_info=True)
+            return f"{type(error).__name__}: {error}"
+        return None
 
-
-def _check_goes_on(name: str, connection: Connection, transaction: Any) -> None:
-    if connection.get_transaction() is not transaction:
-        raise SettingsError(
-            f"{name} ended the transaction that it was given", hint="leave committing and rolling back to the bridge"
+    def _has_ended_it(self) -> SettingsError:
+        return SettingsError(
+            f"{self.name} ended the transaction that it was given",
+            hint="leave committing and rolling back to the bridge",
         )
+
+
+def _failure(connection: Connection, *statements: str) -> DBAPIError | None:
+    try:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        return error
+    return None
 
 
 def imported(text: str) -> PythonTarget:
@@ -103,7 +124,7 @@ def imported(text: str) -> PythonTarget:
         found: Any = importlib.import_module(module_name)
         for part in path.split("."):
             found = getattr(found, part)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SettingsError(
             f"python:{text} can't be imported: {type(error).__name__}: {error}",
             hint="the module must be importable from the current folder, and have the function",
@@ -114,6 +135,8 @@ def imported(text: str) -> PythonTarget:
 
 
 def _takes_two(name: str, function: Callable[..., object]) -> bool:
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise SettingsError(f"{name} does nothing when it is called", hint="name a function without async and yield")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some that are written in C have none
