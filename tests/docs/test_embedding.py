@@ -1,41 +1,38 @@
 """Every snippet of `docs/embedding.md` runs as it stands there and does what the page says."""
 
 import logging
-import re
 import shlex
 import subprocess
 import sys
 import uuid
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 from sqlalchemy import NullPool, column, create_engine, make_url, select, table, text
 
 from receiver import Receiver, StoreSettings
+from receiver.bridge import Message, Origin, open_bridge
+from receiver.bridge.memory import MemoryBroker
 from receiver.errors import StoreBusyError, StoreError
 from receiver.senders import DedupKeyMaker
-from tests.docs.bridge import Broker, CrashError, Payment, orders_of, pay, verdicts
+from receiver.store.inbox import Inbox
+from tests.docs.bridge import CHANNEL, Broker, CrashError, Payment, orders_of, pay, verdicts
+from tests.docs.pages import blocks, sections
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "embedding.md"
+PAGE = "docs/embedding.md"
 ITS_URL = '"sqlite:///receiver.db"'
 
 
-def blocks(language: str) -> dict[str, list[str]]:
+def by_heading(language: str) -> dict[str, list[str]]:
     """The page's blocks of a language, by the heading above them."""
-    found: dict[str, list[str]] = {}
-    for section in re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
-        inside = re.findall(rf"^```{language}\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-        if inside:
-            found[section.partition("\n")[0]] = inside
-    return found
+    return {heading: found for heading in sections(PAGE) if (found := blocks(PAGE, language, heading))}
 
 
-PYTHON = blocks("python")
+PYTHON = by_heading("python")
 
 
 def run(block: str, url: str, names: dict) -> None:
-    exec(compile(block.replace(ITS_URL, repr(url)), str(PAGE), "exec"), names)  # noqa: S102 - our own text
+    exec(compile(block.replace(ITS_URL, repr(url)), PAGE, "exec"), names)  # noqa: S102 - our own text
 
 
 @pytest.fixture
@@ -46,7 +43,7 @@ def names(store_url):
 
 def test_every_snippet_is_run():
     tested = {heading for test in globals().values() for heading in getattr(test, "headings", ())}
-    assert set(PYTHON) | set(blocks("sql")) | set(blocks("sh")) == tested
+    assert set(PYTHON) | set(by_heading("sql")) | set(by_heading("sh")) == tested
 
 
 def shows(*headings: str):
@@ -180,7 +177,7 @@ def test_observing_and_ids_used_twice(store_url, names, capsys):
         assert decision.deliver
     assert (decision.verdict, decision.delivered_anyway) == ("duplicate", True)
     run(reuse, store_url, names)
-    assert [capsys.readouterr().out] == blocks("text")["Trying it out, and ids used twice"]
+    assert [capsys.readouterr().out] == by_heading("text")["Trying it out, and ids used twice"]
     assert verdicts(store_url, "payment 8") == ["duplicate"]
 
 
@@ -223,11 +220,24 @@ def test_sizing_from_what_was_received(store_url, names, tmp_path, monkeypatch):
     (recording,) = PYTHON["Sizing from what was received"]
     run(recording, store_url, names)
     assert (names["orders"].status().recorded, names["orders"].status().record_dropped) == (40, 0)
-    (command,) = blocks("sh")["Sizing from what was received"]
+    (command,) = by_heading("sh")["Sizing from what was received"]
     ran = subprocess.run(
         [sys.executable, "-m", *shlex.split(command)], check=True, capture_output=True, encoding="utf-8"
     )
     assert ran.stdout.startswith("40 receipts, 10 duplicates")
+
+
+def bridged(url: str, *ids: str) -> list[str | None]:
+    broker, effects = MemoryBroker(), []
+
+    def note(message, _connection):
+        effects.append(message.unique_message_id)
+
+    with broker.sink("in") as sink:
+        sink.send([Message(body=b"", properties={"uniqueMessageId": id_}) for id_ in ids])
+    origin = Origin(lambda: broker.source("in"), **CHANNEL)
+    open_bridge(origin, note, url).run(stop_when_idle_secs=0)
+    return effects
 
 
 @shows("The database")
@@ -235,7 +245,7 @@ def test_a_user_with_few_rights(fresh_postgres_url):
     with orders_of(fresh_postgres_url):
         pass
     role = f"bridge_{uuid.uuid4().hex}"
-    (grants,) = blocks("sql")["The database"]
+    (grants,) = by_heading("sql")["The database"]
     admin = create_engine(fresh_postgres_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
         connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'few'"))
@@ -247,6 +257,7 @@ def test_a_user_with_few_rights(fresh_postgres_url):
             url = theirs.render_as_string(hide_password=False)
             assert verdicts(url, "1", domain="name:made by them") == ["new"]
             assert verdicts(url, "1", domain="name:made by them") == ["duplicate"]
+            assert bridged(url, "1", "1") == ["1"]
         finally:
             connection.execute(text(f"DROP OWNED BY {role}"))
             connection.execute(text(f"DROP ROLE {role}"))
@@ -254,16 +265,17 @@ def test_a_user_with_few_rights(fresh_postgres_url):
 
 @shows("Day to day")
 def test_a_domain_is_deleted(store_url):
-    (block,) = blocks("sql")["Day to day"]
+    (block,) = by_heading("sql")["Day to day"]
     by_name = "CAST(domain_name AS TEXT)" if "sqlite" in store_url else "convert_from(domain_name, 'UTF8')"
     verdicts(store_url, "1", domain="name:kept")
     with orders_of(store_url, domain="name:old") as still_open:
+        Inbox.open(store_url, domain_id=still_open.domain_id, target="file:orders.jsonl").close()
         with still_open.batch() as batch:
             batch.receive("1")
         with create_engine(store_url, poolclass=NullPool).begin() as connection:
             numbers = select(column("domain_id")).select_from(table("receiver_domain"))
             number = connection.scalars(numbers.where(text(f"{by_name} = 'old'"))).one()
-            for statement in block.replace("= 7", f"= {number}").split(";\n")[1:4]:
+            for statement in block.replace("= 7", f"= {number}").split(";\n")[1:-2]:
                 connection.execute(text(statement))
         with pytest.raises(StoreError, match="the domain is gone"), still_open.batch() as batch:
             batch.receive("1")

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs import pages
 from tests.docs.bridge import Broker
+from tests.docs.pages import blocks, commands
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def run(block: str, **given: object) -> None:
@@ -25,14 +23,14 @@ def run(block: str, **given: object) -> None:
 
 
 def test_the_library_in_a_few_lines():
-    (detector, _) = blocks("python")
+    (detector,) = blocks("README.md", "python", "The library")
     run(detector)
 
 
 def test_a_receiver_that_remembers(tmp_path, monkeypatch):
     """The ten lines, and then each command on the store that they made."""
     monkeypatch.chdir(tmp_path)
-    (_, receiver) = blocks("python")
+    (receiver,) = blocks("README.md", "python", "A receiver that remembers")
     assert len([line for line in receiver.splitlines() if line]) == 9
     delivered = []
     first = Broker("1", "2", "2")
@@ -41,14 +39,8 @@ def test_a_receiver_that_remembers(tmp_path, monkeypatch):
     assert delivered == ["1", "2", "3"]
     assert [message.unique_message_id for message in first.acknowledged] == ["1", "2", "2"]
 
-    commands = [shlex.split(line, comments=True) for block in blocks("sh") for line in block.splitlines()]
-    printed = {
-        arguments[1]: subprocess.run(
-            [sys.executable, "-m", *arguments], check=True, capture_output=True, encoding="utf-8"
-        ).stdout
-        for arguments in commands
-        if arguments[0] == "receiver"
-    }
+    (block,) = blocks("README.md", "sh", "A receiver that remembers")
+    printed = {arguments[3]: pages.run(arguments, tmp_path).stdout for arguments in commands(block)}
     assert "rx=5 " in printed["status"]
     assert "rDupsDet=2 rDupIds=3" in printed["status"]
     assert "none found" in printed["check"]
@@ -64,7 +56,7 @@ def test_on_spark(tmp_path):
         (tmp_path / name).symlink_to(README.parent / name)
     scripts = Path(sysconfig.get_path("scripts"))
     words = {"sh bin/receiver": str(scripts / "receiver"), ".venv/bin/": f"{scripts}/"}
-    (block, more) = [block for block in blocks("sh") if "spark" in block]
+    (block, more) = blocks("README.md", "sh", "On Spark")
     printed = []
     for line in [*block.splitlines(), *more.splitlines()]:
         (shown,) = [shown for shown in words if line.startswith(shown)]
@@ -97,7 +89,7 @@ def test_the_output_shown(number):
         encoding="utf-8",
     )
     printed = "\n".join(line.rstrip() for line in ran.stdout.splitlines())
-    shown = blocks("text")
+    shown = blocks("README.md", "text")
     assert len(shown) == len(COMMANDS)
     for part in shown[number].split("…\n"):
         assert part in printed + "\n"

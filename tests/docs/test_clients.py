@@ -1,0 +1,125 @@
+"""The client of `docs/clients.md` as it stands there, on a real broker, by Java's own JMS client."""
+
+import json
+import re
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from receiver.bridge import Message, sink_of
+from receiver.demo.artemis import HOST
+from tests.docs.pages import blocks, run
+
+pytestmark = [pytest.mark.artemis, pytest.mark.slow]
+
+PAGE = "docs/clients.md"
+INDIVIDUAL_ACKNOWLEDGE, CLIENT_ACKNOWLEDGE = 101, 2
+BRIDGES = "bridge = open_bridge("
+"""From here on the page's script is at work; what stands before makes sources."""
+ENDS = """
+import threading, time
+
+def stop_after(receipts):
+    while bridge.receiver.status().rx < receipts:
+        time.sleep(0.1)
+    bridge.stop()
+
+threading.Thread(target=stop_after, args=(int(sys.argv[1]),), daemon=True).start()
+bridge.run()
+print(bridge.status_line())
+"""
+TAKES_APART = """
+import json, time
+
+def taken(source, count):
+    found, quiet = [], 0
+    while len(found) < count and quiet < 20:
+        more = source.take(count - len(found), wait_secs=0.25)
+        found, quiet = found + more, 0 if more else quiet + 1
+    time.sleep(0.5)  # what is behind has arrived in the source by now, and no store has heard of it
+    return found
+
+def left(mode):
+    global INDIVIDUAL_ACKNOWLEDGE
+    individual, INDIVIDUAL_ACKNOWLEDGE = INDIVIDUAL_ACKNOWLEDGE, mode
+    with connect() as source:
+        source.acknowledge(taken(source, 1))
+    INDIVIDUAL_ACKNOWLEDGE = individual
+    with connect() as source:
+        found = taken(source, 3)
+        source.acknowledge(found)
+    return [delivery.message.properties["uniqueMessageId"] for delivery in found]
+
+print(json.dumps(left(int(sys.argv[1]))))
+"""
+
+
+@pytest.fixture
+def queue():
+    return f"orders-{uuid.uuid4()}"
+
+
+@pytest.fixture
+def script(running_artemis, artemis_home, queue):
+    replaced = {
+        "apache-artemis-2.44.0": str(artemis_home),
+        "bridge.run()\n": ENDS,
+        "localhost:61616": f"{HOST}:{running_artemis.core_port}",
+        'createQueue("orders")': f'createQueue("{queue}")',
+    }
+    text = "\n".join(["import sys", *blocks(PAGE, "python")])
+    for shown, real in replaced.items():
+        assert shown in text
+        text = text.replace(shown, real)
+    return text
+
+
+@pytest.fixture
+def send(running_artemis, queue):
+    def send(*ids, **more):
+        with sink_of(f"amqp://{HOST}:{running_artemis.amqp_port}/queue/{queue}") as sink:
+            sink.send([Message(**({"body": b"", "properties": {"uniqueMessageId": id_}} | more)) for id_ in ids])
+
+    return send
+
+
+def test_the_source_is_short():
+    source, _ = blocks(PAGE, "python")
+    assert len(source.splitlines()) < 60
+    assert len(source.partition("class CallbackSource")[2].splitlines()) < 50
+
+
+def test_a_jms_client_bridges(script, send, tmp_path):
+    properties = {"uniqueMessageId": "1", "n": 7, "f": 0.5, "b": True, "t": "é\0😀", "none": None}
+    send("1", body="10 €".encode(), is_text=True, properties=properties)
+    send("2", "2", body=b"\0\xff")
+    (tmp_path / "client.py").write_text(script, encoding="utf-8")
+    run([sys.executable, "client.py", "3"], tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "orders.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["unique_message_id"] for line in lines] == ["1", "2"]
+    assert [lines[0]["body"], lines[1]["body_base64"]] == ["10 €", "AP8="]
+    assert {name: lines[0]["properties"][name] for name in properties} == properties
+    assert not lines[0]["jms_redelivered"]
+
+
+@pytest.mark.parametrize(("mode", "left"), [(INDIVIDUAL_ACKNOWLEDGE, ["2", "3"]), (CLIENT_ACKNOWLEDGE, [])])
+def test_what_one_acknowledgement_takes_along(script, send, tmp_path, mode, left):
+    """In JMS' own mode whatever has arrived: the trap that the page tells of."""
+    send("1", "2", "3")
+    (tmp_path / "client.py").write_text(script.partition(BRIDGES)[0] + TAKES_APART, encoding="utf-8")
+    assert json.loads(run([sys.executable, "client.py", str(mode)], tmp_path).stdout) == left
+
+
+def test_a_redelivered_duplicate_is_caught(script, send, tmp_path):
+    """The first bridge dies as it acknowledges what it has kept: the broker sends it again."""
+    send("1", "2")
+    mortal = script.replace("lambda message: message.acknowledge()", "lambda message: __import__('os')._exit(9)")
+    assert mortal != script
+    (tmp_path / "mortal.py").write_text(mortal, encoding="utf-8")
+    assert subprocess.run([sys.executable, "mortal.py", "2"], cwd=tmp_path, check=False).returncode == 9
+    (tmp_path / "client.py").write_text(script, encoding="utf-8")
+    line = run([sys.executable, "client.py", "2"], tmp_path).stdout
+    assert re.findall("(?:tx|rx|rRedel|rDupsDet)=[0-9]+", line) == ["tx=2", "rx=2", "rRedel=2", "rDupsDet=2"]
+    assert len((tmp_path / "orders.jsonl").read_text(encoding="utf-8").splitlines()) == 2
