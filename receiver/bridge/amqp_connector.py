@@ -16,7 +16,7 @@ from typing import Any
 
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
-from receiver.bridge.connector import MAX_BODY_BYTES, Delivery, Message, Property
+from receiver.bridge.connector import MAX_BODY_BYTES, Delivery, Message, Property, too_large
 from receiver.bridge.network import ANSWER_SECS
 from receiver.errors import MessageRefusedError
 
@@ -27,6 +27,8 @@ _PROPERTIES_BYTES = 1 << 20
 """More than a body may have so much of a message come before it's refused: of the rest of it."""
 _IS_FULL = "amqp:resource-limit-exceeded"
 """The one condition of a rejected message that says nothing about the message."""
+_SELECTOR = proton.symbol("apache.org:selector-filter:string")
+_OFF = "take it off the queue"
 _DECLARED, _TRANSACTIONAL = 0x33, 0x34
 """States of deliveries that Proton has no names for: of AMQP's chapter on transactions."""
 
@@ -68,17 +70,16 @@ class AmqpSource(AmqpLink):
     def _read_all(self, encoded: list[bytes]) -> list[Delivery]:
         """Up to the first that can't be read."""
         taken: list[Delivery] = []
-        for data in encoded:
-            try:
+        try:
+            for data in encoded:
                 message = _message(data)
-            except (proton.ProtonException, TypeError, ValueError) as error:
-                self._refuse(f"it can't be read: {error}")
-                break
-            if len(message.body) > self._max_body_bytes:
-                self._refuse_body(f"{len(message.body):,}", message.message_id)
-                break
-            self._taken += 1
-            taken.append(Delivery(message, self._taken))
+                if len(message.body) > self._max_body_bytes:
+                    raise too_large(f"message {message.message_id}", f"{len(message.body):,}", self._max_body_bytes)
+                self._taken += 1
+                taken.append(Delivery(message, self._taken))
+        except MessageRefusedError as error:
+            self._incoming.clear()
+            self._refuse(error)
         return taken
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
@@ -95,6 +96,8 @@ class AmqpSource(AmqpLink):
         link = self._session.receiver(address.subscription or "receiver")
         link.source.address = address.name
         link.source.capabilities.put_object(_capabilities(address))
+        if address.selector is not None:
+            link.source.filter.put_dict({_SELECTOR: proton.Described(_SELECTOR, address.selector)})
         if address.subscription is not None:
             link.source.durability = proton.Terminus.DELIVERIES
             link.source.expiry_policy = proton.Terminus.EXPIRE_NEVER
@@ -165,7 +168,7 @@ class AmqpSource(AmqpLink):
         if delivery.pending:
             self._part += self._link.recv(delivery.pending)
         if len(self._part) > self._max_body_bytes + _PROPERTIES_BYTES:
-            self._refuse_body(f"more than {self._max_body_bytes:,}")
+            self._refuse(too_large("a message", "still more", self._max_body_bytes))
         elif not delivery.partial:
             self._incoming.append(bytes(self._part))
             self._incoming_bytes += len(self._part)
@@ -175,16 +178,9 @@ class AmqpSource(AmqpLink):
     def _has_room(self) -> bool:
         return self._incoming_bytes < AHEAD_BYTES and self._refused is None
 
-    def _refuse_body(self, size: str, message_id: str | None = None) -> None:
-        which = "" if message_id is None else f"{message_id} "
-        self._refuse(
-            f"message {which}has a body of {size} bytes, and {self._max_body_bytes:,} are the most",
-            hint="allow more by --max-body-bytes",
-        )
-
-    def _refuse(self, problem: str, hint: str | None = None) -> None:
+    def _refuse(self, error: MessageRefusedError) -> None:
         """Take no more; what is before it can still be acknowledged."""
-        self._refused = MessageRefusedError(f"{self._address}: {problem}", hint=hint)
+        self._refused = MessageRefusedError(f"{self._address}: {error.message}", hint=error.hint)
         self._part.clear()
         self._changed.notify_all()
 
@@ -264,16 +260,21 @@ def _encoded(message: Message) -> bytes:
 
 def _message(encoded: bytes) -> Message:
     message = proton.Message()
-    message.decode(encoded)
-    body: Any = message.body
-    properties: dict[str, Any] = message.properties or {}
+    try:
+        message.decode(encoded)
+        body: Any = message.body
+        properties: dict[str, Any] = message.properties or {}
+    except (proton.ProtonException, TypeError, ValueError) as error:
+        raise MessageRefusedError(f"a message can't be read: {error}", hint=_OFF) from error
+    message_id = None if message.id is None else str(_plain(message.id))
     if not isinstance(body, str | bytes | memoryview | None):
-        raise TypeError(f"its body is neither text nor bytes but {type(body).__name__}")
+        kind = type(body).__name__
+        raise MessageRefusedError(f"message {message_id} is neither text nor bytes but {kind}", hint=_OFF)
     return Message(
         body=body.encode() if isinstance(body, str) else bytes(body or b""),
         is_text=isinstance(body, str),
         properties={name: _plain(value) for name, value in properties.items()},
-        message_id=None if message.id is None else str(_plain(message.id)),
+        message_id=message_id,
         redelivered=message.delivery_count > 0,
         jms_timestamp_ms=round(message.creation_time * 1_000) or None,
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connector import Closing
-from receiver.bridge.network import ANSWER_SECS, CLOSE_SECS, PIECE_BYTES, WOULD_WAIT, connected, failure
+from receiver.bridge.network import ANSWER_SECS, CLOSE_SECS, PIECE_BYTES, WOULD_WAIT, connected, failure, mute
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
 
 try:
@@ -33,7 +33,13 @@ AHEAD_BYTES = 4 << 20
 """What the broker may send ahead of `take`, and what waits to be written; a larger message goes all the same."""
 _TURN_SECS = 1.0
 """How often clocks are looked at when nothing comes: for heartbeats, and for answers that don't come."""
-REFUSALS = {"amqp:unauthorized-access", "amqp:not-found", "amqp:not-allowed", "amqp:not-implemented"}
+REFUSALS = {
+    "amqp:unauthorized-access",
+    "amqp:not-found",
+    "amqp:not-allowed",
+    "amqp:not-implemented",
+    "amqp:invalid-field",
+}
 """Conditions that another connection would meet again."""
 
 
@@ -220,7 +226,7 @@ class AmqpLink(Closing):
         if waiting != self._waiting_bytes or self._asked == self._done:
             self._moved_at, self._waiting_bytes = now, waiting
         if now - self._moved_at > self._answer_secs:
-            self._fail(f"no answer in {self._answer_secs:g} s")
+            self._fail_with(mute(self._address, self._answer_secs))
 
     def _count_done(self) -> None:
         self._done += 1

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-__all__ = ["MAX_BODY_BYTES", "Closing", "Delivery", "Message", "Property", "Sink", "Source"]
+from receiver.errors import MessageRefusedError
+
+__all__ = ["MAX_BODY_BYTES", "Closing", "Delivery", "Message", "Property", "Sink", "Source", "too_large"]
 
 MAX_BODY_BYTES = 100 << 20
 """The largest body that a source takes, unless it's told otherwise."""
@@ -90,8 +92,9 @@ class Sink(Protocol):
         """Send these in order, and return when the broker has said that it has them safe.
 
         A `BrokerError` means that this isn't known of any: send all of them again. A `MessageRefusedError` means besides
-        that one of them can't go by this protocol, or isn't wanted by the broker, and that none behind it was sent:
-        whoever sends them one by one finds it.
+        that one of them is to blame: whoever sends them one by one, each by a sink that is still of use, finds it. If the
+        protocol can't express it, none of them was sent; if the broker refuses it, some may have been, on both sides
+        of it.
         """
 
     def close(self) -> None:
@@ -100,3 +103,11 @@ class Sink(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_error: object) -> None: ...
+
+
+def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:
+    """For a source: which message has how many bytes, where it takes no more than so many."""
+    return MessageRefusedError(
+        f"{which}: its body has {size} bytes, and no more than {most_bytes:,} are taken",
+        hint="allow more by --max-body-bytes, or take it off the queue",
+    )

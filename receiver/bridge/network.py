@@ -9,7 +9,7 @@ from typing import NoReturn
 from receiver.bridge.address import BrokerAddress, Tls
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 
-__all__ = ["ANSWER_SECS", "CLOSE_SECS", "PIECE_BYTES", "WOULD_WAIT", "connected", "failure"]
+__all__ = ["ANSWER_SECS", "CLOSE_SECS", "PIECE_BYTES", "WOULD_WAIT", "connected", "failure", "mute"]
 
 ANSWER_SECS = 30.0
 """How long a broker may neither answer nor take what is sent before it counts as lost."""
@@ -35,10 +35,20 @@ def connected(address: BrokerAddress, answer_secs: float) -> socket.socket:
         except BaseException:
             link.close()
             raise
+    except TimeoutError as error:
+        raise mute(address, answer_secs) from error
     except (OSError, UnicodeError) as error:
         raise failure(address, error) from error
     link.settimeout(0)
     return link
+
+
+def mute(address: BrokerAddress, answer_secs: float) -> BrokerError:
+    """What it means that one says nothing who was asked something."""
+    speaks = f"{address.protocol.upper()}{' through TLS' if address.tls else ''}"
+    return BrokerError(
+        f"{address}: no answer in {answer_secs:g} s", hint=f"see that it is well, and that its port speaks {speaks}"
+    )
 
 
 def failure(address: BrokerAddress, error: Exception, what: str = "can't be reached") -> BrokerError:
@@ -55,7 +65,7 @@ def failure(address: BrokerAddress, error: Exception, what: str = "can't be reac
                 f"{address} refuses the connection: {why}",
                 hint="it may ask for a certificate of its own authority: --tls-cert and --tls-key",
             )
-        return BrokerError(f"{address} {what} through TLS: {why}", hint="is this the port that speaks TLS?")
+        return BrokerError(f"{address} {what}: {why}", hint="is this the port that speaks TLS?")
     why = getattr(error, "strerror", None) or str(error) or "no answer"
     return BrokerError(f"{address} {what}: {why}", hint="see that it runs, and that the address is right")
 
@@ -64,20 +74,23 @@ def _context(files: Tls) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=files.ca_file)
     except OSError as error:
-        raise _useless(f"{files.ca_file} holds no certificate of an authority", error) from error
+        raise _unreadable(f"certificates of authorities from {files.ca_file}", error) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if files.cert_file is not None:
         try:
             context.load_cert_chain(files.cert_file, files.key_file, password=_refuse_to_ask)
         except (OSError, ValueError) as error:
-            both = f"{files.cert_file} and {files.key_file}" if files.key_file else f"{files.cert_file}"
-            raise _useless(f"{both} hold no certificate with its key", error) from error
+            raise _unreadable(f"a certificate and its key from {_both(files)}", error) from error
     return context
 
 
-def _useless(what: str, error: Exception) -> SettingsError:
+def _both(files: Tls) -> str:
+    return f"{files.cert_file}" if files.key_file is None else f"{files.cert_file} and {files.key_file}"
+
+
+def _unreadable(what: str, error: Exception) -> SettingsError:
     why = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-    return SettingsError(f"{what}: {why}", hint="files are read as PEM")
+    return SettingsError(f"can't read {what}: {why}", hint="name files in PEM, the key's too unless it is in the same")
 
 
 def _refuse_to_ask() -> NoReturn:

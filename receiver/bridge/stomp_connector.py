@@ -1,4 +1,4 @@
-"""STOMP 1.2 by way of stomp.py, as ActiveMQ Artemis speaks it.
+"""STOMP 1.2 by way of stomp.py, over a socket of our own, as ActiveMQ Artemis speaks it.
 
 A subscription acknowledges cumulatively (`ack:client`), so one frame and its receipt let the broker forget a batch. What
 is sent asks for a receipt for each message, for the broker gives one when that message is safe, and only then. Header
@@ -57,6 +57,8 @@ class StompSource(Closing):
         }
         if address.subscription is not None:
             headers["durable-subscription-name"] = address.subscription
+        if address.selector is not None:
+            headers["selector"] = address.selector
         try:
             self._session.ask(
                 lambda receipt: self._session.connection.subscribe(
@@ -93,7 +95,12 @@ class StompSource(Closing):
             self._session.ask(lambda receipt: self._session.connection.ack(last, receipt=receipt), [uuid.uuid4().hex])
 
     def close(self) -> None:
-        self._session.close()
+        # When this is answered, what isn't acknowledged is back at its place, as it may not be yet when the connection
+        # has ended: whoever connects again at once would first be sent what stands behind it. The price is the flag
+        # that it's redelivered.
+        self._session.close(
+            last_words=lambda receipt: self._session.connection.unsubscribe(_SUBSCRIPTION, receipt=receipt)
+        )
 
 
 class StompSink(Closing):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from receiver.bridge.connector import too_large
 from receiver.errors import BrokerError, MessageRefusedError
 
 __all__ = ["FrameReader"]
@@ -49,9 +50,10 @@ class FrameReader:
         end = (self._first_zero(head) if length is None else len(head) + int(length[1])) + 1
         body_bytes = end - len(head) - 1
         if b"\0" in head:
-            self._refuse(_refusal(head, "STOMP cuts it off at a zero byte in a property", hint="take it by AMQP"))
+            problem = "STOMP can't express the zero byte in a property of it"
+            self._refuse(MessageRefusedError(f"{_name(head)}: {problem}", hint="take it by AMQP"))
         elif body_bytes > self._max_body_bytes:
-            self._refuse_body(head, f"{body_bytes:,}")
+            self._refuse(too_large(_name(head), f"{body_bytes:,}", self._max_body_bytes))
         else:
             return self._cut(end)
         self._skip(end)
@@ -79,19 +81,10 @@ class FrameReader:
         while (found := self._buffer.find(0, searched)) < 0:
             searched = len(self._buffer)
             if searched - len(head) > self._max_body_bytes:
-                self._refuse_body(head, f"more than {self._max_body_bytes:,}")
+                self._refuse(too_large(_name(head), "still more", self._max_body_bytes))
                 raise EOFError
             self._read_more()
         return found
-
-    def _refuse_body(self, head: bytes, size: str) -> None:
-        self._refuse(
-            _refusal(
-                head,
-                f"its body has {size} bytes, and {self._max_body_bytes:,} are the most",
-                hint="allow more by --max-body-bytes",
-            )
-        )
 
     def _cut(self, count: int) -> bytes:
         while len(self._buffer) < count:
@@ -115,7 +108,6 @@ class FrameReader:
         self._buffer += data
 
 
-def _refusal(head: bytes, problem: str, *, hint: str) -> MessageRefusedError:
-    name = _MESSAGE_ID.search(head)
-    which = "" if name is None else name[1].decode(errors="replace") + " "
-    return MessageRefusedError(f"message {which}can't be taken: {problem}", hint=hint)
+def _name(head: bytes) -> str:
+    id_ = _MESSAGE_ID.search(head)
+    return "a message" if id_ is None else f"message {id_[1].decode(errors='replace')}"

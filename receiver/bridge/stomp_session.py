@@ -9,12 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-import stomp
-from stomp.exception import StompException
-
 from receiver.bridge.address import BrokerAddress
-from receiver.bridge.network import ANSWER_SECS, CLOSE_SECS
-from receiver.bridge.stomp_transport import StompConnection, StompTransport
+from receiver.bridge.network import ANSWER_SECS, CLOSE_SECS, mute
+from receiver.bridge.stomp_transport import ConnectionListener, StompConnection, StompException, StompTransport
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 
 __all__ = ["StompSession"]
@@ -27,7 +24,7 @@ _NO_MESSAGE = "AMQ339031"
 """Artemis can't make a message of what was sent. Of its other errors none tells whose fault it is."""
 
 
-class StompSession(stomp.ConnectionListener):  # type: ignore[misc]
+class StompSession(ConnectionListener):  # type: ignore[misc]
     """One connection; what comes in by it waits in two queues, messages apart from answers."""
 
     def __init__(
@@ -84,8 +81,11 @@ class StompSession(stomp.ConnectionListener):  # type: ignore[misc]
         if self._broken is not None:
             raise type(self._broken)(self._broken.message, hint=self._broken.hint)
 
-    def ask(self, send: Callable[[str], None], receipts: Sequence[str]) -> None:
-        """Send a frame for each of these receipts, and wait until the broker has given all of them."""
+    def ask(self, send: Callable[[str], None], receipts: Sequence[str], *, is_patient: bool = True) -> None:
+        """Send a frame for each of these receipts, and wait until the broker has given all of them.
+
+        Who is patient waits for them as long as anything moves, such as a large message that comes before them.
+        """
         self.check()
         for receipt in receipts:
             try:
@@ -97,21 +97,26 @@ class StompSession(stomp.ConnectionListener):  # type: ignore[misc]
             self.check()
         wanted, heard_at = set(receipts), time.monotonic()
         while wanted:
-            quiet_secs = time.monotonic() - max(heard_at, self._transport.moved_at)
+            moved_at = max(heard_at, self._transport.moved_at) if is_patient else heard_at
+            quiet_secs = time.monotonic() - moved_at
             if quiet_secs >= self._answer_secs:
-                self._break(self._lost(f"no answer in {self._answer_secs:g} s"))
+                self._break(mute(self.address, self._answer_secs))
             self.check()
             with suppress(queue.Empty):
                 wanted.discard(self._answers.get(timeout=self._answer_secs - quiet_secs))
                 heard_at = time.monotonic()
 
-    def close(self) -> None:
+    def close(self, *, last_words: Callable[[str], None] | None = None) -> None:
+        """End the connection, after a frame that asks for the receipt that it's given."""
+        self._transport.patience_secs = self._answer_secs = min(self._answer_secs, CLOSE_SECS)
+        with suppress(BrokerError):
+            if last_words is not None:
+                self.ask(last_words, [uuid.uuid4().hex], is_patient=False)
         is_broken = self._broken is not None
         self._break(self._lost("the connection is closed"))
         if is_broken:
             self._transport.disconnect_socket()
         else:
-            self._transport.patience_secs = CLOSE_SECS
             with suppress(BrokerError, StompException):
                 self.connection.disconnect(uuid.uuid4().hex)
         self._transport.stop()

@@ -21,13 +21,15 @@ from receiver.bridge.stomp_frames import FrameReader
 from receiver.errors import BrokerError, MessageRefusedError, MissingExtraError
 
 try:
+    from stomp import ConnectionListener
     from stomp.connect import BaseConnection, StompConnection12
+    from stomp.exception import StompException
     from stomp.protocol import Protocol12
     from stomp.transport import BaseTransport
 except ImportError as error:  # pragma: no cover - depends on the installation
     raise MissingExtraError("bridge", "STOMP") from error
 
-__all__ = ["StompConnection", "StompTransport"]
+__all__ = ["ConnectionListener", "StompConnection", "StompException", "StompTransport"]
 
 _HEARTBEATS_MS = (10_000, 10_000)
 

@@ -9,6 +9,7 @@ import pytest
 
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connector import Message
+from receiver.bridge.stomp_connector import StompSource
 from receiver.demo.artemis import PASSWORD, USER, new_broker
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 from tests.bridge.conftest import CONNECTORS, address_of
@@ -67,6 +68,27 @@ def test_where_no_broker_is(protocol, make, place):
 def test_whoever_does_not_answer_is_not_waited_for_for_ever(protocol):
     with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(BrokerError, match="no answer"):
         source(BrokerAddress.parse(f"{protocol}://127.0.0.1:{mute.getsockname()[1]}/queue/orders"), answer_secs=0.2)
+
+
+@pytest.mark.parametrize(("ends", "flagged"), [("close", ["amqp"]), ("cut", ["stomp"])])
+def test_who_says_that_a_message_is_redelivered(running_artemis, protocol, ends, flagged):
+    """By AMQP whoever closes in order says so; by STOMP the broker does, of those that leave without a word."""
+    address = address_of(running_artemis, protocol, f"queue/orders-{uuid.uuid4().hex}")
+    with sink(address) as sending:
+        sending.send(texts("a", "b"))
+    with source(address) as taking:
+        assert not take(taking, 1)[0].message.redelivered
+        if ends == "cut":
+            _socket(taking).shutdown(socket.SHUT_RDWR)
+            time.sleep(NEVER_SECS)  # until the broker has noticed
+    with source(address) as taking:
+        found = take(taking, 2)
+        assert bodies(found) == ["a", "b"]
+        assert found[0].message.redelivered == (protocol in flagged)
+
+
+def _socket(taking):
+    return taking._session._transport.socket if isinstance(taking, StompSource) else taking._socket
 
 
 def test_a_killed_broker_loses_nothing_that_it_had_safe(artemis_home, protocol):
@@ -143,9 +165,67 @@ def test_amqp_keeps_types_and_zero_bytes(running_artemis):
     ],
 )
 def test_what_a_protocol_cannot_express_is_refused(running_artemis, protocol, message):
+    """With all else of its batch, for else those behind it would be sent."""
     address = address_of(running_artemis, protocol, f"queue/orders-{uuid.uuid4().hex}")
     with sink(address) as sending, pytest.raises(MessageRefusedError, match="can't be sent"):
-        sending.send([message])
+        sending.send([*texts("before"), message, *texts("behind")])
+    with source(address) as taking:
+        assert taking.take(1, wait_secs=NEVER_SECS) == []
+
+
+@pytest.mark.parametrize(
+    ("protocol", "properties"), [("stomp", {"AMQ_SCHEDULED_DELAY": "soon"}), ("amqp", {"_AMQ_DUPL_ID": 7})]
+)
+def test_what_a_broker_cannot_take_is_refused(running_artemis, protocol, properties):
+    """Whoever sends one by one then finds it, and the others arrive in order."""
+    address = address_of(running_artemis, protocol, f"queue/orders-{uuid.uuid4().hex}")
+    batch = [*texts("a", "b"), Message(body=b"", properties=properties), *texts("c")]
+    with sink(address) as sending, pytest.raises(MessageRefusedError):
+        sending.send(batch)
+    refused = []
+    with source(address) as taking:
+        while went := taking.take(4, wait_secs=NEVER_SECS):
+            taking.acknowledge(went)
+    for message in batch:
+        with sink(address) as sending:
+            try:
+                sending.send([message])
+            except MessageRefusedError:
+                refused.append(message)
+    assert refused == [batch[2]]
+    with source(address) as taking:
+        assert bodies(take(taking, 3)) == ["a", "b", "c"]
+
+
+@pytest.fixture(scope="module")
+def strict_artemis(artemis_home):
+    """Makes no queue unless an operator does, and takes no more than a little into those that are named so."""
+    strict, full = 'addressSettings."strict.#".', 'addressSettings."full.#".'
+    with new_broker(artemis_home) as broker:
+        broker.start(
+            properties={
+                **dict.fromkeys((f"{strict}autoCreateQueues", f"{strict}autoCreateAddresses"), "false"),
+                f"{full}addressFullMessagePolicy": "FAIL",
+                f"{full}maxSizeBytes": 20_000,
+            }
+        )
+        yield broker
+
+
+def test_a_queue_that_is_not_there(strict_artemis, protocol):
+    address = address_of(strict_artemis, protocol, "queue/strict.orders")
+    with pytest.raises(BrokerRefusedError, match="exist"):
+        source(address)
+    with pytest.raises(BrokerRefusedError, match="exist"), sink(address) as sending:
+        sending.send(texts("a"))
+
+
+def test_a_full_queue_is_no_fault_of_a_message(strict_artemis, protocol):
+    address = address_of(strict_artemis, protocol, f"queue/full.{uuid.uuid4().hex}")
+    with sink(address) as sending, pytest.raises(BrokerError) as caught:  # noqa: PT012
+        for _ in range(100):
+            sending.send([Message(body=bytes(5_000))])
+    assert type(caught.value) is BrokerError
 
 
 def test_headers_that_came_by_stomp_spoil_no_frame_when_they_go_back(running_artemis):

@@ -1,0 +1,181 @@
+"""Whatever breaks, a connector says so in bounded time, and leaves no thread or socket behind."""
+
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from receiver.bridge.address import BrokerAddress
+from receiver.bridge.connector import Message
+from receiver.demo.artemis import HOST, new_broker
+from receiver.errors import BrokerError, BrokerRefusedError
+from tests.bridge.broker_proxy import broker_proxy
+from tests.bridge.conftest import CONNECTORS, address_of
+from tests.bridge.test_connectors import NEVER_SECS, SOON_SECS, bodies, take, texts
+
+ANSWER_SECS = 0.5
+CONNECTED = b"CONNECTED\nversion:1.2\n\n\0"
+
+
+@pytest.fixture(params=CONNECTORS)
+def protocol(request):
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """No thread is; and of a socket that is, Python warns, which is an error here."""
+    before = set(threading.enumerate())
+    yield
+    until = time.monotonic() + 5
+    while (left := set(threading.enumerate()) - before) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not left
+
+
+@contextmanager
+def stranger(first: bytes, *, ends: bool = False) -> Iterator[int]:
+    """The port of one that says this to whoever comes, hears something, and ends the connection or keeps it."""
+    with socket.create_server((HOST, 0)) as listener, ExitStack() as kept:
+
+        def serve():
+            with suppress(OSError):
+                while True:
+                    link = kept.enter_context(listener.accept()[0])
+                    with suppress(ConnectionError):
+                        link.sendall(first)
+                        link.recv(1 << 16)
+                    if ends:
+                        link.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+STRANGERS = {
+    "ends": (b"", True),
+    "is mute": (b"", False),
+    "speaks FTP": (b"220 welcome\r\n", False),
+    "speaks AMQP": (b"AMQP\0\1\0\0", False),
+    "speaks STOMP, and no more": (CONNECTED, False),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+@pytest.mark.parametrize("role", [0, 1], ids=["source", "sink"])
+def test_a_stranger_at_the_port(protocol, role, kind):
+    first, ends = STRANGERS[kind]
+    began = time.monotonic()
+    with stranger(first, ends=ends) as port, pytest.raises(BrokerError) as caught:  # noqa: SIM117 - in what is raised
+        with CONNECTORS[protocol][role](address(protocol, port), answer_secs=ANSWER_SECS) as sink:
+            sink.send(texts("a"))  # STOMP's sink alone has asked nothing until now
+    assert caught.value.hint
+    assert time.monotonic() - began < SOON_SECS
+
+
+def address(protocol, port):
+    return BrokerAddress.parse(f"{protocol}://{HOST}:{port}/queue/orders-{uuid.uuid4().hex}")
+
+
+def test_a_web_server_at_the_port(protocol):
+    class Quiet(BaseHTTPRequestHandler):
+        def log_message(self, *_): ...
+
+    class Patient(ThreadingHTTPServer):
+        daemon_threads = False  # it waits for them as it is closed
+
+    with Patient((HOST, 0), Quiet) as web:
+        thread = threading.Thread(target=web.serve_forever)
+        thread.start()
+        with pytest.raises(BrokerError, match=r"STOMP|no answer|lost|ended|AMQP"):
+            CONNECTORS[protocol][0](address(protocol, web.server_port), answer_secs=ANSWER_SECS)
+        web.shutdown()
+        thread.join()
+
+
+def test_a_broker_that_takes_nothing_is_not_waited_for_for_ever():
+    with stranger(CONNECTED) as port:
+        with CONNECTORS["stomp"][1](address("stomp", port), answer_secs=ANSWER_SECS) as sink:
+            began = time.monotonic()
+            with pytest.raises(BrokerError, match="takes nothing"):
+                sink.send([Message(body=bytes(50_000_000))])
+        assert time.monotonic() - began < SOON_SECS
+
+
+def in_time(do):
+    """What that raises, which mustn't take long."""
+    began = time.monotonic()
+    with pytest.raises(BrokerError) as caught:
+        do()
+    assert time.monotonic() - began < SOON_SECS
+    assert not isinstance(caught.value, BrokerRefusedError)
+
+
+@pytest.mark.artemis
+@pytest.mark.slow
+class TestRealBroker:
+    @pytest.mark.parametrize("cut", ["cut", "cut_muted"])
+    def test_links_that_are_cut(self, running_artemis, protocol, cut):
+        make_source, make_sink = CONNECTORS[protocol]
+        there = address_of(running_artemis, protocol, f"queue/orders-{uuid.uuid4().hex}")
+        with broker_proxy(there.port) as proxy:
+            here = BrokerAddress.parse(str(there).replace(str(there.port), str(proxy.port)))
+            with make_sink(there) as sink:
+                sink.send(texts(*"abcdef"))
+
+            def cut_soon():
+                arguments = () if cut == "cut" else (0.3,)
+                threading.Timer(0.3, getattr(proxy, cut), arguments).start()
+
+            with make_source(here) as source:
+                source.acknowledge(take(source, 2))
+                taken = take(source, 4)
+                cut_soon()
+                in_time(lambda: source.take(1, wait_secs=2 * SOON_SECS))
+                in_time(lambda: source.acknowledge(taken))
+            with make_sink(here) as sink:
+                cut_soon()
+                in_time(lambda: [sink.send(texts("again")) for _ in range(1_000_000)])
+            with make_source(there) as source:
+                assert bodies(take(source, 4)) == ["c", "d", "e", "f"]
+
+    def test_a_broker_that_stands_still(self, artemis_home):
+        with new_broker(artemis_home) as broker:
+            broker.start()
+            for protocol in CONNECTORS:
+                self._stop_and_go(broker, protocol)
+
+    def _stop_and_go(self, broker, protocol):
+        make_source, make_sink = CONNECTORS[protocol]
+        there = address_of(broker, protocol, f"queue/orders-{uuid.uuid4().hex}")
+        with make_sink(there) as sink:
+            sink.send(texts(*"abc"))
+        source, sink = make_source(there, answer_secs=1), make_sink(there, answer_secs=1)
+        taken = take(source, 3)
+        os.kill(broker._process.pid, signal.SIGSTOP)
+        time.sleep(NEVER_SECS)  # until each of its threads has heard it
+        try:
+            in_time(lambda: source.acknowledge(taken))
+            in_time(lambda: sink.send(texts("d")))
+            in_time(lambda: make_source(there, answer_secs=1))
+            began = time.monotonic()
+            source.close()
+            sink.close()
+            assert time.monotonic() - began < SOON_SECS
+        finally:
+            os.kill(broker._process.pid, signal.SIGCONT)
+        with make_source(there) as source:
+            came = "".join(bodies(source.take(4, wait_secs=1)))
+            assert came in {"abc", "abcd", "", "d"}  # what was asked may be done since, or not

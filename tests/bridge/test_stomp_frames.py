@@ -1,0 +1,74 @@
+"""Frames are the same however the network parts them, and what can't be taken spoils none behind it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from receiver.bridge.stomp_frames import FrameReader
+from receiver.errors import BrokerError
+
+MOST_BYTES = 20
+BODIES = st.binary(max_size=MOST_BYTES)
+TEXTS = st.text("ab\n:é", max_size=8).map(str.encode)
+BETWEEN = st.sampled_from([b"", b"\n", b"\r\n", b"\n\n\n"])
+
+
+def with_length(body):
+    return b"MESSAGE\nmessage-id:1\ncontent-length:%d\n\n%b\0" % (len(body), body)
+
+
+def without_length(body):
+    return b"MESSAGE\r\nmessage-id:1\r\n\r\n%b\0" % body
+
+
+GOOD = st.one_of(BODIES.map(with_length), TEXTS.map(without_length), st.just(b"RECEIPT\nreceipt-id:7\n\n\0"))
+BAD = st.sampled_from([with_length(bytes(MOST_BYTES + 1)), b"MESSAGE\nmessage-id:1\nid:a\0b\n\n\0"])
+
+
+def read_all(pieces):
+    """The frames, and why others weren't taken."""
+    refused, coming = [], iter(pieces)
+    reader = FrameReader(lambda: next(coming, b""), refused.append, max_body_bytes=MOST_BYTES)
+    return list(iter(reader.read, b"")), refused
+
+
+@given(frames=st.lists(st.tuples(st.one_of(GOOD, BAD), BETWEEN), max_size=6), size=st.integers(1, 9))
+def test_frames_are_cut_alike_from_pieces_of_any_size(frames, size):
+    sent = b"".join(frame + between for frame, between in frames)
+    pieces = [sent[start : start + size] for start in range(0, len(sent), size)]
+    found, refused = read_all(pieces)
+    bad = {with_length(bytes(MOST_BYTES + 1)), b"MESSAGE\nmessage-id:1\nid:a\0b\n\n\0"}
+    assert found == [frame for frame, _ in frames if frame not in bad]
+    assert len(refused) == len(frames) - len(found)
+
+
+def test_a_large_body_is_refused_before_it_is_there():
+    refused = []
+    reader = FrameReader(
+        iter([b"MESSAGE\nmessage-id:77\ncontent-length:1073741824\n\n", b""]).__next__, refused.append, max_body_bytes=9
+    )
+    assert reader.read() == b""
+    (error,) = refused
+    assert "77" in error.message
+    assert "1,073,741,824" in error.message
+    assert "--max-body-bytes" in error.hint
+
+
+def test_without_its_length_a_large_body_ends_all():
+    large = without_length(b"a" * 999)
+    found, refused = read_all([without_length(b"a"), large[:500], large[500:] + without_length(b"b")])
+    assert found == [without_length(b"a")]
+    assert len(refused) == 1
+
+
+@pytest.mark.parametrize(
+    "said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"AMQP\0\1\0\0", b"\x15\x03\x01", b"SEND\n\n\0", b"RECEIPT\ncontent-length:1\n\nabc"]
+)  # fmt: skip
+def test_what_is_no_stomp_is_said_to_be_none(said):
+    with pytest.raises(BrokerError, match=r"STOMP|doesn't end"):
+        read_all([said])
+
+
+@pytest.mark.parametrize("said", [b"", b"\n\n", b"MESS", b"MESSAGE\na:b\n", with_length(b"abc")[:-1]])
+def test_half_a_frame_is_none(said):
+    assert read_all([said]) == ([], [])
