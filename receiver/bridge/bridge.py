@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 
 from receiver.bridge.connector import Delivery, Source
 from receiver.bridge.figures import Figures
@@ -73,11 +73,13 @@ class Bridge:
         self._source: Source | None = None
         self._refusals = 0
         """By the broker, in a row."""
-        self._stopping = threading.Event()
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._stopping.is_set()
+        self._pauses = pauses_secs()
+        """After connections that were lost before anything went through them."""
+        self._busy_at = 0.0
+        """When a message, or a connection, was last had."""
+        self._stop_asked: SimpleQueue[None] = SimpleQueue()
+        """Unlike an Event it may be put into by the handler of a signal that came while its own thread uses it."""
+        self.is_stopping = False
 
     def status_line(self) -> str:
         """Apama's status line, of what was received and what was handed on."""
@@ -85,7 +87,8 @@ class Bridge:
 
     def stop(self) -> None:
         """End `run` once the batch under way is kept, acknowledged and handed on."""
-        self._stopping.set()
+        self.is_stopping = True
+        self._stop_asked.put(None)
 
     def run(self, *, stop_when_idle_secs: float | None = None) -> None:
         """Bridge until `stop` is called, or until no message has come for so long and none waits.
@@ -100,22 +103,25 @@ class Bridge:
             self._flow.prepare()
             self._source = self._connect()
             _LOGGER.info("taking messages for %s", self._target.name)
-            idle_since = rested_at = time.monotonic()
-            while not self._stopping.is_set():
+            self._busy_at = rested_at = time.monotonic()
+            while not self.is_stopping:
                 deliveries = self._take()
                 now = time.monotonic()
                 if deliveries:
                     self._handle(deliveries)
-                    idle_since = rested_at = time.monotonic()
+                    self._busy_at = rested_at = time.monotonic()
                     continue
                 if now - rested_at >= _REST_SECS:
                     self._until_done(self._flow.rest)
                     rested_at = now
                 if self.figures.waiting:
                     self._until_done(self._flow.deliver_waiting)
-                idle_secs = now - idle_since
-                if stop_when_idle_secs is not None and idle_secs >= stop_when_idle_secs and not self.figures.waiting:
+                if stop_when_idle_secs is not None and self._is_idle(now - stop_when_idle_secs):
                     return
+
+    def _is_idle(self, since: float) -> bool:
+        """Nothing has come since then, though it could have, and nothing waits."""
+        return self._source is not None and self._busy_at <= since and not self.figures.waiting
 
     def _close(self) -> None:
         self._lose_source()
@@ -136,12 +142,10 @@ class Bridge:
         except MessageRefusedError:
             raise
         except BrokerError as error:
-            self._complain(error)
-            self._lose_source()
-            self._refusals = self._refusals + 1 if isinstance(error, BrokerRefusedError) else 0
-            if self._refusals >= _REFUSALS_TO_BELIEVE:
-                raise
+            self._lost(error)
             return []
+        if not taken:
+            self._is_well()
         until = time.monotonic() + self._settings.max_batch_interval_millis / 1_000
         with suppress(BrokerError):  # the next one who asks will hear of it
             while taken and _has_room(taken, most) and time.monotonic() < until:
@@ -159,11 +163,10 @@ class Bridge:
             with self.receiver.stage(Stage.JMS_ACK):
                 self._source.acknowledge(deliveries)  # type: ignore[union-attr] # what was taken has a source
         except BrokerError as error:  # they may come again
-            self._complain(error)
-            self._lose_source()
+            self._lost(error)
         else:
             self._flow.acknowledged(taken)
-            self._refusals = 0
+            self._is_well()
         self._until_done(self._flow.deliver_waiting)
 
     def _received(self, deliveries: list[Delivery]) -> Taken:
@@ -207,13 +210,35 @@ class Bridge:
                 self._complain(error)
             else:
                 return True
-            if self._stopping.wait(pause_secs):
+            if self._stops_within(pause_secs):
                 break
         return False
 
+    def _stops_within(self, secs: float) -> bool:
+        """Wait so long, or until a stop is asked for; whether it is."""
+        if not self.is_stopping:
+            with suppress(Empty):
+                self._stop_asked.get(timeout=secs)
+        return self.is_stopping
+
     def _reconnect(self) -> None:
         self._source = self._connect()
+        self._busy_at = time.monotonic()
         _LOGGER.info("connected again")
+
+    def _lost(self, error: BrokerError) -> None:
+        """The connection is of no more use. Where one after the other is lost, the next is made later each time."""
+        self._complain(error)
+        self._lose_source()
+        self._refusals = self._refusals + 1 if isinstance(error, BrokerRefusedError) else 0
+        if self._refusals >= _REFUSALS_TO_BELIEVE:
+            raise error
+        self._stops_within(next(self._pauses))
+
+    def _is_well(self) -> None:
+        """What was asked of the source was done."""
+        self._refusals = 0
+        self._pauses = pauses_secs()
 
     def _lose_source(self) -> None:
         source, self._source = self._source, None

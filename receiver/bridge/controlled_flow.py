@@ -66,22 +66,19 @@ class ControlledFlow:
         while left:
             places = list(left)
             outcome = self._target.deliver(list(left.values()), turn)
+            # All of them count, before the first takes the batch back.
+            self._figures.failed += len(outcome.failed)
+            self._tries.update(places[index] - admitted.first_place for index in outcome.failed)
             for index, why in outcome.failed.items():
                 place = places[index]
-                tries = self._tried(place - admitted.first_place, why)
+                tries = self._tries[place - admitted.first_place]
+                if tries < self._max_tries:
+                    raise OutputError(f"{self._target.name}: a message failed: {why}", hint="its batch is tried again")
                 turn.park(left[place].row(place)._replace(tries=tries), why)
                 parked += 1
             for index in (*outcome.delivered, *outcome.failed):
                 del left[places[index]]
         return parked
-
-    def _tried(self, index: int, why: str) -> int:
-        """Count a try; `OutputError` before the last one, for which the batch is tried again."""
-        self._figures.failed += 1
-        self._tries[index] += 1
-        if self._tries[index] < self._max_tries:
-            raise OutputError(f"{self._target.name}: a message failed: {why}", hint="its batch is tried again")
-        return self._tries[index]
 
     def acknowledged(self, taken: Taken) -> None:
         """All is done."""

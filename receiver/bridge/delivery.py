@@ -65,6 +65,8 @@ class Delivery:
         with self._receiver.stage(Stage.ENQUEUING):
             while self._take_turn():
                 pass
+        if not self._due_secs:  # nor does anything that another bridge was to deliver, or has delivered of ours
+            self._figures.waiting = 0
         if self._confirmed_bytes > _GIVE_BACK_BYTES:
             self._give_back_space()
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
 
 from receiver.bridge.figures import Figures
 from receiver.bridge.flow import Taken, judged
-from receiver.bridge.pauses import pauses_secs
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
 from receiver.durable.stages import Stage
+from receiver.errors import OutputError
 
 __all__ = ["DirectFlow"]
 
@@ -43,22 +42,21 @@ class DirectFlow:
         self._figures.waiting = len(self._waiting)
 
     def deliver_waiting(self) -> None:
-        pauses = pauses_secs()
         while self._waiting:
             with self._receiver.stage(Stage.ENQUEUING):
                 outcome = self._target.deliver(self._waiting, None)
             self._figures.delivered += len(outcome.delivered)
-            done = set(outcome.delivered)
-            if outcome.failed:
-                self._tries += 1
-                self._figures.failed += len(outcome.failed)
-                if self._tries >= self._max_tries:
-                    done |= set(outcome.failed)
-                    self._drop(outcome.failed)
+            self._figures.failed += len(outcome.failed)
+            self._tries = self._tries + 1 if outcome.failed else 0
+            gives_up = self._tries >= self._max_tries
+            if gives_up:
+                self._drop(outcome.failed)
+            done = {*outcome.delivered, *(outcome.failed if gives_up else ())}
             self._waiting = [message for index, message in enumerate(self._waiting) if index not in done]
             self._figures.waiting = len(self._waiting)
-            if self._waiting:
-                time.sleep(next(pauses))
+            if outcome.failed and not gives_up:
+                why = next(iter(outcome.failed.values()))
+                raise OutputError(f"{self._target.name}: a message failed: {why}", hint="it is tried again")
 
     def _drop(self, failed: dict[int, str]) -> None:
         for index, why in failed.items():
@@ -70,4 +68,5 @@ class DirectFlow:
         """Nothing waits for anything."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        if self._waiting:
+            _LOGGER.error("%d messages are lost that were acknowledged and not handed on", len(self._waiting))

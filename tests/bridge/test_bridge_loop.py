@@ -1,0 +1,458 @@
+"""The bridge at work while brokers, stores and targets come and go: what it tries again, when it ends, what it counts."""
+
+import logging
+import signal
+import sqlite3
+import threading
+import time
+
+import pytest
+
+from receiver.bridge import bridge as bridge_module
+from receiver.bridge.connector import Message
+from receiver.bridge.metrics import export
+from receiver.bridge.mode import Mode
+from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
+from receiver.bridge.pauses import pauses_secs
+from receiver.durable.stages import Stage
+from receiver.durable.status import LOG_FORMAT
+from receiver.errors import (
+    BrokerError,
+    BrokerRefusedError,
+    MessageRefusedError,
+    StoreBusyError,
+    StoreCorruptError,
+)
+from receiver.logs import read_logs
+from receiver.logs.batch import ReadOptions
+from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings
+from tests.bridge.bridged import Route, message
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+TEN = [str(number) for number in range(10)]
+
+
+@pytest.fixture
+def route(tmp_path, sqlite_url):
+    return Route(sqlite_url, tmp_path, "file")
+
+
+def send(route, *ids):
+    route.send(*(message(id_) for id_ in ids))
+
+
+def open_from(route, connect, to=None, **options):
+    origin = Origin(connect, route.connection_id, "queue://orders")
+    return open_bridge(origin, to or f"file:{route.file}", route.store, BridgeOptions(**options))
+
+
+class Failing:
+    """A callable that raises what it is given, one after the other, and then does as the one behind it."""
+
+    def __init__(self, behind, *errors):
+        self._behind = behind
+        self._errors = list(errors)
+        self.calls = 0
+
+    def __call__(self, *arguments, **keywords):
+        self.calls += 1
+        error = self._errors.pop(0) if self._errors else None
+        if error is not None:
+            raise error
+        return self._behind(*arguments, **keywords)
+
+
+DOWN, NO = BrokerError("it is down"), BrokerRefusedError("it says no")
+
+
+def source_that(route, *, take=(), acknowledge=()):
+    """Sources whose calls, all of them together, fail so."""
+    failing_take, failing_acknowledge = Failing(None, *take), Failing(None, *acknowledge)
+
+    def connect():
+        source = route.broker.source("orders")
+        failing_take._behind, failing_acknowledge._behind = source.take, source.acknowledge
+        source.take, source.acknowledge = failing_take, failing_acknowledge
+        return source
+
+    return connect
+
+
+# Brokers that come and go
+
+
+def test_a_broker_that_cannot_be_reached_at_the_start_is_an_error(route):
+    with pytest.raises(BrokerError, match="it is down"):
+        open_from(route, Failing(None, DOWN)).run()
+
+
+def test_a_broker_that_is_gone_for_a_while_is_waited_for(route):
+    send(route, *TEN)
+    connect = Failing(source_that(route, take=[DOWN]), None, DOWN, DOWN, DOWN)
+    bridge = open_from(route, connect)
+    bridge.run(stop_when_idle_secs=0)
+    assert route.effects() == TEN
+    assert (connect.calls, bridge.figures.connection_errors) == (5, 4)
+
+
+@pytest.mark.parametrize("errors", [[DOWN], [NO] * 4, [NO, NO, NO, NO, DOWN] * 2])
+def test_an_acknowledgement_that_was_lost_doubles_nothing(route, errors):
+    send(route, *TEN)
+    bridge = open_from(route, source_that(route, acknowledge=errors))
+    bridge.run(stop_when_idle_secs=0)
+    assert route.effects() == TEN
+    assert bridge.receiver.status().rDupsDet == 10 * len(errors)
+
+
+@pytest.mark.parametrize("where", ["connect", "take", "acknowledge"])
+def test_refusals_are_believed_after_five_in_a_row(route, where):
+    send(route, "1")
+    refusals = [NO] * 5
+    if where == "connect":
+        connect = Failing(source_that(route, take=[DOWN]), None, *refusals)
+    else:
+        connect = source_that(route, **{where: refusals})
+    with pytest.raises(BrokerRefusedError):
+        open_from(route, connect).run()
+    bridge = open_from(route, source_that(route, **({} if where == "connect" else {where: [*refusals[:4], DOWN, NO]})))
+    bridge.run(stop_when_idle_secs=0)
+    assert route.effects() == ["1"]
+
+
+def test_refusals_with_hours_between_them_are_not_in_a_row(route):
+    behind = source_that(route)
+    refusals = []
+
+    def connect():
+        source = behind()
+        take = source.take
+
+        def taking(at_most, *, wait_secs):
+            if len(refusals) < 8 and taking.asked:
+                refusals.append(NO)
+                raise NO
+            taking.asked = True
+            return take(at_most, wait_secs=wait_secs)
+
+        taking.asked = False
+        source.take = taking
+        return source
+
+    bridge = open_from(route, connect)
+    threading.Timer(1.0, bridge.stop).start()
+    bridge.run()
+    assert len(refusals) == 8
+
+
+@pytest.mark.parametrize("where", ["take", "acknowledge"])
+def test_a_connection_that_breaks_as_soon_as_it_is_used_is_made_less_and_less_often(route, where):
+    send(route, "1")
+    connect = Failing(source_that(route, **{where: [DOWN] * 10_000}))
+    bridge = open_from(route, connect)
+    threading.Timer(0.5, bridge.stop).start()
+    bridge.run()
+    assert connect.calls < 15
+
+
+def test_pauses_double_up_to_half_a_minute_and_differ():
+    pauses = [pause for pause, _ in zip(pauses_secs(), range(40), strict=False)]
+    assert all(pause <= 30 for pause in pauses)
+    assert all(pause >= 15 for pause in pauses[20:])
+    assert len(set(pauses)) == 40
+
+
+def test_a_message_that_cannot_be_taken_ends_it_at_once(route):
+    send(route, "1")
+    with pytest.raises(MessageRefusedError):
+        open_from(route, source_that(route, take=[MessageRefusedError("too large")])).run()
+    assert route.queued == ["1"]
+
+
+# A store that comes and goes
+
+
+@pytest.mark.parametrize("mode", [Mode.AT_LEAST_ONCE, Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_a_busy_store_is_waited_for_and_nothing_acknowledged_meanwhile(tmp_path, sqlite_url, mode):
+    route = Route(sqlite_url, tmp_path, "file", mode)
+    send(route, *TEN)
+    options = BridgeOptions(mode=mode, store_settings=StoreSettings(lock_timeout_secs=0.05))
+    bridge = open_bridge(route.origin, f"file:{route.file}", sqlite_url, options)
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
+    found = []
+
+    def let_go():
+        found.append((list(route.broker.queue("orders")), route.effects()))
+        other.execute("ROLLBACK")
+
+    route.plan("taken", lambda: other.execute("BEGIN IMMEDIATE"))
+    later = threading.Timer(0.5, let_go)
+    route.plan("acknowledged", lambda: found.append("acknowledged"))
+    later.start()
+    bridge.run(stop_when_idle_secs=0)
+    later.join()
+    other.close()
+    assert found == [([], []), "acknowledged"]
+    assert route.effects() == TEN
+    assert bridge.figures.connection_errors > 0
+
+
+def test_a_stop_while_the_store_is_busy_leaves_all_to_the_broker(route):
+    send(route, *TEN)
+    bridge = route.open()
+    bridge._flow.before_acknowledging = Failing(None, *[StoreBusyError("busy")] * 10_000)
+    threading.Timer(0.1, bridge.stop).start()
+    bridge.run()
+    assert route.queued == TEN
+
+
+def test_a_damaged_store_is_not_waited_for(route):
+    send(route, "1")
+    bridge = route.open()
+    bridge._flow.before_acknowledging = Failing(None, StoreCorruptError("damaged"))
+    with pytest.raises(StoreCorruptError):
+        bridge.run()
+    assert route.queued == ["1"]
+
+
+def test_an_error_that_nobody_foresaw_loses_nothing_either(route):
+    send(route, "1")
+    bridge = route.open()
+    bridge._flow.before_acknowledging = Failing(None, ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        bridge.run()
+    assert route.queued == ["1"]
+    route.run()
+    assert route.effects() == ["1"]
+
+
+def test_two_bridges_at_one_store_finish_together(tmp_path, store):
+    route = Route(store, tmp_path, "table")
+    ids = [str(number) for number in range(200)]
+    send(route, *ids, *ids)
+    bridges = [route.open(max_batch_size=9) for _ in range(3)]
+    threads = [threading.Thread(target=bridge.run, kwargs={"stop_when_idle_secs": 0.1}) for bridge in bridges]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(route.effects(), key=int) == ids
+    assert [bridge.figures.waiting for bridge in bridges] == [0, 0, 0]
+    assert sum(bridge.receiver.status().rDupsDet for bridge in bridges) == 200
+
+
+# The end
+
+
+def test_a_stop_finishes_the_batch_under_way(route):
+    send(route, *TEN)
+    bridge = route.open(max_batch_size=4)
+    route.plan("committed", bridge.stop)
+    bridge.run()
+    assert route.effects() == TEN[:4]
+    assert (route.queued, route.waiting()) == (TEN[4:], 0)
+    assert bridge.is_stopping
+
+
+def test_a_stop_before_the_start_takes_nothing(route):
+    send(route, "1")
+    bridge = route.open()
+    bridge.stop()
+    bridge.run()
+    assert (route.queued, route.effects()) == (["1"], [])
+
+
+def test_a_stop_while_the_target_is_down_ends_soon_and_loses_nothing(tmp_path, store):
+    route = Route(store, tmp_path, "queue")
+    send(route, *TEN)
+    bridge = route.open()
+    bridge._target._connect = Failing(bridge._target._connect, None, *[DOWN] * 10_000)
+    route.plan("acknowledged", bridge._target.close)
+    threading.Timer(0.3, bridge.stop).start()
+    bridge.run()
+    assert (route.waiting(), route.queued, route.effects()) == (10, [], [])
+    route.run()
+    assert route.effects() == TEN
+
+
+def test_a_target_that_cannot_be_reached_at_the_start_is_an_error(route):
+    route.kind = "queue"
+    send(route, "1")
+    bridge = route.open()
+    bridge._target._connect = Failing(None, DOWN)
+    with pytest.raises(BrokerError, match="it is down"):
+        bridge.run()
+    assert route.queued == ["1"]
+
+
+def test_a_signal_may_stop_it_wherever_it_is(route):
+    """A handler runs in the thread that it interrupts, whatever lock that has just taken."""
+    bridge = open_from(route, Failing(source_that(route, take=[DOWN]), None, *[DOWN] * 10_000))
+    before = signal.signal(signal.SIGALRM, lambda *_: bridge.stop())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        bridge.run()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_idle_is_counted_from_the_last_message_or_connection(route, monkeypatch):
+    """A broker that was away has had no chance to show that something waits."""
+    monkeypatch.setattr(bridge_module, "_WAIT_SECS", 0.05)
+    empty = Failing(source_that(route, take=[DOWN]), None, *[DOWN] * 6)
+    send(route, "1")
+    bridge = open_from(route, empty)
+    behind = empty._behind
+
+    def slow_to_show():
+        source = behind()
+        take, shown_at = source.take, time.monotonic() + 0.15
+        source.take = lambda at_most, wait_secs: (
+            take(at_most, wait_secs=wait_secs) if time.monotonic() > shown_at else time.sleep(wait_secs) or []
+        )
+        return source
+
+    empty._behind = slow_to_show
+    bridge.run(stop_when_idle_secs=0.3)
+    assert route.effects() == ["1"]
+
+
+def test_what_was_running_is_closed_whatever_ends_it(route):
+    bridge = open_from(route, source_that(route, take=[ZeroDivisionError()]))
+    with pytest.raises(ZeroDivisionError):
+        bridge.run()
+    assert bridge.receiver.is_closed
+
+
+# Batches
+
+
+def batches(route, **settings):
+    """How many messages each batch has."""
+    sizes = []
+    bridge = open_bridge(
+        route.origin, f"file:{route.file}", route.store, BridgeOptions(settings=BridgeSettings(**settings))
+    )
+    before = bridge._flow.before_acknowledging
+    bridge._flow.before_acknowledging = lambda taken: (sizes.append(len(taken.messages)), before(taken))[1]
+    bridge.run(stop_when_idle_secs=0)
+    return sizes
+
+
+def test_a_batch_has_so_many_messages_at_most(route):
+    send(route, *TEN)
+    assert batches(route, max_batch_size=4) == [4, 4, 2]
+
+
+def test_a_batch_ends_once_there_is_much_of_it(route, monkeypatch):
+    monkeypatch.setattr(bridge_module, "_BATCH_BYTES", 1_000)
+    route.send(*(Message(body=bytes(600)) for _ in range(5)))
+    source = route._source
+
+    def one_by_one():
+        made = source()
+        take = made.take
+        made.take = lambda _at_most, wait_secs: take(1, wait_secs=wait_secs)
+        return made
+
+    route._source = one_by_one
+    assert batches(route) == [2, 2, 1]
+
+
+@pytest.mark.parametrize(("millis", "sizes"), [(0, [1] * 5), (10_000, [5])])
+def test_a_batch_grows_no_longer_than_it_may(route, millis, sizes):
+    send(route, *TEN[:5])
+    source = route._source
+
+    def one_by_one():
+        made = source()
+        take = made.take
+        made.take = lambda _at_most, wait_secs: take(1, wait_secs=wait_secs)
+        return made
+
+    route._source = one_by_one
+    assert batches(route, max_batch_interval_millis=millis) == sizes
+
+
+# What it tells
+
+
+ENTRY = """\
+2017-03-05 18:17:36.091 INFO  [27192:JMSReceiver:orders] - 'orders' has received JMS message: Property.uniqueMessageId=1
+   JMSDestination=Queue<orders>
+   JMSRedelivered=false
+   Body="x"
+"""
+
+
+def test_the_status_line_is_read_by_the_reader_of_correlator_logs(route, tmp_path):
+    send(route, *TEN, "3")
+    bridge = route.run()
+    record = logging.LogRecord("receiver.bridge", logging.INFO, "", 0, bridge.status_line(), (), None)
+    log = tmp_path / "bridge.log"
+    log.write_text(ENTRY + logging.Formatter(LOG_FORMAT).format(record) + "\n")
+    (line,) = (line for batch in read_logs([str(log)], ReadOptions()) for line in batch.status_lines)
+    assert {"rx": 11, "rDupsDet": 1, "tx": 10, "sOutst": 0, "connErr": 0}.items() <= line.values.items()
+
+
+def test_the_figures_in_the_status_line(route):
+    send(route, *TEN, "3")
+    bridge = route.run()
+    bridge.figures._asked = (bridge.figures._asked[0], 10)
+    bridge.receiver.status()
+    assert bridge.status_line() == (
+        "JMS Status: s=1 tx=10 sRate=0 sOutst=0 r=1 rx=11 rRate=0 rRedel=0 rMaxDeliverySecs=0.0 rDupsDet=1 rDupIds=10"
+        " connErr=0 parked=0"
+    )
+
+
+def test_the_status_may_be_asked_for_all_the_time(route):
+    send(route, *(str(number) for number in range(200)))
+    bridge, ended, lines = route.open(max_batch_size=20), threading.Event(), []
+
+    def ask():
+        while not ended.is_set():
+            lines.append(bridge.status_line())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    bridge.run(stop_when_idle_secs=0)
+    ended.set()
+    asking.join()
+    assert "tx=200 " in bridge.status_line()
+    assert lines
+
+
+def test_the_stages_tell_of_taking_acknowledging_and_handing_on(route):
+    send(route, *TEN)
+    stages = route.run().receiver.status().stages
+    for stage in (Stage.R_TIMEOUTS, Stage.JMS_ACK, Stage.ENQUEUING, Stage.DB_COMMIT):
+        assert stages[stage].count > 0
+
+
+def test_metrics_tell_what_the_status_tells(route):
+    prometheus = pytest.importorskip("prometheus_client")
+    send(route, *TEN, "3")
+    bridge, registry = route.open(), prometheus.CollectorRegistry()
+    export(bridge, registry)
+    bridge.run(stop_when_idle_secs=0)
+    text = prometheus.generate_latest(registry).decode()
+    labels = f'{{domain="{route.domain}"}}'
+    assert f"receiver_bridge_delivered_total{labels} 10.0" in text
+    assert f"receiver_bridge_waiting{labels} 0.0" in text
+
+
+def test_two_bridges_with_different_windows_have_those_given_last(route):
+    def windows(window):
+        given = ReceiverSettings(dup_detection_per_source_expiry_window_size=window, dup_detection_expiry_time_secs=0)
+        return open_from(route, source_that(route), windows=given)
+
+    one, other = windows(5), windows(7)
+    send(route, "1")
+    one.run(stop_when_idle_secs=0)
+    assert one.receiver.status().window == 7
+    other.run(stop_when_idle_secs=0)
+    assert other.receiver.status().window == 7
+    unchanged = open_from(route, source_that(route))
+    assert unchanged.receiver.status().window == 7
+    unchanged.receiver.close()
