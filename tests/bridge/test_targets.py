@@ -151,6 +151,19 @@ def test_two_domains_of_a_store_never_cut_each_others_lines(tmp_path, store):
     assert one.effects() == ["1", "2"]
 
 
+def test_a_file_belongs_to_the_domain_that_writes_to_it_first(tmp_path, store):
+    """Not to one that only looked, as by an address that was mistyped."""
+    mistyped, one = (Route(store, tmp_path, "file") for _ in range(2))
+    for route in (mistyped, one):
+        route.run()
+    send(one, "1")
+    one.run()
+    send(mistyped, "2")
+    with pytest.raises(SettingsError, match="is written for another domain"):
+        mistyped.run()
+    assert one.effects() == ["1"]
+
+
 @pytest.mark.parametrize("mode", [Mode.BEST_EFFORT, Mode.EXACTLY_ONCE])
 def test_where_no_file_can_be(tmp_path, sqlite_url, mode):
     (tmp_path / "text").write_text("")

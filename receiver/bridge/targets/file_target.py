@@ -136,7 +136,7 @@ class FileTarget:
         """Open the file where the store says that it ends; whether that was known to the store."""
         self._open(locked=True)
         confirmed = turn.confirmed_bytes
-        if confirmed is None and (other := turn.other_domain()) is not None:
+        if not confirmed and (other := turn.other_domain()) is not None:
             raise SettingsError(
                 f"{self._path} is written for another domain, {other}", hint="name a file of its own for each domain"
             )
