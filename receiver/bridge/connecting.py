@@ -6,21 +6,20 @@ from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connector import MAX_BODY_BYTES, Sink, Source
 from receiver.errors import SettingsError
 
-__all__ = ["sink_of", "source_of"]
+__all__ = ["check_durable", "sink_of", "source_of"]
 
 
-def source_of(address: BrokerAddress | str, *, max_body_bytes: int = MAX_BODY_BYTES) -> Source:
+def source_of(address: BrokerAddress | str, *, max_body_bytes: int = MAX_BODY_BYTES, durable: bool = True) -> Source:
     """Connected to where messages are taken from; a message with a larger body is a `MessageRefusedError`.
+
+    With `durable` a topic without a subscription is refused.
 
     An address may be text, as `BrokerAddress.parse` takes it. `MissingExtraError` where the protocol's library isn't
     installed, `BrokerError` where the broker can't be reached.
     """
     address = _parsed(address)
-    if address.is_topic and address.subscription is None:
-        raise SettingsError(
-            f"{address} names no subscription, and what a topic gets while nobody listens is gone",
-            hint=f"write {address}?subscription=NAME",
-        )
+    if durable:
+        check_durable(address)
     if max_body_bytes < 0:
         raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
     if address.protocol == "amqp":
@@ -30,6 +29,15 @@ def source_of(address: BrokerAddress | str, *, max_body_bytes: int = MAX_BODY_BY
     from receiver.bridge.stomp_connector import StompSource
 
     return StompSource(address, max_body_bytes=max_body_bytes)
+
+
+def check_durable(address: BrokerAddress) -> None:
+    """`SettingsError` for a topic without a durable subscription."""
+    if address.is_topic and address.subscription is None:
+        raise SettingsError(
+            f"{address} names no subscription, and what a topic gets while nobody listens is gone",
+            hint=f"write {address}?subscription=NAME, or choose --mode BEST_EFFORT",
+        )
 
 
 def sink_of(address: BrokerAddress | str) -> Sink:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from receiver.bridge.address import BrokerAddress, Tls
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.connecting import sink_of, source_of
+from receiver.bridge.connecting import check_durable, sink_of, source_of
 from receiver.bridge.connector import Source
 from receiver.bridge.controlled_flow import ControlledFlow
 from receiver.bridge.direct_flow import DirectFlow
@@ -121,16 +121,13 @@ def open_bridge(
 
 def _origin(text: str, options: BridgeOptions) -> Origin:
     source = _address(text, options.from_password, options.tls)
-    if source.is_topic and source.subscription is None and options.mode is not Mode.BEST_EFFORT:
-        raise SettingsError(
-            f"{options.mode} needs a durable subscription, for what a topic gets while nobody listens is gone",
-            hint=f"write {source}?subscription=NAME",
-        )
+    if options.mode is not Mode.BEST_EFFORT:
+        check_durable(source)
     # Each subscription has a copy of its own of each message, which is no duplicate.
     more = "" if source.subscription is None else f"/{source.subscription}"
     given = options.connection_id
     return Origin(
-        partial(source_of, source, max_body_bytes=options.settings.max_body_bytes),
+        partial(source_of, source, max_body_bytes=options.settings.max_body_bytes, durable=False),
         f"{source.host}:{source.port}{more}" if given is None else given,
         source.destination,
     )

@@ -47,6 +47,19 @@ def test_a_durable_subscription_has_what_was_sent_while_nobody_listened(running_
         assert taking.take(1, wait_secs=NEVER_SECS) == []
 
 
+def test_a_topic_without_a_subscription_has_what_comes_while_it_is_listened_to(running_artemis, protocol):
+    topic = address_of(running_artemis, protocol, f"topic/{uuid.uuid4().hex}")
+    with source(topic) as taking, sink(topic) as sink:
+        sink.send([Message(body=b"now")])
+        (delivery,) = taking.take(10, wait_secs=5)
+        taking.acknowledge([delivery])
+        assert delivery.message.body == b"now"
+    with sink(topic) as sink:
+        sink.send([Message(body=b"gone")])
+    with source(topic) as taking:
+        assert taking.take(10, wait_secs=0.3) == []
+
+
 @pytest.mark.parametrize("make", [source, sink])
 def test_only_the_right_password_is_let_in(artemis_with_login, protocol, make):
     for login in ("", f"{USER}:wrong@"):
