@@ -49,13 +49,13 @@ def test_a_durable_subscription_has_what_was_sent_while_nobody_listened(running_
 
 def test_a_topic_without_a_subscription_has_what_comes_while_it_is_listened_to(running_artemis, protocol):
     topic = address_of(running_artemis, protocol, f"topic/{uuid.uuid4().hex}")
-    with source(topic) as taking, sink(topic) as sink:
-        sink.send([Message(body=b"now")])
+    with source(topic) as taking, sink(topic) as sending:
+        sending.send([Message(body=b"now")])
         (delivery,) = taking.take(10, wait_secs=5)
         taking.acknowledge([delivery])
         assert delivery.message.body == b"now"
-    with sink(topic) as sink:
-        sink.send([Message(body=b"gone")])
+    with sink(topic) as sending:
+        sending.send([Message(body=b"gone")])
     with source(topic) as taking:
         assert taking.take(10, wait_secs=0.3) == []
 
