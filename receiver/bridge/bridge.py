@@ -47,7 +47,7 @@ _LASTING = (MessageRefusedError, StoreCorruptError, StoreVersionError)
 class Bridge:
     """One bridge from a source to a target; `open_bridge` makes it of addresses.
 
-    `run` may be called once. `stop` may be called from any thread, and from a signal's handler.
+    `run` may be called once, and `close` does for whoever doesn't get to that. `stop` may be called from any thread, and from a signal's handler.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Bridge:
         nothing lost: what isn't acknowledged the broker has, and what is the inbox has.
         """
         with ExitStack() as closing:
-            closing.callback(self._close)
+            closing.callback(self.close)
             self._target.connect()
             self._flow.prepare()
             self._source = self._connect()
@@ -123,7 +123,8 @@ class Bridge:
         """Nothing has come since then, though it could have, and nothing waits."""
         return self._source is not None and self._busy_at <= since and not self.figures.waiting
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End all connections; `run` does so at its end. Closing again does nothing."""
         self._lose_source()
         self._target.close()
         self._flow.close()

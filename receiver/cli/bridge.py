@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 from receiver.bridge.ids import IdRule, MissingIds
@@ -86,8 +87,11 @@ def bridge(
         from_password=password_of("FROM", from_password_file),
         to_password=password_of("TO", to_password_file),
     )
-    opened = open_bridge(source, target, store, options)
-    with stopped_by_signals(opened), reporting(opened, options.settings.status_secs, metrics_port):
+    with (
+        closing(open_bridge(source, target, store, options)) as opened,
+        stopped_by_signals(opened),
+        reporting(opened, options.settings.status_secs, metrics_port),
+    ):
         opened.run(stop_when_idle_secs=stop_when_idle)
 
 

@@ -46,11 +46,17 @@ def password_of(side: str, file: Path | None) -> str | None:
 
 @contextmanager
 def stopped_by_signals(bridge: Bridge) -> Iterator[None]:
-    """Stop the bridge cleanly at the first SIGTERM or Ctrl-C, and the process at the second."""
+    """Stop the bridge cleanly at the first SIGTERM or Ctrl-C, and the process at the second.
+
+    After Ctrl-C there is a KeyboardInterrupt once it has stopped.
+    """
+    interrupts = 0
 
     def stop(number: int, _frame: object) -> None:
+        nonlocal interrupts
         if bridge.is_stopping:
             os._exit(128 + number)
+        interrupts += number == signal.SIGINT
         bridge.stop()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -59,6 +65,8 @@ def stopped_by_signals(bridge: Bridge) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -245,7 +245,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("mode", KEEPING)
+@pytest.mark.parametrize(
+    ("store", "mode"),
+    [("sqlite", Mode.AT_LEAST_ONCE), ("postgresql", Mode.EXACTLY_ONCE), ("sqlite", Mode.APP_CONTROLLED)],
+    indirect=["store"],
+)
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_cannot_be_judged_is_parked_and_the_rest_goes_on(tmp_path, store, mode, what):
     properties, options, why = REFUSED[what]

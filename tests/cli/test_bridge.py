@@ -1,0 +1,341 @@
+"""`receiver bridge` against a real broker where it takes one: what it writes, how it ends, what it refuses."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import time
+import uuid
+
+import pytest
+from running import RECEIVER, complaint
+
+from receiver.bridge.address import BrokerAddress
+from receiver.bridge.connecting import sink_of, source_of
+from receiver.bridge.connector import Message
+from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
+from receiver.store.parking import parked_rows
+from tests.stores import execute
+
+SOON_SECS = 30
+IDS = ["1", "2", "2", "3"]
+
+
+@pytest.fixture(scope="module")
+def artemis(artemis_home):
+    """One that asks for a password, and makes no queue below `closed`."""
+    with new_broker(artemis_home, require_login=True) as broker:
+        never = ("autoCreateQueues", "autoCreateAddresses")
+        broker.start(properties={f'addressSettings."closed.#".{name}': "false" for name in never})
+        yield broker
+
+
+@pytest.fixture
+def queue(artemis):
+    """The address of a new queue, without user and password."""
+    return f"amqp://{USER}@{HOST}:{artemis.amqp_port}/orders-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def bridge(command):
+    """`receiver bridge` within this process; it leaves the log's levels as they were."""
+    names = ("receiver", "receiver.bridge")
+    levels = {name: logging.getLogger(name).level for name in names}
+    yield lambda *arguments: command("bridge", *arguments)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def with_password(address):
+    return BrokerAddress.parse(address).with_password(PASSWORD)
+
+
+def send(address, ids, **more):
+    with sink_of(with_password(address)) as sink:
+        sink.send(
+            [
+                Message(body=f"order {id_}".encode(), is_text=True, properties={"uniqueMessageId": id_} | more)
+                for id_ in ids
+            ]
+        )
+
+
+class Running:
+    """`receiver bridge` as a process of its own, that knows the password from its environment."""
+
+    def __init__(self, folder, *arguments, **environment):
+        self.log = folder / "said.log"
+        self._out = (folder / "out").open("wb")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*RECEIVER, "bridge", *arguments],
+                stdout=self._out,
+                stderr=log,
+                cwd=folder,
+                env={**os.environ, "RECEIVER_FROM_PASSWORD": PASSWORD, **environment},
+            )
+
+    def until(self, condition):
+        give_up = time.monotonic() + SOON_SECS
+        while not condition():
+            assert time.monotonic() < give_up, self.said
+            assert self.process.poll() is None, self.said
+            time.sleep(0.02)
+
+    @property
+    def said(self):
+        return self.log.read_text()
+
+    def ends(self, how=None):
+        if how is not None:
+            self.process.send_signal(how)
+        status = self.process.wait(SOON_SECS)
+        self._out.close()
+        return status
+
+
+def bodies(path):
+    return [json.loads(line)["body"] for line in path.read_text().splitlines()]
+
+
+ORDERS = ["order 1", "order 2", "order 3"]
+
+
+# What it does
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.artemis
+@pytest.mark.slow
+def test_from_a_queue_to_a_file_until_a_signal(tmp_path, queue, how):
+    send(queue, IDS)
+    store, out = f"sqlite:///{tmp_path}/receiver.db", tmp_path / "orders.jsonl"
+    running = Running(
+        tmp_path, queue, f"file:{out}", "--store", store, "--status-secs", "0.1", "--record", "receipts.jsonl.zst"
+    )
+    running.until(lambda: out.exists() and len(out.read_bytes().splitlines()) == 3)
+    running.until(lambda: "rx=4 " in running.said)
+    assert running.ends(how) == {signal.SIGTERM: 0, signal.SIGINT: 130}[how]
+    assert bodies(out) == ORDERS
+    line = json.loads(out.read_text().splitlines()[0])
+    assert set(line) == {
+        "unique_message_id", "message_source_id", "received_at", "jms_redelivered", "destination", "properties", "body",
+    }  # fmt: skip
+    last = running.said.splitlines()[-1]
+    assert " JMS Status: s=1 tx=3 " in last
+    assert " rDupsDet=1 rDupIds=3 connErr=0 parked=0" in last
+    simulated = subprocess.run(
+        [*RECEIVER, "simulate", tmp_path / "receipts.jsonl.zst", "--json"], capture_output=True, check=True
+    )
+    assert json.loads(simulated.stdout)["log"]["duplicates"] == 1
+    with source_of(with_password(queue)) as source:
+        assert source.take(1, wait_secs=0.3) == []
+
+
+@pytest.mark.artemis
+@pytest.mark.slow
+def test_lines_on_standard_output_until_nothing_comes(tmp_path, queue):
+    send(queue, IDS)
+    running = Running(tmp_path, queue, "-", "--mode", "BEST_EFFORT", "--stop-when-idle", "0.5")
+    assert running.ends() == 0
+    assert bodies(tmp_path / "out") == ["order 1", "order 2", "order 2", "order 3"]
+    assert "JMS Status:" in running.said
+
+
+SLOW = """
+import pathlib, time
+def book(message):
+    pathlib.Path("called").touch()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.artemis
+@pytest.mark.slow
+def test_a_second_signal_ends_it_at_once(tmp_path, queue):
+    (tmp_path / "desk.py").write_text(SLOW)
+    send(queue, IDS)
+    running = Running(tmp_path, queue, "python:desk:book", "--store", f"sqlite:///{tmp_path}/receiver.db")
+    running.until((tmp_path / "called").exists)
+    running.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert running.process.poll() is None
+    assert running.ends(signal.SIGTERM) == 128 + signal.SIGTERM
+
+
+@pytest.mark.artemis
+@pytest.mark.slow
+def test_from_broker_to_broker_by_passwords_of_files(tmp_path, queue, bridge):
+    send(queue, IDS)
+    (tmp_path / "secret").write_text(f"{PASSWORD}\nmore\n")
+    ran = bridge(
+        queue, queue.replace("orders", "out"), "--store", "sqlite:///r.db", "--from-password-file", "secret",
+        "--to-password-file", "secret", "--stop-when-idle", "0.5",
+    )  # fmt: skip
+    assert ran.status == 0, ran
+    with source_of(with_password(queue.replace("orders", "out"))) as source:
+        assert [delivery.message.body.decode() for delivery in source.take(9, wait_secs=SOON_SECS)] == ORDERS
+
+
+@pytest.mark.artemis
+@pytest.mark.slow
+def test_a_message_without_id_where_ids_are_required_is_parked(tmp_path, queue, bridge, monkeypatch):
+    monkeypatch.setenv("RECEIVER_FROM_PASSWORD", PASSWORD)
+    send(queue, ["1", None, "2"])
+    store = f"sqlite:///{tmp_path}/r.db"
+    ran = bridge(queue, "file:x", "--store", store, "--missing-ids", "refuse", "--stop-when-idle", "0.5")
+    assert ran.status == 0
+    assert bodies(tmp_path / "x") == ["order 1", "order 2"]
+    (row,) = parked_rows(store)
+    assert "ids are required" in row.error
+
+
+# What it refuses
+
+STORE = ("--store", "sqlite:///r.db")
+NOWHERE = f"amqp://{HOST}:1/orders"
+SECRET = "s3cret"  # noqa: S105 - of nobody
+
+
+@pytest.mark.artemis
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("protocol", "where"), [("stomp", "environment"), ("amqp", "file"), ("stomp", "address"), ("amqp", "address")]
+)
+def test_a_wrong_password_is_never_shown(tmp_path, artemis, protocol, where):
+    """On either side."""
+    port = {"stomp": artemis.stomp_port, "amqp": artemis.amqp_port}[protocol]
+    (tmp_path / "secret").write_text(SECRET)
+    user = f"{USER}:{SECRET}" if where == "address" else USER
+    address = f"{protocol}://{user}@{HOST}:{port}/orders"
+    files = ["--from-password-file", "secret", "--to-password-file", "secret"] if where == "file" else []
+    given = {f"RECEIVER_{side}_PASSWORD": SECRET for side in ("FROM", "TO")} if where == "environment" else {}
+    for places in ([address, "file:x"], ["amqp://h/q", address]):
+        ran = subprocess.run(
+            [*RECEIVER, "bridge", *places, *STORE, "--verbose", *files],
+            capture_output=True,
+            cwd=tmp_path,
+            text=True,
+            env={**os.environ, **given},
+            check=False,
+        )
+        assert ran.returncode == 2
+        assert "password" in ran.stderr
+        assert SECRET not in ran.stdout + ran.stderr
+        assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.artemis
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["stomp", "amqp"])
+def test_a_queue_that_is_not_there(bridge, artemis, protocol, monkeypatch):
+    monkeypatch.setenv("RECEIVER_FROM_PASSWORD", PASSWORD)
+    port = {"stomp": artemis.stomp_port, "amqp": artemis.amqp_port}[protocol]
+    said = complaint(bridge(f"{protocol}://{USER}@{HOST}:{port}/closed.orders", "file:x", "--store", "sqlite:///r.db"))
+    assert "closed.orders" in said
+
+
+REFUSALS = {
+    "an unreachable broker": ((NOWHERE, "file:x", *STORE), "can't be reached"),
+    "one of STOMP": ((f"stomp://{HOST}:1/orders", "file:x", *STORE), "can't be reached"),
+    "an unreachable target": ((f"stomp://{HOST}:2/orders", NOWHERE, *STORE), "amqp://127.0.0.1:1/queue/orders"),
+    "a topic without subscription": (("amqp://h/topic/prices", "file:x", *STORE), "subscription=NAME"),
+    "no store": ((NOWHERE, "file:x"), "needs a store"),
+    "a store that keeps nothing": ((NOWHERE, "file:x", "--store", "memory://"), "needs a store"),
+    "a store of no kind": ((NOWHERE, "file:x", "--store", "redis://h"), "no address of a store"),
+    "a store in no folder": ((NOWHERE, "file:x", "--store", "sqlite:///no/r.db"), "no folder"),
+    "a password in a store's address": ((NOWHERE, "file:x", "--store", "postgresql://u:s3cret@127.0.0.1:1/d"), "reached"),
+    "an unknown mode": ((NOWHERE, "file:x", *STORE, "--mode", "TWICE"), "TWICE"),
+    "an unknown target": ((NOWHERE, "ftp://x", *STORE), "is no target"),
+    "no target": ((NOWHERE,), "TO"),
+    "an address that is none": (("orders", "file:x", *STORE), "no address"),
+    "a password in such": (("http://u:s3cret@h/q", "file:x", *STORE), "no address"),
+    "a folder for a target": ((NOWHERE, "file:.", *STORE), "is a folder"),
+    "a target in no folder": ((NOWHERE, "file:no/x", *STORE), "no folder"),
+    "a function that isn't there": ((NOWHERE, "python:json:no_such", *STORE), "can't be imported"),
+    "an unknown option": ((NOWHERE, "file:x", *STORE, "--no-such"), "--no-such"),
+    "an unknown policy": ((NOWHERE, "file:x", *STORE, "--policy", "guess"), "guess"),
+    "an unknown key": ((NOWHERE, "file:x", *STORE, "--domain", "guess"), "guess"),
+    "an unknown rule for ids": ((NOWHERE, "file:x", *STORE, "--missing-ids", "guess"), "guess"),
+    "a window alone": ((NOWHERE, "file:x", *STORE, "--window", "5"), "go together"),
+    "an expiry alone": ((NOWHERE, "file:x", *STORE, "--expiry", "5"), "go together"),
+    "windows that detect nothing": ((NOWHERE, "file:x", *STORE, "--window", "0", "--expiry", "0"), "AT_LEAST_ONCE"),
+    "a window of text": ((NOWHERE, "file:x", *STORE, "--window", "x"), "--window"),
+    "no time at all": ((NOWHERE, "file:x", *STORE, "--status-secs", "-1"), "status_secs"),
+    "no number": ((NOWHERE, "file:x", *STORE, "--status-secs", "nan"), "status_secs"),
+    "no idle time": ((NOWHERE, "file:x", *STORE, "--stop-when-idle", "-1"), "--stop-when-idle"),
+    "a batch of none": ((NOWHERE, "file:x", *STORE, "--max-batch-size", "0"), "max_batch_size"),
+    "a batch before its time": ((NOWHERE, "file:x", *STORE, "--max-batch-interval-millis", "-1"), "max_batch_interval"),
+    "no try": ((NOWHERE, "file:x", *STORE, "--max-tries", "0"), "max_tries"),
+    "a body below nothing": ((NOWHERE, "file:x", *STORE, "--max-body-bytes", "-1"), "max_body_bytes"),
+    "a port that is none": ((NOWHERE, "file:x", *STORE, "--metrics-port", "70000"), "--metrics-port"),
+    "no such password file": ((NOWHERE, "file:x", *STORE, "--from-password-file", "no"), "can't be read"),
+    "a password file of bytes": ((NOWHERE, "file:x", *STORE, "--to-password-file", "bytes"), "can't be read"),
+    "a log in no folder": ((NOWHERE, "file:x", *STORE, "--record", "text/x"), "text"),
+    "ids that are required in BEST_EFFORT": (
+        (NOWHERE, "file:x", "--mode", "BEST_EFFORT", "--missing-ids", "refuse"), "no place to park",
+    ),
+    "certificates without TLS": ((NOWHERE, "file:x", *STORE, "--tls-ca", "text"), "TLS"),
+    "a key without its certificate": (("amqps://h/q", "file:x", *STORE, "--tls-key", "text"), "without its certificate"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_is_refused(tmp_path, bridge, what):
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    (tmp_path / "text").write_text("")
+    arguments, words = REFUSALS[what]
+    said = complaint(bridge(*arguments))
+    assert words in said
+    assert SECRET not in said
+
+
+def test_a_store_of_a_newer_version(bridge, tmp_path):
+    complaint(bridge(NOWHERE, "file:x", *STORE))
+    execute(f"sqlite:///{tmp_path}/r.db", "UPDATE receiver_alembic_version SET version_num = '9999'")
+    assert "9999" in complaint(bridge(NOWHERE, "file:x", *STORE))
+
+
+@pytest.mark.parametrize("spoilt", [b"no database at all" * 500, None])
+def test_a_damaged_store(bridge, tmp_path, spoilt):
+    if spoilt is None:
+        complaint(bridge(NOWHERE, "file:x", *STORE))
+        whole = (tmp_path / "r.db").read_bytes()
+        spoilt = whole[:4096] + b"\xff" * (len(whole) - 4096)
+    (tmp_path / "r.db").write_bytes(spoilt)
+    assert "r.db" in complaint(bridge(NOWHERE, "file:x", *STORE))
+
+
+def test_a_port_for_metrics_that_is_taken(bridge):
+    with socket.create_server(("", 0)) as taken:
+        ran = bridge(
+            NOWHERE, "file:x", *STORE, "--metrics-port", taken.getsockname()[1], "--record", "receipts.jsonl.zst"
+        )
+    assert "metrics can't be served on port" in complaint(ran)
+
+
+def test_ids_of_a_domain_with_another_policy(bridge):
+    complaint(bridge(NOWHERE, "file:x", *STORE, "--policy", "perfect"))
+    assert "perfect" in complaint(bridge(NOWHERE, "file:x", *STORE, "--policy", "sequence"))
+
+
+def test_it_is_told_what_it_promises(bridge):
+    ran = bridge("--help")
+    assert ran.status == 0
+    for word in ("EXACTLY_ONCE", "--stop-when-idle", "RECEIVER_FROM_PASSWORD"):
+        assert word in ran.out
+
+
+def test_nothing_is_left_running(tmp_path):
+    """Neither a thread that records nor one that shows figures keeps the process."""
+    ran = subprocess.run(
+        [*RECEIVER, "bridge", NOWHERE, "file:x", *STORE, "--record", "r.parquet", "--metrics-port", "0"],
+        capture_output=True,
+        cwd=tmp_path,
+        timeout=SOON_SECS,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert b"Traceback" not in ran.stderr
