@@ -1,7 +1,10 @@
 """Messages that fail: counted tries, sources that wait, what is parked, and what becomes of it then."""
 
+import threading
+
 import pytest
 
+from receiver.bridge import delivery
 from receiver.bridge.connector import Message
 from receiver.bridge.ids import IdRule, MissingIds
 from receiver.bridge.mode import Mode
@@ -83,6 +86,18 @@ def test_others_go_on_meanwhile(route):
     assert desk.booked == ["b1", "b2", "a1", "a2"]
 
 
+def test_a_source_is_left_alone_until_it_is_due(route, monkeypatch):
+    monkeypatch.setattr(delivery, "_FIRST_PAUSE_SECS", 60)
+    desk = Desk(a1=1)
+    send(route, "a1", "b1")
+    bridge = open_to(route, desk)
+    route.plan("acknowledged", lambda: send(route, "a2", "b2"))
+    threading.Timer(0.3, bridge.stop).start()
+    bridge.run()
+    assert desk.tried == ["a1", "b1", "b2"]
+    assert (route.queued, bridge.figures.waiting) == ([], 2)
+
+
 def test_the_anonymous_source_waits_as_one(route):
     desk = Desk(x=1)
     route.send(message("x"), message("y"), message("a1", "a"))
@@ -111,6 +126,14 @@ def test_many_that_fail_in_one_batch_take_no_more_tries_than_one(tmp_path, store
     run_to(route, desk, mode=mode, max_tries=3)
     assert [desk.tried.count(name) for name in ("a1", "b1", "c1")] == [3, 3, 3]
     assert sorted(row.unique_message_id for row in parked(route)) == ["a1", "b1", "c1"]
+
+
+def test_app_controlled_counts_the_tries_of_each_batch_by_themselves(route):
+    desk = Desk(a1=2, b1=2)
+    send(route, "a1", "b1")
+    options = BridgeOptions(mode=Mode.APP_CONTROLLED, settings=BridgeSettings(max_tries=3, max_batch_size=1))
+    open_bridge(route.origin, desk.book, route.store, options).run(stop_when_idle_secs=0)
+    assert desk.booked == ["a1", "b1"]
 
 
 def test_tries_are_counted_through_restarts(tmp_path, store):
