@@ -241,6 +241,18 @@ def test_two_bridges_at_one_store_finish_together(tmp_path, store):
     assert sum(bridge.receiver.status().rDupsDet for bridge in bridges) == 200
 
 
+def test_what_another_has_delivered_waits_no_longer(route, monkeypatch):
+    """Without counting what is in the inbox, for which there's no time under load."""
+    send(route, *TEN)
+    bridge = route.open()
+    route.plan("acknowledged", route.run)
+    monkeypatch.setattr(bridge._flow, "rest", lambda: None)
+    threading.Timer(1.0, bridge.stop).start()
+    bridge.run(stop_when_idle_secs=0)
+    assert not bridge.is_stopping
+    assert (bridge.figures.delivered, bridge.figures.waiting) == (0, 0)
+
+
 # The end
 
 

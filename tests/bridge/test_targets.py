@@ -108,6 +108,21 @@ def test_a_file_that_is_moved_away_is_begun_anew(route, leave_it_empty, caplog):
     assert route.effects() == ["2", "3", "4"]
 
 
+def test_a_new_file_is_known_to_the_store_before_it_is_written_to(tmp_path, store):
+    """Else what a death leaves there would be another file."""
+    route = Route(store, tmp_path, "file", Mode.APP_CONTROLLED)
+
+    def rotate():
+        route.file.unlink()
+        send(route, "2", "3")
+
+    send(route, "1")
+    route.plan("committed", rotate)
+    route.run(dies="delivering", at=2)
+    route.run()
+    assert route.effects() == ["2", "3"]
+
+
 def test_a_file_that_is_there_already_is_appended_to_and_its_lines_stay(route):
     route.file.write_text('{"body": "before"}\n')
     send(route, "1")
