@@ -1,0 +1,166 @@
+"""How large batches are, and what a bridge tells of itself: its status line, stages and metrics."""
+
+import logging
+import threading
+
+import pytest
+
+from receiver.bridge import bridge as bridge_module
+from receiver.bridge.connector import Message
+from receiver.bridge.metrics import export
+from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
+from receiver.durable.stages import Stage
+from receiver.durable.status import LOG_FORMAT
+from receiver.logs import read_logs
+from receiver.logs.batch import ReadOptions
+from receiver.settings import BridgeSettings, ReceiverSettings
+from tests.bridge.bridged import Route, message
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+TEN = [str(number) for number in range(10)]
+
+
+@pytest.fixture
+def route(tmp_path, sqlite_url):
+    return Route(sqlite_url, tmp_path, "file")
+
+
+def send(route, *ids):
+    route.send(*(message(id_) for id_ in ids))
+
+
+def open_from(route, connect, to=None, **options):
+    origin = Origin(connect, route.connection_id, "queue://orders")
+    return open_bridge(origin, to or f"file:{route.file}", route.store, BridgeOptions(**options))
+
+
+def batches(route, **settings):
+    """How many messages each batch has."""
+    sizes = []
+    bridge = open_bridge(
+        route.origin, f"file:{route.file}", route.store, BridgeOptions(settings=BridgeSettings(**settings))
+    )
+    before = bridge._flow.before_acknowledging
+    bridge._flow.before_acknowledging = lambda taken: (sizes.append(len(taken.messages)), before(taken))[1]
+    bridge.run(stop_when_idle_secs=0)
+    return sizes
+
+
+def test_a_batch_has_so_many_messages_at_most(route):
+    send(route, *TEN)
+    assert batches(route, max_batch_size=4) == [4, 4, 2]
+
+
+def test_a_batch_ends_once_there_is_much_of_it(route, monkeypatch):
+    monkeypatch.setattr(bridge_module, "_BATCH_BYTES", 1_000)
+    route.send(*(Message(body=bytes(600)) for _ in range(5)))
+    source = route._source
+
+    def one_by_one():
+        made = source()
+        take = made.take
+        made.take = lambda _at_most, wait_secs: take(1, wait_secs=wait_secs)
+        return made
+
+    route._source = one_by_one
+    assert batches(route) == [2, 2, 1]
+
+
+@pytest.mark.parametrize(("millis", "sizes"), [(0, [1] * 5), (10_000, [5])])
+def test_a_batch_grows_no_longer_than_it_may(route, millis, sizes):
+    send(route, *TEN[:5])
+    source = route._source
+
+    def one_by_one():
+        made = source()
+        take = made.take
+        made.take = lambda _at_most, wait_secs: take(1, wait_secs=wait_secs)
+        return made
+
+    route._source = one_by_one
+    assert batches(route, max_batch_interval_millis=millis) == sizes
+
+
+# What it tells
+
+
+ENTRY = """\
+2017-03-05 18:17:36.091 INFO  [27192:JMSReceiver:orders] - 'orders' has received JMS message: Property.uniqueMessageId=1
+   JMSDestination=Queue<orders>
+   JMSRedelivered=false
+   Body="x"
+"""
+
+
+def test_the_status_line_is_read_by_the_reader_of_correlator_logs(route, tmp_path):
+    send(route, *TEN, "3")
+    bridge = route.run()
+    record = logging.LogRecord("receiver.bridge", logging.INFO, "", 0, bridge.status_line(), (), None)
+    log = tmp_path / "bridge.log"
+    log.write_text(ENTRY + logging.Formatter(LOG_FORMAT).format(record) + "\n")
+    (line,) = (line for batch in read_logs([str(log)], ReadOptions()) for line in batch.status_lines)
+    assert {"rx": 11, "rDupsDet": 1, "tx": 10, "sOutst": 0, "connErr": 0}.items() <= line.values.items()
+
+
+def test_the_figures_in_the_status_line(route):
+    send(route, *TEN, "3")
+    bridge = route.run()
+    bridge.figures._asked = (bridge.figures._asked[0], 10)
+    bridge.receiver.status()
+    assert bridge.status_line() == (
+        "JMS Status: s=1 tx=10 sRate=0 sOutst=0 r=1 rx=11 rRate=0 rRedel=0 rMaxDeliverySecs=0.0 rDupsDet=1 rDupIds=10"
+        " connErr=0 parked=0"
+    )
+
+
+def test_the_status_may_be_asked_for_all_the_time(route):
+    send(route, *(str(number) for number in range(200)))
+    bridge, ended, lines = route.open(max_batch_size=20), threading.Event(), []
+
+    def ask():
+        while not ended.is_set():
+            lines.append(bridge.status_line())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    bridge.run(stop_when_idle_secs=0)
+    ended.set()
+    asking.join()
+    assert "tx=200 " in bridge.status_line()
+    assert lines
+
+
+def test_the_stages_tell_of_taking_acknowledging_and_handing_on(route):
+    send(route, *TEN)
+    stages = route.run().receiver.status().stages
+    for stage in (Stage.R_TIMEOUTS, Stage.JMS_ACK, Stage.ENQUEUING, Stage.DB_COMMIT):
+        assert stages[stage].count > 0
+
+
+def test_metrics_tell_what_the_status_tells(route):
+    prometheus = pytest.importorskip("prometheus_client")
+    send(route, *TEN, "3")
+    bridge, registry = route.open(), prometheus.CollectorRegistry()
+    export(bridge, registry)
+    bridge.run(stop_when_idle_secs=0)
+    text = prometheus.generate_latest(registry).decode()
+    labels = f'{{domain="{route.domain}"}}'
+    assert f"receiver_bridge_delivered_total{labels} 10.0" in text
+    assert f"receiver_bridge_waiting{labels} 0.0" in text
+
+
+def test_two_bridges_with_different_windows_have_those_given_last(route):
+    def windows(window):
+        given = ReceiverSettings(dup_detection_per_source_expiry_window_size=window, dup_detection_expiry_time_secs=0)
+        return open_from(route, route._source, windows=given)
+
+    one, other = windows(5), windows(7)
+    send(route, "1")
+    one.run(stop_when_idle_secs=0)
+    assert one.receiver.status().window == 7
+    other.run(stop_when_idle_secs=0)
+    assert other.receiver.status().window == 7
+    unchanged = open_from(route, route._source)
+    assert unchanged.receiver.status().window == 7
+    unchanged.receiver.close()

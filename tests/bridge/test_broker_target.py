@@ -1,0 +1,80 @@
+"""A broker as a target: what it refuses, and what goes out to it."""
+
+import pytest
+
+from receiver.bridge.connector import Message
+from receiver.bridge.ids import IdRule
+from receiver.bridge.memory import MemorySink
+from receiver.bridge.mode import Mode
+from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.targets.broker_target import BrokerTarget
+from receiver.errors import MessageRefusedError
+from receiver.store.parking import parked_rows
+from tests.bridge.bridged import Route, message
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+@pytest.fixture
+def route(tmp_path, sqlite_url):
+    return Route(sqlite_url, tmp_path, "file")
+
+
+def send(route, *ids):
+    route.send(*(message(id_) for id_ in ids))
+
+
+class Choosy:
+    """A sink that refuses what has a body of "poison", as a protocol may that can't express it."""
+
+    def __init__(self, sink: MemorySink) -> None:
+        self._sink = sink
+
+    def send(self, messages):
+        for number, sent in enumerate(messages):
+            if sent.body == b"poison":
+                self._sink.send(messages[:number])
+                self._sink.close()
+                raise MessageRefusedError("it can't be expressed")
+        self._sink.send(messages)
+
+    def close(self):
+        self._sink.close()
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_a_message_that_a_broker_refuses_is_found_and_the_others_go(tmp_path, store, mode):
+    route = Route(store, tmp_path, "queue", mode)
+    target = BrokerTarget(
+        "amqp://choosy", lambda: Choosy(route.broker.sink("out")), IdRule(), marks_duplicates=mode.detects
+    )
+    sent = [("1", "a"), ("2", "b"), ("poison", "a"), ("3", "a"), ("4", "b"), ("5", None)]
+    route.send(*(message(id_, source) for id_, source in sent))
+    bridge = open_bridge(route.origin, target, store, BridgeOptions(mode=mode))
+    bridge.run(stop_when_idle_secs=0)
+    assert sorted(route.effects()) == ["1", "2", "3", "4", "5"]
+    of_a = [id_ for id_ in route.effects() if id_ in {"1", "3"}]
+    assert of_a == ["1", "3"]
+    parked = [row for row in parked_rows(store) if row.domain == route.domain]
+    assert [(row.unique_message_id, row.tries) for row in parked] == [("poison", 5)]
+    assert "can't be expressed" in parked[0].error
+    assert (bridge.figures.delivered, bridge.figures.parked) == (5, 1)
+
+
+def test_what_goes_out_carries_its_id_and_nothing_of_the_sender_before(tmp_path, sqlite_url):
+    route = Route(sqlite_url, tmp_path, "queue")
+    route.send(Message(body=b"x", properties={"uniqueMessageId": 7, "_AMQ_DUPL_ID": "theirs", "messageSourceId": 8}))
+    route.send(Message(body=b"y", message_id="ID:9"))
+    route.run()
+    assert [dict(found.properties) for found in route.broker.queue("out")] == [
+        {"uniqueMessageId": "7", "_AMQ_DUPL_ID": "7", "messageSourceId": "8"},
+        {"uniqueMessageId": "ID:9", "_AMQ_DUPL_ID": "ID:9"},
+    ]
+
+
+def test_at_least_once_sends_what_came_twice_twice(tmp_path, sqlite_url):
+    route = Route(sqlite_url, tmp_path, "queue", Mode.AT_LEAST_ONCE)
+    send(route, "1", "1")
+    route.run()
+    assert route.effects() == ["1", "1"]
+    assert all("_AMQ_DUPL_ID" not in found.properties for found in route.broker.queue("out"))

@@ -1,0 +1,273 @@
+"""A file that others touch, move away and fill, and the lines that are written there."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from receiver.bridge.mode import Mode
+from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
+from receiver.bridge.received import Received
+from receiver.errors import OutputError, SettingsError
+from tests.bridge.bridged import Route, message
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+@pytest.fixture
+def route(tmp_path, sqlite_url):
+    return Route(sqlite_url, tmp_path, "file")
+
+
+def send(route, *ids):
+    route.send(*(message(id_) for id_ in ids))
+
+
+def test_what_was_written_and_not_confirmed_is_cut_at_the_restart(route, caplog):
+    send(route, "1", "2")
+    route.run()
+    confirmed = route.file.read_bytes()
+    send(route, "3", "4")
+    route.run(dies="delivering")
+    assert len(route.file.read_bytes()) > len(confirmed)
+    with caplog.at_level(logging.INFO):
+        route.run()
+    assert "that weren't confirmed are cut off" in caplog.text
+    assert route.effects() == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [lambda lines: lines[:-1], lambda lines: lines[: len(lines) // 2], lambda lines: lines.replace(b'"2"', b'"x"')],
+    ids=["a byte shorter", "half of it", "edited"],
+)
+def test_a_file_that_is_another_one_is_refused_and_never_cut(route, spoilt):
+    send(route, "1", "2")
+    route.run()
+    lines = route.file.read_bytes()
+    other = spoilt(lines) + b"" if len(spoilt(lines)) < len(lines) else spoilt(lines) + b"and more\n"
+    route.file.write_bytes(other)
+    send(route, "3")
+    with pytest.raises(OutputError, match="isn't the file that was written to"):
+        route.run()
+    assert route.file.read_bytes() == other
+    assert (route.waiting(), route.queued) == (0, ["3"])
+    route.file.write_bytes(lines)
+    route.run()
+    assert route.effects() == ["1", "2", "3"]
+
+
+def test_a_longer_file_in_its_place_is_refused_too(route):
+    send(route, "1")
+    route.run()
+    route.file.rename(route.file.with_suffix(".old"))
+    route.file.write_bytes(b"x" * 10_000)
+    with pytest.raises(OutputError, match="isn't the file"):
+        route.run()
+    assert route.file.read_bytes() == b"x" * 10_000
+
+
+@pytest.mark.parametrize("leave_it_empty", [False, True])
+def test_a_file_that_is_moved_away_is_begun_anew(route, leave_it_empty, caplog):
+    old = route.file.with_suffix(".1")
+
+    def rotate():
+        route.file.rename(old)
+        if leave_it_empty:
+            route.file.touch()
+        send(route, "2", "3")
+
+    send(route, "1")
+    route.plan("confirmed", rotate)
+    route.run()
+    assert route.effects() == ["2", "3"]
+    assert json.loads(old.read_text())["body"] == "1"
+    assert "begun anew" in caplog.text
+    send(route, "4")
+    route.run(dies="delivered")
+    route.run()
+    assert route.effects() == ["2", "3", "4"]
+
+
+def test_a_new_file_is_known_to_the_store_before_it_is_written_to(tmp_path, store):
+    """Else what a death leaves there would be another file."""
+    route = Route(store, tmp_path, "file", Mode.APP_CONTROLLED)
+
+    def rotate():
+        route.file.unlink()
+        send(route, "2", "3")
+
+    send(route, "1")
+    route.plan("committed", rotate)
+    route.run(dies="delivering", at=2)
+    route.run()
+    assert route.effects() == ["2", "3"]
+
+
+def test_a_file_that_is_there_already_is_appended_to_and_its_lines_stay(route):
+    route.file.write_text('{"body": "before"}\n')
+    send(route, "1")
+    route.run(dies="delivering")
+    route.run()
+    assert route.effects() == ["before", "1"]
+
+
+def test_a_file_that_ends_in_the_middle_of_a_line_is_refused(route):
+    route.file.write_text('{"body": "bef')
+    send(route, "1")
+    with pytest.raises(OutputError, match="ends in the middle of a line"):
+        route.run()
+    assert route.file.read_text() == '{"body": "bef'
+    assert route.queued == ["1"]
+
+
+def test_two_bridges_of_one_domain_share_a_file(tmp_path, store):
+    route = Route(store, tmp_path, "file")
+    ids = [str(number) for number in range(300)]
+    send(route, *ids)
+    bridges = [route.open(max_batch_size=7) for _ in range(2)]
+    threads = [threading.Thread(target=bridge.run, kwargs={"stop_when_idle_secs": 0.1}) for bridge in bridges]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(route.effects(), key=int) == ids
+    assert sum(bridge.figures.delivered for bridge in bridges) == len(ids)
+
+
+def test_two_domains_of_a_store_never_cut_each_others_lines(tmp_path, store):
+    """Each would take what the other wrote for what it wrote itself and never confirmed."""
+    one, other = (Route(store, tmp_path, "file") for _ in range(2))
+    send(one, "1")
+    one.run()
+    with pytest.raises(SettingsError, match="is written for another domain"):
+        other.run()
+    send(one, "2")
+    one.run()
+    assert one.effects() == ["1", "2"]
+
+
+def test_a_file_belongs_to_the_domain_that_writes_to_it_first(tmp_path, store):
+    """Not to one that only looked, as by an address that was mistyped."""
+    mistyped, one = (Route(store, tmp_path, "file") for _ in range(2))
+    for route in (mistyped, one):
+        route.run()
+    send(one, "1")
+    one.run()
+    send(mistyped, "2")
+    with pytest.raises(SettingsError, match="is written for another domain"):
+        mistyped.run()
+    assert one.effects() == ["1"]
+
+
+@pytest.mark.parametrize("mode", [Mode.BEST_EFFORT, Mode.EXACTLY_ONCE])
+def test_where_no_file_can_be(tmp_path, sqlite_url, mode):
+    (tmp_path / "text").write_text("")
+    for place, words in {
+        "nowhere/orders.jsonl": "no folder",
+        "text/orders.jsonl": "no folder",
+        "": "is a folder",
+        "x" * 300: "too long",
+        "a\0b": "no path",
+    }.items():
+        origin = Origin(lambda: pytest.fail("it connects first"), "c", "queue://orders")
+        with pytest.raises((SettingsError, OutputError), match=words):
+            open_bridge(origin, f"file:{tmp_path}/{place}", sqlite_url, BridgeOptions(mode=mode)).run()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a disk that is always full")  # noqa: PTH110
+def test_a_full_disk_loses_nothing(route, caplog):
+    send(route, "1", "2")
+    bridge = open_bridge(route.origin, "file:/dev/full", route.store)
+    stopping = threading.Timer(0.3, bridge.stop)
+    stopping.start()
+    bridge.run()
+    stopping.join()
+    assert "No space left on device" in caplog.text
+    assert (route.waiting(), route.queued, bridge.figures.delivered) == (2, [], 0)
+    assert bridge.figures.connection_errors == 0
+    # And the messages wait for that very target, as whoever names another one is told.
+    caplog.clear()
+    route.run()
+    assert "2 messages wait for file:/dev/full" in caplog.text
+
+
+def test_best_effort_leaves_no_torn_line_before_a_whole_one(tmp_path):
+    route = Route("", tmp_path, "file", Mode.BEST_EFFORT)
+    route.file.write_text('{"body": "torn')
+    send(route, "1")
+    route.run()
+    torn, line = route.file.read_text().splitlines()
+    assert (torn, json.loads(line)["body"]) == ('{"body": "torn', "1")
+
+
+# Its lines
+
+
+PROPERTIES = {
+    "text": "a\nb\u2028\u2029\x00\ud800é😀",
+    "true": True,
+    "whole": 2**62,
+    "part": 0.1,
+    "nan": float("nan"),
+    "infinite": float("-inf"),
+    "bytes": b"\0\xff",
+    "none": None,
+    "": "",
+}
+
+
+def received(**given) -> Received:
+    fields = {
+        "unique_message_id": "1",
+        "message_source_id": None,
+        "received_at_us": 1_777_629_600_000_001,
+        "redelivered": True,
+        "jms_timestamp_ms": 5,
+        "destination": "queue://orders",
+        "message_id": "ID:1",
+        "properties": {},
+        "body": b"",
+        "is_text": True,
+    }
+    return Received(**fields | given)
+
+
+def test_a_line_is_exact_json_of_one_line_and_ascii():
+    line = received(properties=PROPERTIES, body="a\r\n\u2028é\0".encode()).json_line()
+    assert line.isascii()
+    assert line.count(b"\n") == 1
+    assert json.loads(line, parse_constant=pytest.fail) == {
+        "unique_message_id": "1",
+        "message_source_id": None,
+        "received_at": "2026-05-01T10:00:00.000001Z",
+        "jms_redelivered": True,
+        "destination": "queue://orders",
+        "properties": PROPERTIES | {"nan": "nan", "infinite": "-inf", "bytes": {"base64": "AP8="}},
+        "body": "a\r\n\u2028é\0",
+    }
+
+
+def test_what_is_no_text_is_in_base64():
+    for given in ({"body": b"\xff", "is_text": True}, {"body": b"a", "is_text": False}):
+        line = json.loads(received(**given).json_line())
+        assert "body" not in line
+        assert line["body_base64"] in {"/w==", "YQ=="}
+
+
+def test_properties_come_back_from_the_inbox_as_they_were():
+    back = Received.of_row(received(properties=PROPERTIES).row(7)).properties
+    assert str(back) == str(PROPERTIES)
+    assert [type(value) for value in back.values()] == [type(value) for value in PROPERTIES.values()]
+
+
+def test_the_lines_are_a_log_for_simulate(route):
+    send(route, "1", "007", " a\u2028 ")
+    route.run()
+    command = [sys.executable, "-m", "receiver", "simulate", str(route.file), "--json", "--domain", "destination"]
+    ran = subprocess.run(command, capture_output=True, check=True)
+    assert json.loads(ran.stdout)["log"]["receipts"] == 3

@@ -1,0 +1,231 @@
+"""A function as a target: what it may be, and what becomes of its transaction."""
+
+import asyncio
+import sys
+from contextlib import suppress
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from receiver.bridge.mode import Mode
+from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.targets.file_target import FileTarget
+from receiver.bridge.targets.python_target import PythonTarget, imported
+from receiver.errors import SettingsError
+from receiver.store.parking import parked_rows
+from tests.bridge.bridged import Route, message
+from tests.stores import engine_of, execute
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+@pytest.fixture
+def route(tmp_path, sqlite_url):
+    return Route(sqlite_url, tmp_path, "file")
+
+
+def send(route, *ids):
+    route.send(*(message(id_) for id_ in ids))
+
+
+def bridge_to(route, function, mode=Mode.EXACTLY_ONCE):
+    return open_bridge(route.origin, function, route.store, BridgeOptions(mode=mode))
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_a_message_for_which_it_fails_leaves_nothing_behind(tmp_path, store, mode):
+    route, table = Route(store, tmp_path, "table", mode), f"book_{mode.lower()}"
+    execute(store, f"CREATE TABLE {table} (id TEXT PRIMARY KEY)")
+
+    def book(received, connection):
+        connection.execute(text(f"INSERT INTO {table} VALUES (:id)"), {"id": received.unique_message_id})  # noqa: S608
+        if received.unique_message_id == "2":
+            connection.execute(text(f"INSERT INTO {table} VALUES ('1')"))  # noqa: S608 - it's there
+
+    route.send(*(message(id_, id_) for id_ in "123"))
+    bridge = bridge_to(route, book, mode)
+    bridge.run(stop_when_idle_secs=0)
+    with engine_of(store).connect() as connection:
+        assert sorted(connection.scalars(text(f"SELECT id FROM {table}"))) == ["1", "3"]  # noqa: S608
+    (parked,) = (row for row in parked_rows(store) if row.domain == route.domain)
+    assert (parked.unique_message_id, parked.tries) == ("2", 5)
+    assert "IntegrityError" in parked.error
+    execute(store, f"DROP TABLE {table}")
+
+
+def swallows_what_spoils_the_transaction(_received, connection):
+    with suppress(DBAPIError):
+        connection.exec_driver_sql("SELECT no_such_column")
+
+
+def leaves_a_savepoint_open(_received, connection):
+    connection.begin_nested()
+
+
+@pytest.mark.parametrize("function", [swallows_what_spoils_the_transaction, leaves_a_savepoint_open])
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_what_else_it_leaves_behind_is_no_harm_to_others(tmp_path, store, mode, function):
+    """PostgreSQL takes nothing more after an error, so there the message has failed."""
+    route = Route(store, tmp_path, "call", mode)
+    send(route, "1", "2")
+    bridge = bridge_to(route, function, mode)
+    bridge.run(stop_when_idle_secs=0)
+    assert bridge.figures.delivered + bridge.figures.parked == 2
+    assert (route.waiting(), route.queued) == (0, [])
+
+
+def commits(_received, connection):
+    connection.commit()
+
+
+def rolls_back_and_fails(_received, connection):
+    connection.rollback()
+    raise ValueError
+
+
+def closes(_received, connection):
+    connection.close()
+
+
+def commits_in_sql(_received, connection):
+    connection.exec_driver_sql("COMMIT")
+
+
+@pytest.mark.parametrize("function", [commits, rolls_back_and_fails, closes, commits_in_sql])
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_it_leaves_the_transaction_to_the_bridge(tmp_path, store, mode, function):
+    route = Route(store, tmp_path, "call", mode)
+    send(route, "1")
+    with pytest.raises(SettingsError, match="ended the transaction"):
+        bridge_to(route, function, mode).run(stop_when_idle_secs=0)
+    assert (route.waiting(), len(route.queued)) in {(1, 0), (0, 1)}
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_a_database_that_is_lost_while_it_runs_is_no_fault_of_its(tmp_path, postgresql_store, mode):
+    route, calls = Route(postgresql_store, tmp_path, "call", mode), []
+
+    def book(received, connection):
+        calls.append(received.unique_message_id)
+        if len(calls) == 1:
+            connection.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    send(route, "1", "2")
+    bridge = bridge_to(route, book, mode)
+    bridge.run(stop_when_idle_secs=0)
+    assert calls == ["1", "1", "2"]
+    assert (bridge.figures.delivered, bridge.figures.failed) == (2, 0)
+
+
+class Desk:
+    """What may be called, and how often it is asked for."""
+
+    def __init__(self) -> None:
+        self.booked = []
+
+    def book(self, received, connection):
+        self.booked.append((received.unique_message_id, connection is not None))
+
+    def __call__(self, received):
+        self.booked.append((received.unique_message_id, False))
+
+
+def test_methods_are_functions_too(route):
+    desk = Desk()
+    send(route, "1")
+    bridge_to(route, desk.book).run(stop_when_idle_secs=0)
+    assert desk.booked == [("1", True)]
+
+
+def test_what_has_no_name_of_its_own_needs_one(route):
+    """By its name a store knows a target, in the next life too."""
+    desk = Desk()
+    for nameless in (desk, lambda _received: None):
+        with pytest.raises(SettingsError, match="no name"):
+            bridge_to(route, nameless)
+    send(route, "1")
+    bridge_to(route, PythonTarget("python:desk", desk)).run(stop_when_idle_secs=0)
+    assert desk.booked == [("1", False)]
+
+
+async def asynchronous(_received):
+    await asyncio.sleep(0)
+
+
+def generates(_received):
+    yield
+
+
+def wants_nothing(): ...
+
+
+def wants_three(_received, _connection, _more): ...
+
+
+def wants_a_name(_received, *, name): ...
+
+
+@pytest.mark.parametrize("function", [asynchronous, generates, wants_nothing, wants_three, wants_a_name])
+def test_what_cannot_be_called_with_a_message_is_refused(route, function):
+    with pytest.raises(SettingsError) as caught:
+        bridge_to(route, function)
+    assert function.__qualname__ in str(caught.value)
+
+
+def test_best_effort_has_no_connection_to_give():
+    with pytest.raises(SettingsError, match="BEST_EFFORT has none to give"):
+        open_bridge("amqp://h/q", commits, None, BridgeOptions(mode=Mode.BEST_EFFORT))
+
+
+MODULE = """
+import sys
+if "{wanted}" == "exits":
+    sys.exit(3)
+if "{wanted}" == "raises":
+    raise RuntimeError("at import")
+def book(message): ...
+class Desk:
+    @staticmethod
+    def book(message, connection): ...
+number = 7
+"""
+
+
+def module(folder, monkeypatch, wanted="nothing"):
+    name = f"desk_{wanted}"
+    (folder / f"{name}.py").write_text(MODULE.format(wanted=wanted))
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    return name
+
+
+def test_a_function_is_imported_by_its_name(tmp_path, monkeypatch):
+    name = module(tmp_path, monkeypatch)
+    assert not imported(f"{name}:book").takes_part
+    assert imported(f"{name}:Desk.book").takes_part
+
+
+@pytest.mark.parametrize("path", ["", ":", "desk_nothing", "desk_nothing:", ":book", "no_such:book", "desk_nothing:cook",
+                                  "desk_nothing:number", "desk_nothing:Desk.cook", "desk nothing:book", "desk_raises:book",
+                                  "desk_exits:book", "..:book"])  # fmt: skip
+def test_what_cannot_be_imported(tmp_path, monkeypatch, path):
+    for wanted in ("nothing", "raises", "exits"):
+        module(tmp_path, monkeypatch, wanted)
+    with pytest.raises(SettingsError) as caught:
+        imported(path)
+    assert f"python:{path}" in str(caught.value)
+
+
+@pytest.mark.parametrize("to", ["", "x", "file:", "http://h/q", "file", "amqp:x", "stomp://h", "python:"])
+def test_what_is_no_target(route, to):
+    with pytest.raises(SettingsError) as caught:
+        open_bridge(route.origin, to, route.store)
+    assert caught.value.hint
+
+
+def test_a_file_keeps_others_out_only_while_it_has_the_turn(tmp_path):
+    target = FileTarget(tmp_path / "x")
+    target.release()
+    target.close()
+    target.close()
