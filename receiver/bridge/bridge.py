@@ -37,7 +37,7 @@ _WAIT_SECS = 0.25
 """How long at most a stop, or what another bridge left in the inbox, isn't noticed."""
 _BATCH_BYTES = 16 << 20
 """A batch with so many bytes in bodies ends, so that no more of them are in memory at once."""
-_REST_SECS = 1.0
+_TEND_SECS = 1.0
 _REFUSALS_TO_BELIEVE = 5
 """A broker that is coming up may refuse what it will allow; after so many refusals in a row it is taken at its word."""
 _PASSING = (BrokerError, StoreError, OutputError)
@@ -103,25 +103,24 @@ class Bridge:
             self._flow.prepare()
             self._source = self._connect()
             _LOGGER.info("taking messages for %s", self._target.name)
-            self._busy_at = rested_at = time.monotonic()
+            self._busy_at = tended_at = time.monotonic()
             while not self.is_stopping:
                 deliveries = self._take()
                 now = time.monotonic()
+                if now - tended_at >= _TEND_SECS:
+                    self._until_done(self._flow.tend)
+                    tended_at = now
                 if deliveries:
                     self._handle(deliveries)
-                    self._busy_at = rested_at = time.monotonic()
-                    continue
-                if now - rested_at >= _REST_SECS:
-                    self._until_done(self._flow.rest)
-                    rested_at = now
-                if self.figures.waiting:
-                    self._until_done(self._flow.deliver_waiting)
-                if stop_when_idle_secs is not None and self._is_idle(now - stop_when_idle_secs):
+                    self._busy_at = time.monotonic()
+                elif self.figures.waiting:
+                    self._until_done(self._deliver)
+                elif stop_when_idle_secs is not None and self._is_idle(now - stop_when_idle_secs):
                     return
 
     def _is_idle(self, since: float) -> bool:
-        """Nothing has come since then, though it could have, and nothing waits."""
-        return self._source is not None and self._busy_at <= since and not self.figures.waiting
+        """Nothing has come since then, though it could have."""
+        return self._source is not None and self._busy_at <= since
 
     def close(self) -> None:
         """End all connections; `run` does so at its end. Closing again does nothing."""
@@ -168,7 +167,10 @@ class Bridge:
         else:
             self._flow.acknowledged(taken)
             self._is_well()
-        self._until_done(self._flow.deliver_waiting)
+        self._until_done(self._deliver)
+
+    def _deliver(self) -> None:
+        self._flow.deliver_waiting(lambda: self.is_stopping)
 
     def _received(self, deliveries: list[Delivery]) -> Taken:
         now_us = time.time_ns() // 1_000

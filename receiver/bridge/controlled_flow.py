@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from receiver.bridge.delivery import Delivery
 from receiver.bridge.figures import Figures
@@ -47,7 +48,7 @@ class ControlledFlow:
                 return
             finally:
                 self._target.release()
-            self._delivery.deliver_waiting()
+            self._delivery.deliver_waiting(lambda: True)
 
     def _hand_on(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
@@ -83,12 +84,13 @@ class ControlledFlow:
     def acknowledged(self, taken: Taken) -> None:
         """All is done."""
 
-    def deliver_waiting(self) -> None:
-        """Nothing of a batch waits."""
+    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
+        """Nothing of a batch waits, but what was parked and is to be tried again."""
+        if self._figures.waiting:
+            self._delivery.deliver_waiting(is_enough)
 
-    def rest(self) -> None:
-        self._delivery.rest()
-        self._delivery.deliver_waiting()
+    def tend(self) -> None:
+        self._delivery.tend()
 
     def close(self) -> None:
         self._inbox.close()

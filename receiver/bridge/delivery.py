@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from receiver.bridge.figures import Figures
@@ -36,7 +36,7 @@ class _Done:
 
 
 class Delivery:
-    """Hands on all that waits for the target, in the order of receipt: also what another bridge put there and didn't
+    """Hands on what waits for the target, in the order of receipt: also what another bridge put there and didn't
     live to deliver.
 
     Where a message fails its source waits, and others go on; after the last try it is parked.
@@ -55,23 +55,27 @@ class Delivery:
         """Messages by place that needn't be read back."""
 
     def start(self) -> None:
-        """Deliver what others have left; what waits for another target is only told of."""
+        """Begin to deliver what others have left; what waits for another target is only told of."""
         for target, count in self._inbox.elsewhere().items():
             _LOGGER.warning("%d messages wait for %s, which takes a bridge to there", count, target)
-        self.rest()
-        self.deliver_waiting()
+        self.tend()
+        self.deliver_waiting(lambda: True)
 
-    def deliver_waiting(self) -> None:
+    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
+        """Take turns until nothing is left that is due, or it is said to be enough."""
+        leaves_some = True
         with self._receiver.stage(Stage.ENQUEUING):
-            while self._take_turn():
-                pass
+            while leaves_some:
+                leaves_some = self._take_turn()
+                if leaves_some and is_enough():
+                    return
         if not self._due_secs:  # nor does anything that another bridge was to deliver, or has delivered of ours
             self._figures.waiting = 0
         if self._confirmed_bytes > _GIVE_BACK_BYTES:
             self._give_back_space()
 
-    def rest(self) -> None:
-        """Nothing comes: count what others have left, and tidy up."""
+    def tend(self) -> None:
+        """Count what others have left, and tidy up."""
         self._figures.waiting = self._inbox.waiting()
         if self._confirmed_bytes:
             self._give_back_space()
@@ -106,8 +110,8 @@ class Delivery:
         done.delivered = len(outcome.delivered)
         done.failed = len(outcome.failed)
         done.bytes = sum(len(messages[index].body) for index in outcome.delivered)
-        done.places = places
-        done.more = turn.leaves_some or done.failed > 0
+        done.places = [places[index] for index in outcome.delivered]
+        done.more = turn.leaves_some or done.delivered < len(places)
 
     def _count(self, done: _Done) -> None:
         """What is committed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from receiver.bridge.figures import Figures
 from receiver.bridge.flow import Taken, judged
@@ -41,7 +42,8 @@ class DirectFlow:
         self._waiting = [*self._waiting, *taken.messages]
         self._figures.waiting = len(self._waiting)
 
-    def deliver_waiting(self) -> None:
+    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
+        del is_enough  # what isn't handed on by the end is lost
         while self._waiting:
             with self._receiver.stage(Stage.ENQUEUING):
                 outcome = self._target.deliver(self._waiting, None)
@@ -64,8 +66,8 @@ class DirectFlow:
         self._figures.parked += len(failed)
         self._tries = 0
 
-    def rest(self) -> None:
-        """Nothing waits for anything."""
+    def tend(self) -> None:
+        """Nothing is kept."""
 
     def close(self) -> None:
         if self._waiting:

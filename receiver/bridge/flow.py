@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -37,11 +37,12 @@ class Flow(Protocol):
     def acknowledged(self, taken: Taken) -> None:
         """The broker has forgotten the batch. Raises nothing."""
 
-    def deliver_waiting(self) -> None:
-        """Hand on whatever waits and is due; after each batch, and now and then."""
+    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
+        """Hand on whatever waits and is due, some at a time, until that is enough; after each batch, and while the
+        figures say that something waits."""
 
-    def rest(self) -> None:
-        """No message has come for a while."""
+    def tend(self) -> None:
+        """See what waits, and tidy up; now and then."""
 
     def close(self) -> None: ...
 

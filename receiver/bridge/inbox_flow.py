@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from sqlalchemy import Connection
@@ -53,11 +54,11 @@ class InboxFlow:
     def acknowledged(self, taken: Taken) -> None:
         """All is in the inbox."""
 
-    def deliver_waiting(self) -> None:
-        self._delivery.deliver_waiting()
+    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
+        self._delivery.deliver_waiting(is_enough)
 
-    def rest(self) -> None:
-        self._delivery.rest()
+    def tend(self) -> None:
+        self._delivery.tend()
 
     def close(self) -> None:
         self._inbox.close()

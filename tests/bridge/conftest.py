@@ -74,6 +74,6 @@ def store(request):
 def hasty(monkeypatch):
     """Bridges that wait hardly at all, so that whole lives of them take no time."""
     monkeypatch.setattr(bridge_module, "_WAIT_SECS", 0.002)
-    monkeypatch.setattr(bridge_module, "_REST_SECS", 0.01)
+    monkeypatch.setattr(bridge_module, "_TEND_SECS", 0.01)
     monkeypatch.setattr(delivery, "_FIRST_PAUSE_SECS", 0.005)
     monkeypatch.setattr(pauses, "_FIRST_SECS", 0.002)

@@ -239,7 +239,7 @@ def test_what_another_has_delivered_waits_no_longer(route, monkeypatch):
     send(route, *TEN)
     bridge = route.open()
     route.plan("acknowledged", route.run)
-    monkeypatch.setattr(bridge._flow, "rest", lambda: None)
+    monkeypatch.setattr(bridge._flow, "tend", lambda: None)
     threading.Timer(1.0, bridge.stop).start()
     bridge.run(stop_when_idle_secs=0)
     assert not bridge.is_stopping

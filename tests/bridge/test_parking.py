@@ -184,15 +184,15 @@ def test_what_is_sent_back_while_a_bridge_runs_is_delivered_by_it(route):
     desk = Desk(a1=None)
     send(route, "a1")
     bridge = open_to(route, desk, max_tries=1)
-    rest = bridge._flow.rest
+    tend = bridge._flow.tend
 
     def mended():
         if parked(route):
             desk.failures.clear()
             retry_parked(route.store, None)
-        rest()
+        tend()
 
-    bridge._flow.rest = mended
+    bridge._flow.tend = mended
     bridge.run(stop_when_idle_secs=0.2)
     assert desk.booked == ["a1"]
     assert bridge.figures.delivered == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from contextlib import suppress
 
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.targets import python_target
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget, imported
 from receiver.errors import SettingsError
@@ -180,6 +182,7 @@ def test_best_effort_has_no_connection_to_give():
 
 MODULE = """
 import sys
+import time
 if "{wanted}" == "exits":
     sys.exit(3)
 if "{wanted}" == "raises":
@@ -229,3 +232,24 @@ def test_a_file_keeps_others_out_only_while_it_has_the_turn(tmp_path):
     target.release()
     target.close()
     target.close()
+
+
+def test_a_slow_function_is_not_waited_for_longer_than_a_turn(route, monkeypatch):
+    """What was done by then is committed, and a stop is heeded; the rest waits for the next bridge."""
+    monkeypatch.setattr(python_target, "_LONG_SECS", 0.0)
+    seen = []
+
+    def slow(received):
+        time.sleep(0.001)
+        seen.append(received.unique_message_id)
+        if len(seen) == 3:
+            bridge.stop()
+
+    send(route, *"123456")
+    bridge = bridge_to(route, slow)
+    bridge.run()
+    assert seen == ["1", "2", "3"]
+    assert route.waiting() == 3
+    bridge = bridge_to(route, slow)
+    bridge.run(stop_when_idle_secs=0)
+    assert seen == list("123456")

@@ -16,7 +16,7 @@ __all__ = ["Outcome", "Target"]
 class Outcome:
     """What became of messages, by their index among those that were to be delivered.
 
-    What is in neither wasn't tried, for an earlier message of its source failed.
+    What is in neither wasn't tried: an earlier message of its source failed, or it took too long already.
     """
 
     delivered: list[int] = field(default_factory=list)
