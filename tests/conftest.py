@@ -23,23 +23,23 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
-TOGETHER = {"spark": "spark", "artemis": "artemis", "bridge": "artemis", "demo": "artemis"}
-"""Folders whose tests share what takes seconds to start, by what that is; the slowest first, so that it isn't left for the
-end."""
+TOGETHER = "spark"
+"""The folder whose tests share what takes long to start."""
+SLOWEST_FIRST = (TOGETHER, "bridge", "demo", "artemis")
+"""Folders whose tests aren't to be left for the end."""
 
 
 def pytest_collection_modifyitems(items):
-    """Where several processes run tests, each file belongs to one, and so do all that share what is started."""
-    folders = list(TOGETHER)
+    """Where several processes run tests, each file belongs to one, and so does all of one folder."""
 
     def place(item):
         folder = item.path.parent.name
-        return folders.index(folder) if folder in folders else len(folders)
+        return SLOWEST_FIRST.index(folder) if folder in SLOWEST_FIRST else len(SLOWEST_FIRST)
 
     items.sort(key=place)
     for item in items:
-        shares = "artemis" if "running_artemis" in item.fixturenames else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(TOGETHER.get(item.path.parent.name, shares)))
+        is_together = item.path.parent.name == TOGETHER
+        item.add_marker(pytest.mark.xdist_group(TOGETHER if is_together else str(item.path)))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,14 +66,20 @@ def seed(request):
 
 
 @pytest.fixture(scope="session")
-def artemis_home():
-    """Where the program of a real broker is; fetched once, as that takes seconds."""
+def artemis_home(tmp_path_factory):
+    """Where the program of a real broker is; fetched once by each process, as that takes seconds."""
     with tempfile.TemporaryDirectory(prefix="receiver-artemis-") as folder:
         try:
             check_programs(Path(folder))
         except MissingProgramError as error:
             pytest.skip(str(error))
-        yield fetch(Path(folder))
+        import fcntl  # which Windows hasn't, nor such a broker
+
+        # By one after the other, for all of them fill Maven's cache.
+        with (tmp_path_factory.getbasetemp().parent / "maven.lock").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            home = fetch(Path(folder))
+        yield home
 
 
 @pytest.fixture(scope="session")
