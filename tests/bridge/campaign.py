@@ -40,6 +40,7 @@ MOST_WAITING = 2_500
 """More than one bridge has sent ahead: the others get some too."""
 TICK_SECS = 0.02
 LOOK_SECS = 0.1
+STUCK_SECS = 3.0
 IDLE_SECS = "1"
 PATIENCE_SECS = 120
 
@@ -89,6 +90,12 @@ class Store(NamedTuple):
         return Counter({} if row is None else {**row._mapping, **waits})
 
 
+class Progress(NamedTuple):
+    new: int
+    """Messages that bridges have taken into their store."""
+    at: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     target: str
@@ -109,8 +116,12 @@ class Campaign:
             Sender(queue.address(queue.name), f"source-{number}", seed) for number in range(1, plan.sources + 1)
         ]
         self.bridges = [self._bridge(f"bridge-{number}") for number in range(1, plan.bridges + 1)]
+        self.held_back = 0
+        """Messages that Artemis gave to nobody before it was restarted. Where a connection by STOMP ends while its broker
+        handles an acknowledgement, others that were sent ahead by it may stay assigned to the consumer that is gone."""
         self._draw = random.Random(f"{seed} events")
         self._looked_at = 0.0
+        self._progress = Progress(0, 0.0)
         self._began = time.monotonic()
 
     def _bridge(self, name: str) -> MortalBridge:
@@ -151,13 +162,14 @@ class Campaign:
             "crashes of senders": sum(sender.crashes for sender in self.senders),
             "receipts": counts["receipts"],
             "duplicates among them": counts["duplicates"],
-            **{str(event): times for event, times in self.plan.events.items() if times},
-            "of them while starting": sum(bridge.kills_while_starting for bridge in self.bridges),
+            **{str(event): times for event, times in self.plan.events.items()},
+            "kills of bridges that were starting": sum(bridge.kills_while_starting for bridge in self.bridges),
             "starts in vain": sum(bridge.refused_starts for bridge in self.bridges),
             "times that lines were cut off": sum(bridge.repairs for bridge in self.bridges),
+            "held back by the broker until its restart": self.held_back,
             "effects": effects,
         }
-        told = ", ".join(f"{number:,} {what}" for what, number in figures.items())
+        told = ", ".join(f"{number:,} {what}" for what, number in figures.items() if number)
         kind = self.plan.target.partition(":")[0]
         store = self.store.url.partition(":")[0]
         secs = time.monotonic() - self._began
@@ -219,6 +231,15 @@ class Campaign:
         for bridge in self.bridges:
             self._until(lambda bridge=bridge: bridge.is_taking, f"{bridge.name} takes nothing")
             bridge.kill()
+        self._drain()
+        if self.queue.protocol == "stomp" and (held_back := self._waiting()):
+            self.held_back = held_back
+            self._say(f"the broker is restarted, for it holds {held_back:,} messages back")
+            self.queue.broker.stop()
+            self.queue.broker.start(properties=FOR_EVER)
+            self._drain()
+
+    def _drain(self) -> None:
         self._say("the bridges take what is left")
         for bridge in self.bridges:
             bridge.start("--stop-when-idle", IDLE_SECS)
@@ -254,7 +275,12 @@ class Campaign:
         for bridge in self.bridges:
             if bridge.has_refused():
                 self._start(bridge)
-        too_many = self._waiting() > MOST_WAITING
+        new = self._new()
+        if new != self._progress.new:
+            self._progress = Progress(new, self._looked_at)
+        # What the broker holds back is waited for by nobody.
+        is_stuck = self._looked_at > self._progress.at + STUCK_SECS
+        too_many = self._confirmed() - new > MOST_WAITING and not is_stuck
         for sender in self.senders:
             assert sender.error is None, sender.error
             (sender.held.set if too_many else sender.held.clear)()
@@ -265,7 +291,10 @@ class Campaign:
 
     def _waiting(self) -> int:
         """Messages that no bridge has taken into its store yet."""
-        return sum(sender.confirmed for sender in self.senders) - self._new()
+        return self._confirmed() - self._new()
+
+    def _confirmed(self) -> int:
+        return sum(sender.confirmed for sender in self.senders)
 
     def _last_words(self) -> str:
         return "\n".join(f"{bridge.name}: {bridge.last_words()}" for bridge in self.bridges)

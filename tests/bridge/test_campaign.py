@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import uuid
+from functools import partial
 
 import pytest
 
@@ -26,6 +27,14 @@ FULL = {
 SHORT = {
     "small": {Event.KILL: 2, Event.CUT: 1},
     "long": {Event.KILL: 30, Event.STOP: 3, Event.KILL_BROKER: 3, Event.CUT: 10},
+}
+IN_ORDER = {
+    "amqp": SHORT,
+    # Whatever Artemis holds back by STOMP comes late.
+    "stomp": {
+        "small": {Event.STOP: 2, Event.KILL_BROKER: 1},
+        "long": {Event.STOP: 30, Event.KILL_BROKER: 10},
+    },
 }
 STORE_CUTS = {"small": 1, "long": 20}
 
@@ -66,16 +75,19 @@ def straight(queue, name):
     return str(address_of(queue.broker, queue.protocol, f"queue/{name}"))
 
 
-def perform(plan, queue, store, seed):
-    """A campaign of which nothing is left anywhere on the way."""
+def perform(plan, queue, store, seed, read_effects):
+    """A campaign after which every message has taken effect, and nothing is left anywhere on the way; and the effects."""
     campaign = Campaign(plan, queue, store, seed)
     campaign.run()
+    found, counts = read_effects(), store.counts()
+    print(campaign.totals(len(found)))
+    doubles = effects.check(found, campaign.ids())
+    assert doubles == (counts["duplicates"] if plan.mode is Mode.AT_LEAST_ONCE else 0)
     assert effects.in_queue(straight(queue, queue.name)) == []
-    counts = store.counts()
     assert (counts["receiver_inbox"], counts["receiver_parked"]) == (0, 0)
     assert counts["receipts"] - counts["duplicates"] == len(campaign.ids())
     assert audit(store.url).findings == ()
-    return campaign
+    return campaign, found
 
 
 def recorded_receipts(folder):
@@ -91,10 +103,8 @@ def test_exactly_once_in_a_file(queue, store, size, seed, tmp_path):
     target, record = tmp_path / "orders.jsonl", tmp_path / "receipts"
     record.mkdir()
     events = FULL[size] | {Event.CUT_STORE: STORE_CUTS[size] if store.proxy else 0}
-    campaign = perform(Plan(target=f"file:{target}", events=events, record=record), queue, store, seed)
-    found = effects.in_file(target)
-    print(campaign.totals(len(found)))
-    effects.check(found, campaign.ids())
+    plan = Plan(target=f"file:{target}", events=events, record=record)
+    campaign, _ = perform(plan, queue, store, seed, partial(effects.in_file, target))
     # A life that was killed takes its last second's receipts with it.
     least = sum(bridge.receipts_of_whole_lives for bridge in campaign.bridges)
     assert least <= recorded_receipts(record) <= store.counts()["receipts"]
@@ -104,20 +114,14 @@ def test_exactly_once_in_a_file(queue, store, size, seed, tmp_path):
 def test_at_least_once_in_a_file(queue, store, size, seed, tmp_path):
     target = tmp_path / "orders.jsonl"
     plan = Plan(target=f"file:{target}", events=SHORT[size], mode=Mode.AT_LEAST_ONCE)
-    campaign = perform(plan, queue, store, seed)
-    found = effects.in_file(target)
-    print(campaign.totals(len(found)))
-    doubles = effects.check(found, campaign.ids(), at_most_once=False)
-    assert doubles == store.counts()["duplicates"]
+    perform(plan, queue, store, seed, partial(effects.in_file, target))
 
 
 @pytest.mark.parametrize(("protocol", "database"), [("amqp", "sqlite"), ("stomp", "postgresql")])
 def test_exactly_once_in_another_queue(queue, store, size, seed):
     out = f"{queue.name}-out"
-    campaign = perform(Plan(target=queue.address(out), events=SHORT[size]), queue, store, seed)
-    found = effects.in_queue(straight(queue, out))
-    print(campaign.totals(len(found)))
-    effects.check(found, campaign.ids())
+    plan = Plan(target=queue.address(out), events=SHORT[size])
+    perform(plan, queue, store, seed, partial(effects.in_queue, straight(queue, out)))
 
 
 @pytest.mark.parametrize(
@@ -126,17 +130,13 @@ def test_exactly_once_in_another_queue(queue, store, size, seed):
 )
 def test_exactly_once_in_a_table(queue, store, mode, size, seed):
     execute(store.url, booking.TABLE)
-    campaign = perform(Plan(target=booking.FUNCTION, events=SHORT[size], mode=mode), queue, store, seed)
-    found = effects.in_table(store.url)
-    print(campaign.totals(len(found)))
-    effects.check(found, campaign.ids())
+    plan = Plan(target=booking.FUNCTION, events=SHORT[size], mode=mode)
+    perform(plan, queue, store, seed, partial(effects.in_table, store.url))
 
 
 @pytest.mark.parametrize(("protocol", "database"), [("amqp", "postgresql"), ("stomp", "sqlite")])
 def test_one_bridge_keeps_the_order_of_each_source(queue, store, size, seed, tmp_path):
     target = tmp_path / "orders.jsonl"
-    campaign = perform(Plan(target=f"file:{target}", events=SHORT[size], bridges=1), queue, store, seed)
-    found = effects.in_file(target)
-    print(campaign.totals(len(found)))
-    effects.check(found, campaign.ids())
+    plan = Plan(target=f"file:{target}", events=IN_ORDER[queue.protocol][size], bridges=1)
+    _, found = perform(plan, queue, store, seed, partial(effects.in_file, target))
     effects.check_order(found)
