@@ -29,6 +29,7 @@ _IS_FULL = "amqp:resource-limit-exceeded"
 """The one condition of a rejected message that says nothing about the message."""
 _SELECTOR = proton.symbol("apache.org:selector-filter:string")
 _OFF = "take it off the queue"
+_JMS_NAMES = {"correlation_id": "JMSCorrelationID", "reply_to": "JMSReplyTo", "subject": "JMSType"}
 _DECLARED, _TRANSACTIONAL = 0x33, 0x34
 """States of deliveries that Proton has no names for: of AMQP's chapter on transactions."""
 
@@ -243,6 +244,9 @@ def _capabilities(address: BrokerAddress) -> Any:
 
 
 def _encoded(message: Message) -> bytes:
+    headers = {name: message.headers[jms_name] for name, jms_name in _JMS_NAMES.items() if jms_name in message.headers}
+    if any("\0" in text for text in headers.values()):  # Proton would drop the rest
+        raise MessageRefusedError("a message can't be sent by AMQP: a zero byte in a header", hint="leave it out")
     try:
         encoded: bytes = proton.Message(
             # As JMS has it by AMQP: text is a value, and bytes are data.
@@ -252,6 +256,7 @@ def _encoded(message: Message) -> bytes:
             durable=True,
             id=f"ID:{uuid.uuid4()}",
             creation_time=time.time(),
+            **headers,
         ).encode()
     except (proton.ProtonException, TypeError, ValueError, OverflowError) as error:
         raise MessageRefusedError(f"a message can't be sent by AMQP: {error}", hint="leave it out") from error
@@ -274,6 +279,11 @@ def _message(encoded: bytes) -> Message:
         body=body.encode() if isinstance(body, str) else bytes(body or b""),
         is_text=isinstance(body, str),
         properties={name: _plain(value) for name, value in properties.items()},
+        headers={
+            jms_name: str(_plain(value))
+            for name, jms_name in _JMS_NAMES.items()
+            if (value := getattr(message, name)) is not None
+        },
         message_id=message_id,
         redelivered=message.delivery_count > 0,
         jms_timestamp_ms=round(message.creation_time * 1_000) or None,

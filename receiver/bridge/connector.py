@@ -13,10 +13,22 @@ from typing import Any, Protocol, Self
 
 from receiver.errors import MessageRefusedError
 
-__all__ = ["MAX_BODY_BYTES", "Closing", "Delivery", "Message", "Property", "Sink", "Source", "too_large"]
+__all__ = [
+    "DUPLICATE_ID",
+    "MAX_BODY_BYTES",
+    "Closing",
+    "Delivery",
+    "Message",
+    "Property",
+    "Sink",
+    "Source",
+    "too_large",
+]
 
 MAX_BODY_BYTES = 100 << 20
 """The largest body that a source takes, unless it's told otherwise."""
+DUPLICATE_ID = "_AMQ_DUPL_ID"
+"""The property that switches the duplicate detection of Artemis on."""
 
 Property = str | int | float | bool | bytes | None
 
@@ -30,6 +42,8 @@ class Message:
     """Whether the body is text, in UTF-8; else it is bytes. Where a protocol doesn't tell, whether it could be text."""
     properties: Mapping[str, Property] = field(default_factory=dict)
     """What the application has set, by exact name; ids are among them."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """JMSCorrelationID, JMSReplyTo and JMSType, each where it's set; a connector sends no others."""
     message_id: str | None = None
     """The broker's own name for it (JMSMessageID)."""
     redelivered: bool = False

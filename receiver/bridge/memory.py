@@ -13,14 +13,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from receiver.bridge.connector import Closing, Delivery, Message
+from receiver.bridge.connector import DUPLICATE_ID, Closing, Delivery, Message
 from receiver.errors import BrokerError
 from receiver.policies.artemis import ArtemisIdCache
 
-__all__ = ["DUPLICATE_ID", "MemoryBroker", "MemorySink", "MemorySource"]
-
-DUPLICATE_ID = "_AMQ_DUPL_ID"
-"""The property that switches the duplicate detection of Artemis on."""
+__all__ = ["MemoryBroker", "MemorySink", "MemorySource"]
 
 
 class MemoryBroker:

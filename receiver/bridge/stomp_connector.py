@@ -24,19 +24,10 @@ __all__ = ["StompSink", "StompSource"]
 _PREFETCH_BYTES = 4 << 20
 """What the broker may send ahead of acknowledgements; a single larger message comes all the same."""
 _SUBSCRIPTION = "receiver"
+_JMS_NAMES = {"correlation-id": "JMSCorrelationID", "reply-to": "JMSReplyTo", "type": "JMSType"}
 _PROTOCOLS_OWN = {
     *("destination", "message-id", "subscription", "transaction", "ack", "content-length", "content-type", "receipt"),
-    *(
-        "redelivered",
-        "timestamp",
-        "expires",
-        "priority",
-        "persistent",
-        "reply-to",
-        "correlation-id",
-        "type",
-        "destination-type",
-    ),
+    *("redelivered", "timestamp", "expires", "priority", "persistent", "destination-type", *_JMS_NAMES),
 }
 """Headers that aren't properties of the application."""
 
@@ -137,6 +128,7 @@ def _message(frame: Any) -> Message:
         body=frame.body,
         is_text=_is_utf8(frame.body),  # Artemis gives every body's length, so that its presence tells nothing
         properties={name: value for name, value in headers.items() if name not in _PROTOCOLS_OWN},
+        headers={jms_name: headers[name] for name, jms_name in _JMS_NAMES.items() if name in headers},
         message_id=headers.get("message-id"),
         redelivered=headers.get("redelivered") == "true",
         jms_timestamp_ms=int(sent_ms) if sent_ms.isdecimal() else None,
@@ -155,6 +147,7 @@ def _headers(message: Message) -> dict[str, str]:
     properties = message.properties.items()
     # A property that bears the name of a header can't be told from it: another protocol's would spoil the frame.
     headers = {name: _text(value) for name, value in properties if value is not None and name not in _PROTOCOLS_OWN}
+    headers |= {name: message.headers[jms_name] for name, jms_name in _JMS_NAMES.items() if jms_name in message.headers}
     for text in (*headers, *headers.values()):
         _check_text(text)
     if message.is_text and not _is_utf8(message.body):
@@ -175,7 +168,7 @@ def _check_text(text: str) -> None:
     """What the protocol can't express would be changed on the way, and two ids might become one."""
     if "\0" in text or (not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)):
         raise MessageRefusedError(
-            f"a message can't be sent by STOMP: {text!r:.80} in a property", hint="send it by AMQP"
+            f"a message can't be sent by STOMP: {text!r:.80} in a property or header", hint="send it by AMQP"
         )
 
 

@@ -6,14 +6,14 @@ import uuid
 
 import pytest
 
-from receiver.bridge.connector import Message
-from receiver.bridge.memory import DUPLICATE_ID
+from receiver.bridge.connector import DUPLICATE_ID, Message
 from receiver.errors import BrokerError
 
 SOON_SECS = 20
 """Long enough for any message that is there; what is there comes at once."""
 NEVER_SECS = 0.3
 
+HEADERS = ["JMSCorrelationID", "JMSReplyTo", "JMSType"]
 AWKWARD = [
     "",
     " ",
@@ -121,6 +121,19 @@ def test_bodies_and_properties_stay_as_they_are(broker, name):
         assert found.body == message.body
         assert found.is_text == message.is_text or not message.body
         assert found.properties.get("uniqueMessageId") == message.properties.get("uniqueMessageId")
+
+
+def test_headers_stay_as_they_are(broker, name):
+    """A broker makes nothing of them, and each is absent where it isn't set."""
+    some = [{header: f"a {header}"} for header in HEADERS]
+    some += [dict.fromkeys(HEADERS, text) for text in AWKWARD if text]
+    some += [{}, dict(zip(HEADERS, ["order 17", "queue://answers", "Order"], strict=True))]
+    with broker.sink(name) as sink, broker.source(name) as source:
+        sink.send([Message(body=b"body", properties={"uniqueMessageId": "1"}, headers=headers) for headers in some])
+        taken = take(source, len(some))
+        source.acknowledge(taken)
+    assert [delivery.message.headers for delivery in taken] == some
+    assert {delivery.message.properties["uniqueMessageId"] for delivery in taken} == {"1"}
 
 
 def test_a_large_body(broker, name):

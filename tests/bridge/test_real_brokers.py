@@ -4,13 +4,16 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import closing
 
+import proton
 import pytest
+from proton.utils import BlockingConnection
 
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connector import Message
 from receiver.bridge.stomp_connector import StompSource
-from receiver.demo.artemis import PASSWORD, USER, new_broker
+from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import NEVER_SECS, bodies, take, texts
@@ -153,6 +156,34 @@ def test_ids_and_bodies_are_the_same_by_either_protocol(running_artemis, sender,
         assert delivery.message.jms_timestamp_ms == pytest.approx(time.time() * 1_000, abs=600_000)
 
 
+@pytest.mark.parametrize("sender", CONNECTORS)
+@pytest.mark.parametrize("taker", CONNECTORS)
+def test_headers_are_the_same_by_either_protocol(running_artemis, sender, taker):
+    """But for how the broker itself spells an address in each of them."""
+    queue = f"queue/orders-{uuid.uuid4().hex}"
+    addresses = {"stomp": "queue://answers", "amqp": "answers"}
+    sent = [
+        {header: text} for header in ("JMSCorrelationID", "JMSType") for text in ("a:b", "a\nb", "é", "\U0001f600", "7")
+    ]
+    sent += [{}, {"JMSCorrelationID": "1", "JMSReplyTo": addresses[sender], "JMSType": "Order"}]
+    with (
+        sink(address_of(running_artemis, sender, queue)) as sending,
+        source(address_of(running_artemis, taker, queue)) as taking,
+    ):
+        sending.send([Message(body=b"body", headers=headers) for headers in sent])
+        found = [delivery.message for delivery in take(taking, len(sent))]
+    sent[-1]["JMSReplyTo"] = addresses[taker]
+    assert [message.headers for message in found] == sent
+
+
+@pytest.mark.parametrize(("id_", "text"), [(proton.ulong(7), "7"), (uuid.UUID(int=7), str(uuid.UUID(int=7)))])
+def test_a_correlation_id_that_is_no_text(running_artemis, id_, text):
+    address = address_of(running_artemis, "amqp", f"queue/orders-{uuid.uuid4().hex}")
+    with source(address) as taking, closing(BlockingConnection(f"amqp://{HOST}:{running_artemis.amqp_port}")) as client:
+        client.create_sender(address.name).send(proton.Message(body="body", correlation_id=id_))
+        assert take(taking, 1)[0].message.headers == {"JMSCorrelationID": text}
+
+
 def test_amqp_keeps_types_and_zero_bytes(running_artemis):
     address = address_of(running_artemis, "amqp", f"queue/orders-{uuid.uuid4().hex}")
     properties = {"text": "a\0b", "int": 2**62, "float": 1.5, "bool": True, "bytes": b"\0\xff", "none": None}
@@ -172,9 +203,12 @@ def test_amqp_keeps_types_and_zero_bytes(running_artemis):
         ("amqp", Message(body=b"", properties={"property": 2**70})),
         ("amqp", Message(body=b"", properties={"property": "\ud800"})),
         ("amqp", Message(body=b"\xff", is_text=True)),
+        ("amqp", Message(body=b"", headers={"JMSReplyTo": "a\0b"})),
+        ("amqp", Message(body=b"", headers={"JMSType": "\ud800"})),
         ("stomp", Message(body=b"", properties={"property": "a\0b"})),
         ("stomp", Message(body=b"", properties={"property": "\ud800"})),
         ("stomp", Message(body=b"\xff", is_text=True)),
+        ("stomp", Message(body=b"", headers={"JMSCorrelationID": "a\0b"})),
     ],
 )
 def test_what_a_protocol_cannot_express_is_refused(running_artemis, protocol, message):

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from receiver.bridge.connector import Message, Property, Sink
+from receiver.bridge.connector import DUPLICATE_ID, Message, Property, Sink
 from receiver.bridge.ids import IdRule
-from receiver.bridge.memory import DUPLICATE_ID
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome
 from receiver.errors import BrokerError, MessageRefusedError
