@@ -26,6 +26,7 @@ def _of_a_message() -> list[sa.Column[Any]]:
         sa.Column("message_source_id", sa.LargeBinary),
         sa.Column("destination", sa.LargeBinary, nullable=False),
         sa.Column("message_id", sa.LargeBinary),
+        sa.Column("headers", sa.Text, nullable=False),
         sa.Column("properties", sa.Text, nullable=False),
         sa.Column("body", sa.LargeBinary, nullable=False),
     ]

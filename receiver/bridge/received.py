@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 from receiver.bridge.connector import Property
+from receiver.store.as_json import base64_of, dumped
 from receiver.store.inbox import InboxRow
 
 __all__ = ["Received"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_dumped = json.JSONEncoder(separators=(",", ":"), default=lambda value: {"base64": _base64(value)}).encode
+_columns_of = attrgetter(*InboxRow._fields[2:])
+"""All but place and tries, which the inbox gives it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,10 @@ class Received:
     properties: Mapping[str, Property]
     body: bytes
     is_text: bool
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """JMSCorrelationID, JMSReplyTo and JMSType, each where it's set."""
+    place: int | None = None
+    """In the inbox: a number that no other message of the domain ever has. None where it isn't kept there."""
 
     @property
     def text(self) -> str:
@@ -45,35 +50,13 @@ class Received:
         return self.body.decode()
 
     def row(self, place: int) -> InboxRow:
-        return InboxRow(
-            place=place,
-            tries=0,
-            unique_message_id=self.unique_message_id,
-            message_source_id=self.message_source_id,
-            received_at_us=self.received_at_us,
-            redelivered=self.redelivered,
-            jms_timestamp_ms=self.jms_timestamp_ms,
-            destination=self.destination,
-            message_id=self.message_id,
-            properties=_dumped(dict(self.properties)),
-            is_text=self.is_text,
-            body=self.body,
-        )
+        return InboxRow(place, 0, *_columns_of(self))
 
     @classmethod
     def of_row(cls, row: InboxRow) -> Received:
-        return cls(
-            unique_message_id=row.unique_message_id,
-            message_source_id=row.message_source_id,
-            received_at_us=row.received_at_us,
-            redelivered=row.redelivered,
-            jms_timestamp_ms=row.jms_timestamp_ms,
-            destination=row.destination,
-            message_id=row.message_id,
-            properties={name: _read(value) for name, value in json.loads(row.properties).items()},
-            body=row.body,
-            is_text=row.is_text,
-        )
+        columns = row._asdict()
+        del columns["tries"]
+        return cls(**columns)
 
     def json_line(self) -> bytes:
         """As a line of JSON: the columns of a log of receipts, the properties and the body.
@@ -86,24 +69,17 @@ class Received:
             "received_at": _iso(self.received_at_us),
             "jms_redelivered": self.redelivered,
             "destination": self.destination,
+            **({"headers": dict(self.headers)} if self.headers else {}),
             "properties": {name: _shown(value) for name, value in self.properties.items()},
         }
         if self.is_text:
             try:
                 line["body"] = self.text
             except UnicodeDecodeError:
-                line["body_base64"] = _base64(self.body)
+                line["body_base64"] = base64_of(self.body)
         else:
-            line["body_base64"] = _base64(self.body)
-        return _dumped(line).encode() + b"\n"
-
-
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
-
-
-def _read(value: Any) -> Property:
-    return base64.b64decode(value["base64"]) if isinstance(value, dict) else value
+            line["body_base64"] = base64_of(self.body)
+        return dumped(line).encode() + b"\n"
 
 
 def _shown(value: Property) -> Property:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from receiver.errors import StoreCorruptError
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
+from receiver.store.failures import NONSENSE
 from receiver.store.log import DomainLog, DomainState, Row
 
 __all__ = ["DomainCache", "History", "making_sense", "policy_of", "resize", "row_of"]
@@ -70,10 +71,9 @@ def _continues(known: DomainState, state: DomainState) -> bool:
 
 @contextmanager
 def making_sense(state: DomainState) -> Iterator[None]:
-    """What a database holds where it shouldn't be is of any type, and breaks whatever it comes to first."""
     try:
         yield
-    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+    except NONSENSE as error:
         raise StoreCorruptError(
             f"the rows of the domain {state.domain_name!r:.80} make no sense: {error}",
             hint="`receiver check` says what is wrong; restore a copy",

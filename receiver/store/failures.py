@@ -12,8 +12,10 @@ from sqlalchemy.exc import DBAPIError
 
 from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
 
-__all__ = ["shown", "store_error", "translated"]
+__all__ = ["NONSENSE", "shown", "store_error", "translated"]
 
+NONSENSE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+"""What a database holds where it shouldn't be is of any type, and breaks whatever it comes to first, by one of these."""
 _SECRETS = ("password", "sslpassword")
 _PRIMARY = 0xFF
 """The part of an SQLite code that every refinement of it shares."""

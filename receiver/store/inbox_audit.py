@@ -25,12 +25,14 @@ _OTHER_TYPES: dict[str, Any] = {
     "message_source_id": _MAYBE_TEXT,
     "destination": _TEXT,
     "message_id": _MAYBE_TEXT,
+    "headers": str,
     "properties": str,
 }
 """Of columns that aren't whole numbers; truth values are, to SQLite and to Python."""
 _TARGET_TYPES = tuple(_OTHER_TYPES.get(name, int) for name in TARGET_COLUMNS)
 _MESSAGE_TYPES = (*(_OTHER_TYPES.get(name, int) for name in MESSAGE_COLUMNS), bytes)
 _MESSAGE_TEXTS = ("unique_message_id", "message_source_id", "destination", "message_id")
+_OBJECTS = ("headers", "properties")
 _NOT_NEGATIVE = ("place", "received_at_us", "tries")
 
 
@@ -80,8 +82,7 @@ def _check_message(table: str, raw: RawRow, state: DomainState, findings: Findin
     wrong += [name for name in _MESSAGE_TEXTS if message[name] is not None and not is_text(message[name])]
     if message["place"] >= state.receipts:  # which was never given
         wrong.append("place")
-    if not _is_object(message["properties"]):
-        wrong.append("properties")
+    wrong += [name for name in _OBJECTS if not _is_object(message[name])]
     if wrong:
         said = ", ".join(f"{name} = {message[name]!r:.80}" for name in wrong)
         findings.add("messages", domain, f"{place}: {said}")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Boolean, Connection, LargeBinary, Text, select
+from sqlalchemy.dialects import postgresql
 
+from receiver.errors import StoreCorruptError
+from receiver.store.as_json import dumped, loaded
+from receiver.store.failures import NONSENSE
 from receiver.store.kept import driver_of
 from receiver.store.sql_log import runs_of
-from receiver.store.tables import inbox, text_of, to_bytes
+from receiver.store.tables import inbox, targets, text_of, to_bytes
 
 __all__ = ["InboxRow", "add_rows", "delete_rows", "read_rows", "stored_row"]
 
@@ -28,33 +32,30 @@ class InboxRow(NamedTuple):
     jms_timestamp_ms: int | None
     destination: str
     message_id: str | None
-    properties: str
-    """JSON, ASCII."""
+    headers: Mapping[str, str]
+    properties: Mapping[str, Any]
+    """Values that JSON has, and bytes."""
     is_text: bool
     """Whether the body was text, which is UTF-8 here."""
     body: bytes
 
 
+_STORED = ("target_id", *InboxRow._fields)
 _COLUMNS = ", ".join(InboxRow._fields)
+
+
+def _of_type(kind: type) -> tuple[int, ...]:
+    """Where in a row the columns of a type are."""
+    return tuple(index for index, name in enumerate(InboxRow._fields) if type(inbox.c[name].type) is kind)
+
+
+_JSON, _TRUTHS, _BYTES = _of_type(Text), _of_type(Boolean), _of_type(LargeBinary)
+_TEXTS = tuple(index for index in _BYTES if InboxRow._fields[index] != "body")
 # Built of the table's own names.
-_VALUES = ", ".join("?" * (1 + len(InboxRow._fields)))
-_INSERT = f"INSERT INTO {inbox.name} (target_id, {_COLUMNS}) VALUES ({_VALUES})"  # noqa: S608
-_COPY = f"COPY {inbox.name} (target_id, {_COLUMNS}) FROM STDIN (FORMAT BINARY)"
-_COPIED_TYPES = (
-    "int4",
-    "int8",
-    "int4",
-    "bytea",
-    "bytea",
-    "int8",
-    "bool",
-    "int8",
-    "bytea",
-    "bytea",
-    "text",
-    "bool",
-    "bytea",
-)
+_INSERT = f"INSERT INTO {inbox.name} ({', '.join(_STORED)}) VALUES ({', '.join('?' * len(_STORED))})"  # noqa: S608
+_COPY = f"COPY {inbox.name} ({', '.join(_STORED)}) FROM STDIN (FORMAT BINARY)"
+_POSTGRESQL = postgresql.dialect()  # type: ignore[no-untyped-call]
+_COPIED_TYPES = [inbox.c[name].type.compile(_POSTGRESQL).lower() for name in _STORED]
 _SELECT = f"SELECT {_COLUMNS} FROM {inbox.name} WHERE target_id ="  # noqa: S608
 _DELETE = f"DELETE FROM {inbox.name} WHERE target_id ="  # noqa: S608
 _TOAST_BYTES = 2_000
@@ -68,40 +69,27 @@ _DELETE_COUNTING = (
 )
 
 
-def stored_row(row: InboxRow) -> tuple[Any, ...]:
+def stored_row(row: InboxRow) -> list[Any]:
     """The values of its columns."""
-    place, tries, id_, source, received_at_us, redelivered, timestamp_ms, destination, message_id, *rest = row
-    return (
-        place,
-        tries,
-        None if id_ is None else to_bytes(id_),
-        None if source is None else to_bytes(source),
-        received_at_us,
-        redelivered,
-        timestamp_ms,
-        to_bytes(destination),
-        None if message_id is None else to_bytes(message_id),
-        *rest,
-    )
+    values: list[Any] = list(row)
+    for index in _TEXTS:
+        if (text := values[index]) is not None:
+            values[index] = to_bytes(text)
+    for index in _JSON:
+        values[index] = dumped(values[index])
+    return values
 
 
 def _row_of(found: Sequence[Any]) -> InboxRow:
-    place, tries, id_, source, received_at_us, redelivered, timestamp_ms, destination, message_id, *rest = found
-    properties, is_text, body = rest
-    return InboxRow(
-        place,
-        tries,
-        None if id_ is None else text_of(id_),
-        None if source is None else text_of(source),
-        received_at_us,
-        bool(redelivered),  # SQLite has numbers
-        timestamp_ms,
-        text_of(destination),
-        None if message_id is None else text_of(message_id),
-        properties,
-        bool(is_text),
-        body,
-    )
+    values = list(found)
+    for index in _TEXTS:
+        if (stored := values[index]) is not None:
+            values[index] = text_of(stored)
+    for index in _JSON:
+        values[index] = loaded(values[index])
+    for index in _TRUTHS:
+        values[index] = bool(values[index])  # SQLite has numbers
+    return InboxRow._make(values)
 
 
 def add_rows(connection: Connection, target_id: int, rows: Iterable[InboxRow]) -> None:
@@ -117,14 +105,33 @@ def add_rows(connection: Connection, target_id: int, rows: Iterable[InboxRow]) -
 
 
 def read_rows(connection: Connection, target_id: int, places: Iterable[int]) -> list[InboxRow]:
-    """The rows of these places that are there, in order."""
-    driver, ordered = driver_of(connection), sorted(places)
+    """The rows of these places that are there, in order; `StoreCorruptError` where one is no message."""
+    rows: list[InboxRow] = []
+    for found in _found(connection, target_id, sorted(places)):
+        try:
+            rows.append(_row_of(found))
+        except NONSENSE as error:
+            raise _corrupt(connection, target_id, found[0], error) from error
+    return rows
+
+
+def _found(connection: Connection, target_id: int, ordered: list[int]) -> Iterator[Sequence[Any]]:
+    driver = driver_of(connection)
     if connection.dialect.name == "sqlite":
-        sql = f"{_SELECT} {_IN_A_RUN} ORDER BY place"
-        runs = runs_of(ordered) if ordered else []
-        return [_row_of(found) for run in runs for found in driver.execute(sql, (target_id, *run))]
+        for run in runs_of(ordered) if ordered else []:
+            yield from driver.execute(f"{_SELECT} {_IN_A_RUN} ORDER BY place", (target_id, *run))
+        return
     with driver.cursor(binary=True) as cursor:
-        return [_row_of(found) for found in cursor.execute(f"{_SELECT} {_AMONG} ORDER BY place", (target_id, ordered))]
+        yield from cursor.execute(f"{_SELECT} {_AMONG} ORDER BY place", (target_id, ordered))
+
+
+def _corrupt(connection: Connection, target_id: int, place: int, error: Exception) -> StoreCorruptError:
+    name = connection.execute(select(targets.c.target).where(targets.c.target_id == target_id)).scalar_one()
+    target = name.decode(errors="backslashreplace")
+    return StoreCorruptError(
+        f"the message at place {place} of those that wait for {target} makes no sense: {error}",
+        hint="`receiver check` says what is wrong; restore a copy",
+    )
 
 
 def delete_rows(connection: Connection, target_id: int, places: Iterable[int]) -> int:

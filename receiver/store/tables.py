@@ -158,7 +158,8 @@ def _of_a_message() -> list[Column[Any]]:
         Column("message_source_id", LargeBinary),
         Column("destination", LargeBinary, nullable=False),
         Column("message_id", LargeBinary),
-        # JSON, ASCII.
+        # JSON, ASCII: of these two.
+        Column("headers", Text, nullable=False),
         Column("properties", Text, nullable=False),
         # Last, for SQLite reads what stands before a column in order to find it.
         Column("body", LargeBinary, nullable=False),

@@ -14,6 +14,7 @@ from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.received import Received
 from receiver.errors import OutputError, SettingsError
 from tests.bridge.bridged import Route, message
+from tests.store.waiting import opened_inbox
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -259,10 +260,18 @@ def test_what_is_no_text_is_in_base64():
         assert line["body_base64"] in {"/w==", "YQ=="}
 
 
-def test_properties_come_back_from_the_inbox_as_they_were():
-    back = Received.of_row(received(properties=PROPERTIES).row(7)).properties
-    assert str(back) == str(PROPERTIES)
-    assert [type(value) for value in back.values()] == [type(value) for value in PROPERTIES.values()]
+def test_a_line_has_headers_where_there_are_any():
+    headers = {"JMSCorrelationID": "order 17", "JMSReplyTo": "queue://answers", "JMSType": "é"}
+    assert json.loads(received(headers=headers).json_line())["headers"] == headers
+    assert "headers" not in json.loads(received().json_line())
+
+
+def test_a_message_comes_back_from_the_inbox_as_it_was(store_url):
+    sent = received(properties=PROPERTIES, headers={"JMSCorrelationID": "\ud800", "JMSType": ""}, place=7)
+    with opened_inbox(store_url) as (_, inbox), inbox.turn() as turn:
+        inbox.add(turn.connection, [sent.row(7)])
+        (row,) = turn.rows([7])
+    assert repr(Received.of_row(row)) == repr(sent)  # of every value also the type
 
 
 def test_the_lines_are_a_log_for_simulate(route):

@@ -133,6 +133,7 @@ EITHER = [
             "message_id = :text",
             "properties = 'x'",
             "properties = '[]'",
+            "headers = '[]'",
         )
     ),
     Case("messages", "UPDATE receiver_parked SET place = (SELECT place FROM receiver_inbox)"),
@@ -162,7 +163,11 @@ SQLITE = [
         for table in MESSAGES
         for name in ("place", "tries", "is_text", "unique_message_id", "destination", "body")
     ),
-    *(Case("types", f"UPDATE {table} SET properties = CAST('{{}}' AS BLOB)") for table in MESSAGES),
+    *(
+        Case("types", f"UPDATE {table} SET {name} = CAST('{{}}' AS BLOB)")
+        for table in MESSAGES
+        for name in ("headers", "properties")
+    ),
     Case("strays", "INSERT INTO receiver_receipt VALUES (1, 2, NULL, 'orders', NULL, :id, NULL, NULL)", {"id": b"a"}),
 ]
 """What only SQLite lets anyone write: values of other types than their columns'."""

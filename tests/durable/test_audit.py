@@ -15,14 +15,15 @@ from receiver.durable.receiver import Receiver
 from receiver.errors import ReceiverError, StoreCorruptError, StoreError
 from receiver.settings import ReceiverSettings
 from receiver.store.findings import PROBLEMS
-from receiver.store.inbox import Inbox, InboxRow
+from receiver.store.inbox import Inbox
 from receiver.store.tables import METADATA
 from tests.durable.server import mortal_server
 from tests.postgres import fresh_database
+from tests.store.waiting import message
 from tests.stores import engine_of, execute
 
 ORDERS = {"connection_id": "a", "destination": "orders"}
-WAITING = InboxRow(47, 0, "clamped", "source 0", 0, False, None, "queue://orders", "ID:1", "{}", True, b"body")
+WAITING = message(47, "source 0", unique_message_id="clamped", received_at_us=0)
 
 
 def settings(window: int, expiry_secs: float) -> ReceiverSettings:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
-from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
+from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.store.inbox import Inbox
 from receiver.store.parking import drop_parked, parked_rows, retry_parked
 from tests.durable.checks import assert_sound
@@ -50,7 +50,8 @@ def test_messages_are_kept_exactly(store_url, seed):
         message(8, unique_message_id="", message_source_id="", destination="", message_id=""),
         message(9, redelivered=True, jms_timestamp_ms=0),
         message(10, received_at_us=0, jms_timestamp_ms=253_402_300_799_999),
-        message(2**62, tries=2**31 - 1, properties='{"\\u0000": [1, "\\ud800"]}'),
+        message(11, headers={"JMSCorrelationID": HOSTILE, "JMSReplyTo": "", "JMSType": "\0"}),
+        message(2**62, tries=2**31 - 1, properties={"\0": "\ud800", "": b"\xff", "none": None, "n": -1.5}),
     ]
     with opened_inbox(store_url) as (_, inbox):
         with inbox.turn() as turn:
@@ -60,6 +61,32 @@ def test_messages_are_kept_exactly(store_url, seed):
         assert [[type(value) for value in row] for row in all_of(turn)] == [
             [type(value) for value in row] for row in rows
         ]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("properties", "{", "Expecting property name"),
+        ("properties", "[]", "has no attribute 'items'"),
+        ("properties", '{"a": {"base64": "a"}}', "base64"),
+        ("properties", '{"a": {"base": "a"}}', "base64"),
+        ("headers", "", "Expecting value"),
+        ("destination", b"\xff", "can't decode"),
+    ],
+)
+def test_a_damaged_message_is_named(store_url, column, value, problem):
+    """It ends the bridge: what to deliver isn't known, and who leaves it out loses it."""
+    change = text(f"UPDATE receiver_inbox SET {column} = :value WHERE place = 1")  # noqa: S608
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, b"1", b"2", b"3")
+        with engine_of(store_url).begin() as connection:
+            connection.execute(change, {"value": value})
+        with pytest.raises(
+            StoreCorruptError, match=f"at place 1 of those that wait for {TARGET} .*{problem}"
+        ) as caught:
+            waiting_in(inbox)
+        assert "receiver check" in caught.value.hint
+        assert inbox.waiting() == 3
 
 
 def test_only_what_is_asked_for_is_read(store_url):

@@ -18,9 +18,10 @@ from receiver.senders import DedupKeyMaker, SequenceIdMaker
 from receiver.settings import StoreSettings
 from receiver.store import migration, schema
 from receiver.store.engine import store_url as url_of
-from receiver.store.inbox import Inbox, InboxRow
+from receiver.store.inbox import Inbox
 from receiver.store.schema import Migrated, examined, migrate, open_store_engine
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
+from tests.store.waiting import message
 from tests.stores import engine_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,17 +118,14 @@ def a_turn(address):
         yield inbox, turn
 
 
-MESSAGE = InboxRow(0, 0, "a", None, 0, False, None, "queue://orders", None, "{}", True, b"")
-
-
 def keep_a_waiting_message(address):
     with a_turn(address) as (inbox, turn):
-        inbox.add(turn.connection, [MESSAGE])
+        inbox.add(turn.connection, [message(0)])
 
 
 def keep_a_parked_message(address):
     with a_turn(address) as (_, turn):
-        turn.park(MESSAGE, "refused")
+        turn.park(message(0), "refused")
 
 
 def keep_a_length(address):

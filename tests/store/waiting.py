@@ -22,7 +22,8 @@ def message(place: int, source: str | None = None, body: bytes = b"body", **fiel
         jms_timestamp_ms=None,
         destination="queue://orders",
         message_id="ID:broker-1",
-        properties="{}",
+        headers={},
+        properties={},
         is_text=False,
         body=body,
     )
