@@ -40,7 +40,7 @@ MOST_WAITING = 2_500
 """More than one bridge has sent ahead: the others get some too."""
 TICK_SECS = 0.02
 LOOK_SECS = 0.1
-STUCK_SECS = 3.0
+STUCK_SECS = 5.0
 IDLE_SECS = "1"
 PATIENCE_SECS = 120
 
@@ -121,7 +121,7 @@ class Campaign:
         handles an acknowledgement, others that were sent ahead by it may stay assigned to the consumer that is gone."""
         self._draw = random.Random(f"{seed} events")
         self._looked_at = 0.0
-        self._progress = Progress(0, 0.0)
+        self._progress = Progress(0, time.monotonic())
         self._began = time.monotonic()
 
     def _bridge(self, name: str) -> MortalBridge:
