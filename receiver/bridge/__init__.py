@@ -5,7 +5,7 @@
 | `opening.py` | `open_bridge`: a bridge made of two addresses, a store and options |
 | `bridge.py` | `Bridge`: take a batch, keep it, acknowledge it, hand it on, and go on whatever breaks |
 | `mode.py`, `flow.py` | the four modes, and what they differ in: `inbox_flow.py`, `controlled_flow.py`, `direct_flow.py` |
-| `delivery.py` | what waits in the inbox, delivered in turns; what fails is tried again, and parked |
+| `turns.py` | what waits in the inbox, delivered in turns; what fails is tried again, and parked |
 | `ids.py`, `received.py` | which id a message has; a message as it is handed on |
 | `targets/` | files, brokers, functions |
 | `figures.py`, `metrics.py` | the status line; Prometheus |

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from receiver.errors import SettingsError
 
-__all__ = ["BrokerAddress", "Tls"]
+__all__ = ["BrokerAddress", "Tls", "masked"]
 
 _PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671}
 """By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
@@ -60,17 +60,19 @@ class BrokerAddress:
         try:
             parts = urlsplit(text)
             port = parts.port
-        except ValueError as error:
-            raise SettingsError(f"{_masked(text)!r:.200} is no address: {error}", hint=f"write {_FORMS}") from None
+        except ValueError:
+            raise SettingsError(f"{masked(text)!r:.200} is no address of a broker", hint=f"write {_FORMS}") from None
+        if "@" in parts.path:  # it may be the rest of a password
+            raise SettingsError(f"{masked(text)!r:.200} has an @ behind the host", hint="write %40 for @, %2F for /")
         if parts.scheme not in _PORTS or not parts.hostname or parts.fragment:
-            raise SettingsError(f"{_masked(text)!r:.200} is no address of a broker", hint=f"write {_FORMS}")
+            raise SettingsError(f"{masked(text)!r:.200} is no address of a broker", hint=f"write {_FORMS}")
         kind, slash, rest = parts.path.removeprefix("/").partition("/")
         is_kind = bool(slash) and kind in {"queue", "topic"}
         name = unquote(rest if is_kind else parts.path.removeprefix("/"))
         options = _options(parts.query, text)
         is_topic = is_kind and kind == "topic"
         if not name:
-            raise SettingsError(f"{_masked(text)!r:.200} names no queue or topic", hint=f"write {_FORMS}")
+            raise SettingsError(f"{masked(text)!r:.200} names no queue or topic", hint=f"write {_FORMS}")
         if "subscription" in options and not is_topic:
             raise SettingsError(
                 "a queue has no subscription", hint="write /topic/NAME?subscription=SUB, or leave it out"
@@ -122,13 +124,14 @@ def _options(query: str, text: str) -> dict[str, str]:
     options = dict(given)
     if len(given) != len(options) or not options.keys() <= _OPTIONS or not all(options.values()):
         raise SettingsError(
-            f"{_masked(text)!r:.200}: after ? only subscription=NAME and selector=CONDITION are known",
+            f"{masked(text)!r:.200}: after ? only subscription=NAME and selector=CONDITION are known",
             hint=f"write {_FORMS}",
         )
     return options
 
 
-def _masked(text: object) -> str:
-    """An address that may hold a password, without what stands before its last @."""
+def masked(text: object) -> str:
+    """An address that may hold a password, without what stands before its last @ but a protocol."""
     before, at, after = str(text).rpartition("@")
-    return f"{before.partition('://')[0]}://***@{after}" if at else after
+    protocol, slashes, _ = before.partition("://")
+    return f"{protocol + slashes if slashes and protocol.isalpha() else ''}***@{after}" if at else after

@@ -38,8 +38,8 @@ _WAIT_SECS = 0.25
 _BATCH_BYTES = 16 << 20
 """A batch with so many bytes in bodies ends, so that no more of them are in memory at once."""
 _TEND_SECS = 1.0
-_REFUSALS_TO_BELIEVE = 5
-"""A broker that is coming up may refuse what it will allow; after so many refusals in a row it is taken at its word."""
+_REFUSED_SECS = 60.0
+"""A broker that is coming up may refuse what it will allow; after so long it is taken at its word."""
 _PASSING = (BrokerError, StoreError, OutputError)
 _LASTING = (MessageRefusedError, StoreCorruptError, StoreVersionError)
 
@@ -71,15 +71,18 @@ class Bridge:
         self._ids = ids or IdRule()
         self._settings = settings or BridgeSettings()
         self._source: Source | None = None
-        self._refusals = 0
-        """By the broker, in a row."""
+        self._refusals = _Refusals()
+        """By the broker that messages are taken from."""
         self._pauses = pauses_secs()
         """After connections that were lost before anything went through them."""
+        self._most = self._settings.max_batch_size
         self._busy_at = 0.0
         """When a message, or a connection, was last had."""
         self._stop_asked: SimpleQueue[None] = SimpleQueue()
         """Unlike an Event it may be put into by the handler of a signal that came while its own thread uses it."""
         self.is_stopping = False
+        self.has_started = False
+        """Whether all that it needs has been reached."""
 
     def status_line(self) -> str:
         """Apama's status line, of what was received and what was handed on."""
@@ -102,9 +105,12 @@ class Bridge:
             self._target.connect()
             self._flow.prepare()
             self._source = self._connect()
-            _LOGGER.info("taking messages for %s", self._target.name)
+            self.has_started = True
+            policy = self.receiver.figures().policy
+            _LOGGER.info("taking messages for %s, domain %s, %s", self._target.name, self.receiver.domain, policy)
             self._busy_at = tended_at = time.monotonic()
             while not self.is_stopping:
+                self._most = self._most_at_once()
                 deliveries = self._take()
                 now = time.monotonic()
                 if now - tended_at >= _TEND_SECS:
@@ -117,6 +123,19 @@ class Bridge:
                     self._until_done(self._deliver)
                 elif stop_when_idle_secs is not None and self._is_idle(now - stop_when_idle_secs):
                     return
+
+    def _most_at_once(self) -> int:
+        """As many messages as a batch may have, and no more than are remembered where only a number of ids is.
+
+        All of a batch comes again when its acknowledgement is lost.
+        """
+        most, status = self._settings.max_batch_size, self.receiver.figures()
+        by_number = status.policy.startswith(("apama:", "artemis:")) and not status.expiry_secs
+        if not (by_number and not self.receiver.observe_only and 0 < status.window < most):
+            return most
+        if self._most != status.window:
+            _LOGGER.warning("batches have at most %d messages, for no more ids are remembered", status.window)
+        return status.window
 
     def _is_idle(self, since: float) -> bool:
         """Nothing has come since then, though it could have."""
@@ -133,7 +152,7 @@ class Bridge:
         """The next batch, empty if none came in a while."""
         if self._source is None:
             self._until_done(self._reconnect)
-        source, most = self._source, self._settings.max_batch_size
+        source, most = self._source, self._most
         if source is None:
             return []
         try:
@@ -156,6 +175,10 @@ class Bridge:
         return taken
 
     def _handle(self, deliveries: list[Delivery]) -> None:
+        if self.figures.waiting:  # first what came before
+            self._until_done(self._deliver)
+            if self.is_stopping:
+                return
         taken = self._received(deliveries)
         if not self._until_done(partial(self._flow.before_acknowledging, taken)):
             return
@@ -165,7 +188,6 @@ class Bridge:
         except BrokerError as error:  # they may come again
             self._lost(error)
         else:
-            self._flow.acknowledged(taken)
             self._is_well()
         self._until_done(self._deliver)
 
@@ -192,6 +214,7 @@ class Bridge:
                     destination=self._destination,
                     message_id=message.message_id,
                     properties=message.properties,
+                    headers=message.headers,
                     body=message.body,
                     is_text=message.is_text,
                 )
@@ -200,15 +223,14 @@ class Bridge:
 
     def _until_done(self, action: Callable[[], None]) -> bool:
         """Try again after growing pauses until it works; False if a stop was asked for before it did."""
-        refusals = 0
+        refusals = _Refusals()
         for pause_secs in pauses_secs():
             try:
                 action()
             except _LASTING:
                 raise
             except _PASSING as error:
-                refusals = refusals + 1 if isinstance(error, BrokerRefusedError) else 0
-                if refusals >= _REFUSALS_TO_BELIEVE:
+                if refusals.are_meant(error):
                     raise
                 self._complain(error)
             else:
@@ -233,14 +255,13 @@ class Bridge:
         """The connection is of no more use. Where one after the other is lost, the next is made later each time."""
         self._complain(error)
         self._lose_source()
-        self._refusals = self._refusals + 1 if isinstance(error, BrokerRefusedError) else 0
-        if self._refusals >= _REFUSALS_TO_BELIEVE:
+        if self._refusals.are_meant(error):
             raise error
         self._stops_within(next(self._pauses))
 
     def _is_well(self) -> None:
         """What was asked of the source was done."""
-        self._refusals = 0
+        self._refusals = _Refusals()
         self._pauses = pauses_secs()
 
     def _lose_source(self) -> None:
@@ -252,6 +273,22 @@ class Bridge:
         if not isinstance(error, OutputError):
             self.figures.connection_errors += 1
         _LOGGER.warning("%s", error)
+
+
+class _Refusals:
+    """Those of one broker, with nothing else said in between."""
+
+    def __init__(self) -> None:
+        self._since_secs: float | None = None
+
+    def are_meant(self, error: ReceiverError) -> bool:
+        """Whether it has refused for so long that waiting won't help."""
+        now = time.monotonic()
+        if not isinstance(error, BrokerRefusedError):
+            self._since_secs = None
+        elif self._since_secs is None:
+            self._since_secs = now
+        return self._since_secs is not None and now - self._since_secs >= _REFUSED_SECS
 
 
 def _has_room(taken: list[Delivery], most: int) -> bool:

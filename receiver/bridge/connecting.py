@@ -6,7 +6,7 @@ from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connector import MAX_BODY_BYTES, Sink, Source
 from receiver.errors import SettingsError
 
-__all__ = ["check_durable", "sink_of", "source_of"]
+__all__ = ["check_carried", "check_durable", "sink_of", "source_of"]
 
 
 def source_of(address: BrokerAddress | str, *, max_body_bytes: int = MAX_BODY_BYTES, durable: bool = True) -> Source:
@@ -38,6 +38,19 @@ def check_durable(address: BrokerAddress) -> None:
             f"{address} names no subscription, and what a topic gets while nobody listens is gone",
             hint=f"write {address}?subscription=NAME, or choose --mode BEST_EFFORT",
         )
+
+
+def check_carried(address: BrokerAddress, *properties: str) -> None:
+    """`SettingsError` for a property that the protocol takes for a header of its own."""
+    if address.protocol != "stomp":
+        return
+    from receiver.bridge.stomp_connector import PROTOCOLS_OWN
+
+    for name in properties:
+        if name in PROTOCOLS_OWN:
+            raise SettingsError(
+                f"STOMP has a header {name} of its own, so no property of that name comes", hint="name another"
+            )
 
 
 def sink_of(address: BrokerAddress | str) -> Sink:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from receiver.bridge.delivery import Delivery
 from receiver.bridge.figures import Figures
 from receiver.bridge.flow import Admitted, Taken, admit
 from receiver.bridge.targets.target import Target
+from receiver.bridge.turns import Turns
 from receiver.durable.receiver import Receiver
 from receiver.durable.stages import Stage
 from receiver.errors import OutputError
@@ -29,13 +29,13 @@ class ControlledFlow:
         self._target = target
         self._figures = figures
         self._max_tries = max_tries
-        self._delivery = Delivery(receiver, inbox, target, figures, max_tries=max_tries)
+        self._turns = Turns(receiver, inbox, target, figures, max_tries=max_tries)
         """Of messages that were parked and are to be tried again: those wait in the inbox."""
         self._tries: Counter[int] = Counter()
         """Of the batch under way, by index: others may take places before it is tried again."""
 
     def prepare(self) -> None:
-        self._delivery.start()
+        self._turns.start()
 
     def before_acknowledging(self, taken: Taken) -> None:
         while True:
@@ -48,7 +48,7 @@ class ControlledFlow:
                 return
             finally:
                 self._target.release()
-            self._delivery.deliver_waiting(lambda: True)
+            self._turns.make_ready()
 
     def _hand_on(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
@@ -81,16 +81,13 @@ class ControlledFlow:
                 del left[places[index]]
         return parked
 
-    def acknowledged(self, taken: Taken) -> None:
-        """All is done."""
-
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Nothing of a batch waits, but what was parked and is to be tried again."""
         if self._figures.waiting:
-            self._delivery.deliver_waiting(is_enough)
+            self._turns.deliver_waiting(is_enough)
 
     def tend(self) -> None:
-        self._delivery.tend()
+        self._turns.tend()
 
     def close(self) -> None:
         self._inbox.close()

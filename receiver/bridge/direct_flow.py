@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from receiver.bridge.figures import Figures
 from receiver.bridge.flow import Taken, judged
@@ -18,6 +19,12 @@ __all__ = ["DirectFlow"]
 _LOGGER = logging.getLogger("receiver.bridge")
 
 
+@dataclass(slots=True)
+class _Waiting:
+    message: Received
+    tries: int = 0
+
+
 class DirectFlow:
     """What is acknowledged waits in memory for the target, and goes with the process."""
 
@@ -27,44 +34,44 @@ class DirectFlow:
         self._target = target
         self._figures = figures
         self._max_tries = max_tries
-        self._waiting: list[Received] = []
-        self._tries = 0
+        self._waiting: list[_Waiting] = []
 
     def prepare(self) -> None:
         """Nothing is kept that could be waiting."""
 
     def before_acknowledging(self, taken: Taken) -> None:
-        """Nothing is kept."""
-
-    def acknowledged(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
             judged(batch, taken)
-        self._waiting = [*self._waiting, *taken.messages]
+        self._waiting += map(_Waiting, taken.messages)
         self._figures.waiting = len(self._waiting)
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         del is_enough  # what isn't handed on by the end is lost
-        while self._waiting:
+        why = ""
+        while self._waiting and not why:
             with self._receiver.stage(Stage.ENQUEUING):
-                outcome = self._target.deliver(self._waiting, None)
+                outcome = self._target.deliver([waiting.message for waiting in self._waiting], None)
             self._figures.delivered += len(outcome.delivered)
             self._figures.failed += len(outcome.failed)
-            self._tries = self._tries + 1 if outcome.failed else 0
-            gives_up = self._tries >= self._max_tries
-            if gives_up:
-                self._drop(outcome.failed)
-            done = {*outcome.delivered, *(outcome.failed if gives_up else ())}
-            self._waiting = [message for index, message in enumerate(self._waiting) if index not in done]
+            done = set(outcome.delivered)
+            for index, problem in outcome.failed.items():
+                if self._is_dropped(self._waiting[index], problem):
+                    done.add(index)
+                else:
+                    why = problem
+            self._waiting = [waiting for index, waiting in enumerate(self._waiting) if index not in done]
             self._figures.waiting = len(self._waiting)
-            if outcome.failed and not gives_up:
-                why = next(iter(outcome.failed.values()))
-                raise OutputError(f"{self._target.name}: a message failed: {why}", hint="it is tried again")
+        if why:
+            raise OutputError(f"{self._target.name}: a message failed: {why}", hint="it is tried again")
 
-    def _drop(self, failed: dict[int, str]) -> None:
-        for index, why in failed.items():
-            _LOGGER.error("dropped after %d tries: %r: %s", self._tries, self._waiting[index].unique_message_id, why)
-        self._figures.parked += len(failed)
-        self._tries = 0
+    def _is_dropped(self, waiting: _Waiting, why: str) -> bool:
+        """Count a try; whether it was the last."""
+        waiting.tries += 1
+        if waiting.tries < self._max_tries:
+            return False
+        _LOGGER.error("dropped after %d tries: %r: %s", waiting.tries, waiting.message.unique_message_id, why)
+        self._figures.parked += 1
+        return True
 
     def tend(self) -> None:
         """Nothing is kept."""
@@ -72,3 +79,4 @@ class DirectFlow:
     def close(self) -> None:
         if self._waiting:
             _LOGGER.error("%d messages are lost that were acknowledged and not handed on", len(self._waiting))
+            self._waiting = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from receiver.durable.batch import Batch
 
 __all__ = ["Admitted", "Flow", "Taken", "admit", "judged"]
+
+_LOGGER = logging.getLogger("receiver.bridge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,6 @@ class Flow(Protocol):
         """Before the first batch, so that what can't work is known then."""
 
     def before_acknowledging(self, taken: Taken) -> None: ...
-
-    def acknowledged(self, taken: Taken) -> None:
-        """The broker has forgotten the batch. Raises nothing."""
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Hand on whatever waits and is due, some at a time, until that is enough; after each batch, and while the
@@ -63,6 +63,7 @@ def admit(batch: Batch, taken: Taken, inbox: Inbox) -> Admitted:
     connection = batch.connection
     first = inbox.first_place(connection)
     for index, why in refused.items():
+        _LOGGER.error("%r is parked: %s", taken.messages[index].message_id, why)
         inbox.park(connection, taken.messages[index].row(first + index), why)
     messages = {
         first + index: message

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from receiver.bridge.delivery import Delivery
 from receiver.bridge.figures import Figures
 from receiver.bridge.flow import Taken, admit
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
+from receiver.bridge.turns import Turns
 from receiver.durable.receiver import Receiver
 from receiver.senders import SequenceIdMaker
 from receiver.store.inbox import Inbox
@@ -37,28 +37,26 @@ class InboxFlow:
         self._figures = figures
         self._numbers = numbers
         """Gives ids to messages without one, where the target needs them."""
-        self._delivery = Delivery(receiver, inbox, target, figures, max_tries=max_tries)
+        self._turns = Turns(receiver, inbox, target, figures, max_tries=max_tries)
 
     def prepare(self) -> None:
-        self._delivery.start()
+        self._turns.start()
 
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
             admitted = admit(batch, taken, self._inbox)
-            kept = self._numbered(admitted.messages, batch.connection)
+            kept = {place: replace(message, place=place) for place, message in admitted.messages.items()}
+            kept |= self._numbered(kept, batch.connection)
             self._inbox.add(batch.connection, [message.row(place) for place, message in kept.items()])
         self._figures.parked += admitted.parked
         self._figures.waiting += len(kept)
-        self._delivery.at_hand = kept
-
-    def acknowledged(self, taken: Taken) -> None:
-        """All is in the inbox."""
+        self._turns.at_hand = kept
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        self._delivery.deliver_waiting(is_enough)
+        self._turns.deliver_waiting(is_enough)
 
     def tend(self) -> None:
-        self._delivery.tend()
+        self._turns.tend()
 
     def close(self) -> None:
         self._inbox.close()
@@ -66,15 +64,15 @@ class InboxFlow:
             self._numbers.close()
 
     def _numbered(self, kept: dict[int, Received], connection: Connection) -> dict[int, Received]:
+        """Those without an id, where they are to have one."""
         without = [place for place, message in kept.items() if message.unique_message_id is None]
         if self._numbers is None or not without:
-            return kept
+            return {}
         ids = self._numbers.next_many(len(without), connection=connection)
         source = self._receiver.domain
-        numbered = {
+        return {
             place: replace(
                 kept[place], unique_message_id=id_, message_source_id=kept[place].message_source_id or source
             )
             for place, id_ in zip(without, ids, strict=True)
         }
-        return kept | numbered

@@ -20,10 +20,6 @@ class Mode(StrEnum):
     """Handed on first; what the application writes and the id are committed together, then it is acknowledged."""
 
     @property
-    def keeps_inbox(self) -> bool:
-        return self in {Mode.AT_LEAST_ONCE, Mode.EXACTLY_ONCE}
-
-    @property
     def detects(self) -> bool:
         """Whether a duplicate isn't handed on."""
         return self in {Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED}

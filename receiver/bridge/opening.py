@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from receiver.bridge.address import BrokerAddress, Tls
+from receiver.bridge.address import BrokerAddress, Tls, masked
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.connecting import check_durable, sink_of, source_of
+from receiver.bridge.connecting import check_carried, check_durable, sink_of, source_of
 from receiver.bridge.connector import Source
 from receiver.bridge.controlled_flow import ControlledFlow
 from receiver.bridge.direct_flow import DirectFlow
@@ -123,6 +123,7 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
     source = _address(text, options.from_password, options.tls)
     if options.mode is not Mode.BEST_EFFORT:
         check_durable(source)
+    check_carried(source, options.ids.id_property, options.ids.source_property)
     # Each subscription has a copy of its own of each message, which is no duplicate.
     more = "" if source.subscription is None else f"/{source.subscription}"
     given = options.connection_id
@@ -141,17 +142,30 @@ def _address(text: str, password: str | None, tls: Tls) -> BrokerAddress:
 def _target(to: str | Target | Callable[..., object], options: BridgeOptions) -> Target:
     if not isinstance(to, str):
         return to if isinstance(to, Target) else PythonTarget(_name_of(to), to)
-    kind, colon, rest = to.partition(":")
+    kind, _, rest = to.partition(":")
     if to == "-":
         return StandardOutput(sys.stdout.buffer)
     if kind == "file" and rest:
         return FileTarget(rest)
     if kind == "python":
         return imported(rest)
-    if colon and kind in {"stomp", "stomps", "amqp", "amqps"}:
+    if _is_broker(to):
         address = _address(to, options.to_password, options.tls)
         return BrokerTarget(str(address), partial(sink_of, address), options.ids, marks_duplicates=options.mode.detects)
-    raise SettingsError(f"{to!r:.200} is no target", hint=_TARGETS)
+    hint = _TARGETS if ":" in to or "@" in to else f"write file:{to} for a file; {_TARGETS}"
+    raise SettingsError(f"{masked(to)!r:.200} is no target", hint=hint)
+
+
+def _is_broker(to: str) -> bool:
+    return to.startswith(("stomp:", "stomps:", "amqp:", "amqps:"))
+
+
+def _check_ring(source: BrokerAddress, target: BrokerAddress) -> None:
+    if (source.host, source.port, source.destination) == (target.host, target.port, target.destination):
+        raise SettingsError(
+            f"{target} is where messages come from, too: each would come again and be dropped as a duplicate",
+            hint="name another queue",
+        )
 
 
 def _name_of(function: Callable[..., object]) -> str:
@@ -165,6 +179,8 @@ def _name_of(function: Callable[..., object]) -> str:
 
 def _check(from_: object, to: object, store: str | None, options: BridgeOptions) -> None:
     mode = options.mode
+    if isinstance(from_, str) and isinstance(to, str) and _is_broker(to):
+        _check_ring(BrokerAddress.parse(from_), BrokerAddress.parse(to))
     if options.tls != Tls() and not any(str(each).startswith(_WITH_TLS) for each in (from_, to)):
         raise SettingsError("certificates prove nothing without TLS", hint="write stomps:// or amqps://")
     if mode is not Mode.BEST_EFFORT and store in {None, _MEMORY}:

@@ -19,13 +19,13 @@ from receiver.bridge.network import ANSWER_SECS
 from receiver.bridge.stomp_session import StompSession
 from receiver.errors import BrokerError, MessageRefusedError
 
-__all__ = ["StompSink", "StompSource"]
+__all__ = ["PROTOCOLS_OWN", "StompSink", "StompSource"]
 
 _PREFETCH_BYTES = 4 << 20
 """What the broker may send ahead of acknowledgements; a single larger message comes all the same."""
 _SUBSCRIPTION = "receiver"
 _JMS_NAMES = {"correlation-id": "JMSCorrelationID", "reply-to": "JMSReplyTo", "type": "JMSType"}
-_PROTOCOLS_OWN = {
+PROTOCOLS_OWN = {
     *("destination", "message-id", "subscription", "transaction", "ack", "content-length", "content-type", "receipt"),
     *("redelivered", "timestamp", "expires", "priority", "persistent", "destination-type", *_JMS_NAMES),
 }
@@ -127,7 +127,7 @@ def _message(frame: Any) -> Message:
     return Message(
         body=frame.body,
         is_text=_is_utf8(frame.body),  # Artemis gives every body's length, so that its presence tells nothing
-        properties={name: value for name, value in headers.items() if name not in _PROTOCOLS_OWN},
+        properties={name: value for name, value in headers.items() if name not in PROTOCOLS_OWN},
         headers={jms_name: headers[name] for name, jms_name in _JMS_NAMES.items() if name in headers},
         message_id=headers.get("message-id"),
         redelivered=headers.get("redelivered") == "true",
@@ -146,7 +146,7 @@ def _is_utf8(body: bytes) -> bool:
 def _headers(message: Message) -> dict[str, str]:
     properties = message.properties.items()
     # A property that bears the name of a header can't be told from it: another protocol's would spoil the frame.
-    headers = {name: _text(value) for name, value in properties if value is not None and name not in _PROTOCOLS_OWN}
+    headers = {name: _text(value) for name, value in properties if value is not None and name not in PROTOCOLS_OWN}
     headers |= {name: message.headers[jms_name] for name, jms_name in _JMS_NAMES.items() if jms_name in message.headers}
     for text in (*headers, *headers.values()):
         _check_text(text)

@@ -58,6 +58,8 @@ def stopped_by_signals(bridge: Bridge) -> Iterator[None]:
             os._exit(128 + number)
         interrupts += number == signal.SIGINT
         bridge.stop()
+        # What is under way may take its time, so it is said here, past the log, whose lock somebody may hold.
+        os.write(2, b"stopping after what is under way; a second signal ends it at once\n")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -89,6 +91,10 @@ def reporting(bridge: Bridge, status_secs: float, metrics_port: int | None) -> I
 def _log_status(bridge: Bridge, status_secs: float, ended: threading.Event) -> None:
     while True:
         is_last = ended.wait(status_secs)
+        if not bridge.has_started:
+            if is_last:
+                return
+            continue
         _LOGGER.info("%s", bridge.status_line())
         if is_last:
             return

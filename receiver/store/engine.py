@@ -111,7 +111,15 @@ def lock_timeout_ms(settings: StoreSettings) -> str:
 
 
 def _postgres_engine(url: URL, isolation_level: str, session: dict[str, str]) -> Engine:
-    defaults = {"connect_timeout": 10, "application_name": "receiver"}
+    defaults = {
+        "connect_timeout": 10,
+        "application_name": "receiver",
+        # A server that vanished without a word is noticed within half a minute, not after the system's two hours.
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 4,
+        "tcp_user_timeout": 30_000,
+    }
     options = {name: value for name, value in defaults.items() if name not in url.query}
     engine = create_engine(
         url,

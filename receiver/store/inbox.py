@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from sqlalchemy import Connection, Executable, func, select, update
 
@@ -32,6 +32,13 @@ _LOGGER = logging.getLogger("receiver")
 _LONGEST_TARGET_BYTES = 2_000  # what PostgreSQL can index
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
+
+
+class TargetState(NamedTuple):
+    confirmed_bytes: int | None
+    tail_digest: bytes | None
+    incarnation: int
+    """The number of the domain that no other has, in any store."""
 
 
 class Inbox:
@@ -100,17 +107,25 @@ class Inbox:
         """
         if joined is not None:
             with translated(self._kept.url):
-                yield Turn(self, joined, *self._lock_target(joined))
+                yield Turn(self, joined, self.lock_target(joined))
             return
-        with self._kept.transaction(self._lock_target) as (connection, (confirmed_bytes, tail_digest)):
-            yield Turn(self, connection, confirmed_bytes, tail_digest)
+        with self._kept.transaction(self.lock_target) as (connection, state):
+            yield Turn(self, connection, state)
 
-    def _lock_target(self, connection: Connection) -> Any:
-        wanted = select(targets.c.confirmed_bytes, targets.c.tail_digest).where(targets.c.target_id == self.target_id)
-        found = connection.execute(wanted.with_for_update()).one_or_none()
+    def lock_target(self, connection: Connection) -> TargetState:
+        """Have the target for the transaction on the connection."""
+        wanted = select(targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.incarnation).join_from(
+            targets, domains, domains.c.domain_id == targets.c.domain_id
+        )
+        mine = wanted.where(targets.c.target_id == self.target_id).with_for_update(of=targets)
+        found = connection.execute(mine).one_or_none()
         if found is None:
             raise StoreError("the target is gone from the database", hint="was the database replaced? Open it again")
-        return found
+        return TargetState(*found)
+
+    def look_again(self, connection: Connection) -> TargetState:
+        with translated(self._kept.url):
+            return self.lock_target(connection)
 
     def waiting(self) -> int:
         """How many messages wait for the target."""
@@ -157,18 +172,33 @@ class Inbox:
 class Turn:
     """A turn at a target, under way."""
 
-    def __init__(
-        self, of: Inbox, connection: Connection, confirmed_bytes: int | None, tail_digest: bytes | None
-    ) -> None:
+    def __init__(self, of: Inbox, connection: Connection, state: TargetState) -> None:
         self.connection = connection
-        self.confirmed_bytes = confirmed_bytes
-        """Of a file: how much of it is ours for certain; None before the first message."""
-        self.tail_digest = tail_digest
-        """Of the end of that."""
         self.leaves_some = False
         """Whether more wait than `places` has told."""
         self._inbox = of
         self._target_id = of.target_id
+        self._state = state
+
+    @property
+    def confirmed_bytes(self) -> int | None:
+        """Of a file: how much of it is ours for certain; None before the first message."""
+        return self._state.confirmed_bytes
+
+    @property
+    def tail_digest(self) -> bytes | None:
+        """Of the end of that."""
+        return self._state.tail_digest
+
+    def look_again(self) -> None:
+        """Read anew what is confirmed; StoreError if the turn has been lost meanwhile."""
+        self._state = self._inbox.look_again(self.connection)
+
+    def handed_on_as(self, message: int | str) -> str:
+        """An id under which nothing else is ever handed on, by this store or another: by a message's place, or by what
+        its domain calls it."""
+        kind = "-" if isinstance(message, int) else ":"
+        return f"{self._state.incarnation:x}{kind}{message}"
 
     def other_domain(self) -> str | None:
         """Another domain of the store that has written to a file of the same name; None if there is none."""
@@ -218,9 +248,9 @@ class Turn:
     def save_file(self, confirmed_bytes: int, tail_digest: bytes) -> None:
         """Note how much of the target's file is ours once this turn is committed, and a digest of the end of it."""
         row = targets.c.target_id == self._target_id
-        values = {"confirmed_bytes": confirmed_bytes, "tail_digest": tail_digest}
-        self.connection.execute(update(targets).where(row).values(values))
-        self.confirmed_bytes, self.tail_digest = confirmed_bytes, tail_digest
+        self._state = self._state._replace(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
+        changed = update(targets).where(row).values(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
+        self.connection.execute(changed)
 
 
 def _target_id(kept: KeptConnection, domain_id: int, name: bytes) -> int:

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from receiver.bridge import bridge as bridge_module
-from receiver.bridge import delivery, pauses
+from receiver.bridge import pauses, turns
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.amqp_connector import AmqpSink, AmqpSource
 from receiver.bridge.memory import MemoryBroker
@@ -75,5 +75,5 @@ def hasty(monkeypatch):
     """Bridges that wait hardly at all, so that whole lives of them take no time."""
     monkeypatch.setattr(bridge_module, "_WAIT_SECS", 0.002)
     monkeypatch.setattr(bridge_module, "_TEND_SECS", 0.01)
-    monkeypatch.setattr(delivery, "_FIRST_PAUSE_SECS", 0.005)
+    monkeypatch.setattr(turns, "_FIRST_PAUSE_SECS", 0.005)
     monkeypatch.setattr(pauses, "_FIRST_SECS", 0.002)

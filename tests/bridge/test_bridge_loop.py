@@ -99,21 +99,24 @@ def test_an_acknowledgement_that_was_lost_doubles_nothing(route, errors):
 
 
 @pytest.mark.parametrize("where", ["connect", "take", "acknowledge"])
-def test_refusals_are_believed_after_five_in_a_row(route, where):
+def test_refusals_are_believed_after_a_while(route, where, monkeypatch):
     send(route, "1")
-    refusals = [NO] * 5
+    refusals = [NO] * 1_000
+    monkeypatch.setattr(bridge_module, "_REFUSED_SECS", 0.1)
     if where == "connect":
         connect = Failing(source_that(route, take=[DOWN]), None, *refusals)
     else:
         connect = source_that(route, **{where: refusals})
     with pytest.raises(BrokerRefusedError):
         open_from(route, connect).run()
+    monkeypatch.setattr(bridge_module, "_REFUSED_SECS", 60.0)
     bridge = open_from(route, source_that(route, **({} if where == "connect" else {where: [*refusals[:4], DOWN, NO]})))
     bridge.run(stop_when_idle_secs=0)
     assert route.effects() == ["1"]
 
 
-def test_refusals_with_hours_between_them_are_not_in_a_row(route):
+def test_refusals_with_hours_between_them_are_not_in_a_row(route, monkeypatch):
+    monkeypatch.setattr(bridge_module, "_REFUSED_SECS", 0.01)
     behind = source_that(route)
     refusals = []
 

@@ -183,7 +183,8 @@ def test_where_no_file_can_be(tmp_path, sqlite_url, mode):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a disk that is always full")  # noqa: PTH110
 def test_a_full_disk_loses_nothing(route, caplog):
     send(route, "1", "2")
-    bridge = open_bridge(route.origin, "file:/dev/full", route.store)
+    bridge = open_bridge(route.origin, f"file:{route.file}", route.store)
+    route.plan("taken", lambda: [route.file.unlink(missing_ok=True), route.file.symlink_to("/dev/full")])
     stopping = threading.Timer(0.3, bridge.stop)
     stopping.start()
     bridge.run()
@@ -193,8 +194,8 @@ def test_a_full_disk_loses_nothing(route, caplog):
     assert bridge.figures.connection_errors == 0
     # And the messages wait for that very target, as whoever names another one is told.
     caplog.clear()
-    route.run()
-    assert "2 messages wait for file:/dev/full" in caplog.text
+    open_bridge(route.origin, f"file:{route.file}.2", route.store).run(stop_when_idle_secs=0)
+    assert f"2 messages wait for file:{route.file}" in caplog.text
 
 
 def test_best_effort_leaves_no_torn_line_before_a_whole_one(tmp_path):

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from receiver.bridge import delivery
+from receiver.bridge import turns
 from receiver.bridge.connector import Message
 from receiver.bridge.ids import IdRule, MissingIds
 from receiver.bridge.mode import Mode
@@ -87,7 +87,7 @@ def test_others_go_on_meanwhile(route):
 
 
 def test_a_source_is_left_alone_until_it_is_due(route, monkeypatch):
-    monkeypatch.setattr(delivery, "_FIRST_PAUSE_SECS", 60)
+    monkeypatch.setattr(turns, "_FIRST_PAUSE_SECS", 60)
     desk = Desk(a1=1)
     send(route, "a1", "b1")
     bridge = open_to(route, desk)

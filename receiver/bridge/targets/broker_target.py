@@ -34,11 +34,10 @@ class BrokerTarget:
         """Nothing is locked."""
 
     def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
-        del turn
         try:
-            self._send(messages)
+            self._send(messages, turn)
         except MessageRefusedError:
-            return self._one_by_one(messages)
+            return self._one_by_one(messages, turn)
         return Outcome(delivered=list(range(len(messages))))
 
     def connect(self) -> Sink:
@@ -52,21 +51,21 @@ class BrokerTarget:
         if sink is not None:
             sink.close()
 
-    def _send(self, messages: Sequence[Received]) -> None:
+    def _send(self, messages: Sequence[Received], turn: Turn | None) -> None:
         try:
-            self.connect().send([self._outgoing(message) for message in messages])
+            self.connect().send([self._outgoing(message, turn) for message in messages])
         except BrokerError:
             self.close()
             raise
 
-    def _one_by_one(self, messages: Sequence[Received]) -> Outcome:
+    def _one_by_one(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
         """Find out which of them can't be sent. Those sent already are dropped by the broker, or come twice."""
         outcome, failing = Outcome(), set()
         for index, message in enumerate(messages):
             if message.message_source_id in failing:
                 continue
             try:
-                self._send([message])
+                self._send([message], turn)
             except MessageRefusedError as error:
                 outcome.failed[index] = str(error)
                 failing.add(message.message_source_id)
@@ -74,14 +73,16 @@ class BrokerTarget:
                 outcome.delivered.append(index)
         return outcome
 
-    def _outgoing(self, message: Received) -> Message:
+    def _outgoing(self, message: Received, turn: Turn | None) -> Message:
         properties: dict[str, Property] = dict(message.properties)
         # One that it came with is its sender's, for the broker it came from.
         properties.pop(DUPLICATE_ID, None)
         if message.unique_message_id is not None:
             properties[self._ids.id_property] = message.unique_message_id
-            if self._marks_duplicates:
-                properties[DUPLICATE_ID] = message.unique_message_id
+        # Not the id alone: it may be another message's in another domain, or of the same one later.
+        known_as = message.unique_message_id if message.place is None else message.place
+        if self._marks_duplicates and turn is not None and known_as is not None:
+            properties[DUPLICATE_ID] = turn.handed_on_as(known_as)
         if message.message_source_id is not None:
             properties[self._ids.source_property] = message.message_source_id
-        return Message(body=message.body, is_text=message.is_text, properties=properties)
+        return Message(body=message.body, is_text=message.is_text, properties=properties, headers=message.headers)

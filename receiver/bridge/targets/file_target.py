@@ -12,12 +12,13 @@ import os
 import time
 from collections.abc import Sequence
 from io import FileIO
+from itertools import count
 from pathlib import Path
 from typing import IO
 
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome
-from receiver.errors import OutputError, SettingsError
+from receiver.errors import ClosedError, OutputError, SettingsError
 from receiver.store.inbox import Turn
 
 try:
@@ -41,10 +42,11 @@ class FileTarget:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._path = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as named
+        if "\0" in str(path):
+            raise SettingsError(f"{str(path)!r:.200} holds a character that no path can")
+        folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 - a link to a file may lead to another one day
+        self._path = Path(os.path.realpath(folder), name)
         self.name = f"file:{self._path}"
-        if "\0" in self.name:
-            raise SettingsError(f"{self.name!r:.200} holds a character that no path can")
         if os.path.isdir(self._path):  # noqa: PTH112 - what can't be asked is met by whoever opens it
             raise SettingsError(f"{self._path} is a folder", hint="name a file in it: file:FOLDER/orders.jsonl")
         self._file: FileIO | None = None
@@ -56,6 +58,8 @@ class FileTarget:
         try:
             if not self._path.parent.is_dir():
                 raise SettingsError(f"there is no folder {self._path.parent}", hint="make it first")
+            if self._path.exists() and not self._path.is_file():
+                raise SettingsError(f"{self._path} is no file", hint="name one, or write - for standard output")
             self._open()
         except OSError as error:
             raise self._error(error) from error
@@ -135,11 +139,16 @@ class FileTarget:
     def _opened(self, turn: Turn) -> bool:
         """Open the file where the store says that it ends; whether that was known to the store."""
         self._open(locked=True)
+        turn.look_again()  # while this process slept the server may have given the turn to another, who wrote here
         confirmed = turn.confirmed_bytes
         if not confirmed and (other := turn.other_domain()) is not None:
             raise SettingsError(
                 f"{self._path} is written for another domain, {other}", hint="name a file of its own for each domain"
             )
+        if confirmed == 0 < self._length:
+            # What a first turn wrote and didn't live to confirm, or what somebody has put there since: who can tell?
+            self._set_aside()
+            return True
         if confirmed is not None and self._length == 0 < confirmed:
             _LOGGER.warning("%s is empty or new, so it is begun anew", self._path)
         elif confirmed is not None:
@@ -176,6 +185,14 @@ class FileTarget:
             self._file.truncate(confirmed)
             os.fsync(self._file.fileno())
         self._length, self._tail = confirmed, tail
+
+    def _set_aside(self) -> None:
+        aside = next(name for number in count(1) if not (name := Path(f"{self._path}.unconfirmed-{number}")).exists())
+        _LOGGER.warning(
+            "%s holds %d bytes that aren't known to be confirmed: moved to %s", self._path, self._length, aside
+        )
+        self._path.rename(aside)
+        self._open(locked=True)
 
     def _ends_in_mid_line(self) -> bool:
         return not self._tail.endswith(b"\n") and self._length > 0
@@ -214,8 +231,13 @@ class StandardOutput:
 
     def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
         del turn
-        self._stream.write(b"".join(message.json_line() for message in messages))
-        self._stream.flush()
+        try:
+            self._stream.write(b"".join(message.json_line() for message in messages))
+            self._stream.flush()
+        except BrokenPipeError:
+            raise ClosedError("nobody reads standard output any more") from None
+        except OSError as error:
+            raise OutputError(f"can't write to standard output: {error.strerror or error}") from error
         return Outcome(delivered=list(range(len(messages))))
 
     def close(self) -> None:

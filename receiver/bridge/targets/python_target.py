@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome
-from receiver.errors import SettingsError, StoreError
+from receiver.errors import BrokerError, OutputError, SettingsError, StoreError
 from receiver.store.inbox import Turn
 
 __all__ = ["PythonTarget", "imported"]
@@ -29,10 +30,12 @@ _SAVEPOINT = "receiver_message"
 
 
 class PythonTarget:
-    """Calls `function(message, connection)`, or `function(message)` if it takes one argument.
+    """Calls `function(message, connection)` if it requires two arguments, else `function(message)`.
 
     The connection is SQLAlchemy's, in the transaction that makes the inbox forget the message: what is written by it is
-    committed if and when that is. A message for which the function raises an exception leaves nothing behind there.
+    committed if and when that is. A message for which the function raises an exception leaves nothing behind there, and
+    is tried again before it is parked. A `BrokerError`, `OutputError` or `StoreError` says that no message could be
+    handled now: that isn't counted against this one.
     """
 
     def __init__(self, name: str, function: Callable[..., object]) -> None:
@@ -89,16 +92,23 @@ class PythonTarget:
         lost = _failure(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}", f"RELEASE SAVEPOINT {_SAVEPOINT}")
         if lost is not None:
             raise lost if spoilt is None else self._has_ended_it() from lost
-        return why or f"{type(spoilt).__name__}: {spoilt}"
+        return why if spoilt is None else _told(spoilt)
 
     def _call(self, message: Received, *connection: Connection) -> str | None:
         """Why the function failed; None if it didn't."""
+        process = os.getpid()
         try:
-            self._function(message, *connection)
-        except (Exception, SystemExit) as error:
-            _LOGGER.warning("%s failed on %r: %r", self.name, message.unique_message_id, error)
-            _LOGGER.debug("where it failed", exc_info=True)
-            return f"{type(error).__name__}: {error}"
+            result = self._function(message, *connection)
+        except (BrokerError, OutputError, StoreError):  # not the message's fault: all of it is tried again
+            raise
+        except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
+            _LOGGER.debug("%s failed on %r", self.name, message.unique_message_id, exc_info=True)
+            return _told(error)
+        finally:
+            if os.getpid() != process:  # a child that the function has forked off: connections are its parent's
+                os._exit(1)
+        if inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result):
+            return f"it returned a {type(result).__name__}, which nobody runs"
         return None
 
     def _has_ended_it(self) -> SettingsError:
@@ -106,6 +116,14 @@ class PythonTarget:
             f"{self.name} ended the transaction that it was given",
             hint="leave committing and rolling back to the bridge",
         )
+
+
+def _told(error: BaseException) -> str:
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except Exception:  # noqa: BLE001 - one that can't even be told
+        return kind
 
 
 def _failure(connection: Connection, *statements: str) -> DBAPIError | None:
@@ -147,10 +165,16 @@ def _takes_two(name: str, function: Callable[..., object]) -> bool:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some that are written in C have none
         return False
-    for count in (_WITH_CONNECTION, 1):
-        try:
-            signature.bind(*[None] * count)
-        except TypeError:
-            continue
-        return count == _WITH_CONNECTION
-    raise SettingsError(f"{name} takes neither (message, connection) nor (message): {signature}")
+    takes_one, takes_two = (_binds(signature, count) for count in (1, _WITH_CONNECTION))
+    if not (takes_one or takes_two):
+        raise SettingsError(f"{name} takes neither (message) nor (message, connection): {signature}")
+    # One that could do without it is given it only if it says what for.
+    return takes_two and (not takes_one or "connection" in signature.parameters)
+
+
+def _binds(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True

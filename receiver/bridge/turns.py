@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from receiver.bridge.figures import Figures
@@ -14,11 +15,12 @@ from receiver.durable.receiver import Receiver
 from receiver.durable.stages import Stage
 from receiver.store.inbox import Inbox, Turn
 
-__all__ = ["Delivery"]
+__all__ = ["Turns"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _AT_ONCE = 1_000
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.5, 30.0
+_LONGEST_BREATH_SECS = 0.2
 _GIVE_BACK_BYTES = 64 << 20
 
 
@@ -35,7 +37,7 @@ class _Done:
     places: Sequence[int] = ()
 
 
-class Delivery:
+class Turns:
     """Hands on what waits for the target, in the order of receipt: also what another bridge put there and didn't
     live to deliver.
 
@@ -51,6 +53,8 @@ class Delivery:
         self._due_secs: dict[str | None, float] = {}
         """When a source whose message failed is tried again."""
         self._confirmed_bytes = 0
+        self._delivered_before = 0
+        """When it was last looked after."""
         self.at_hand: dict[int, Received] = {}
         """Messages by place that needn't be read back."""
 
@@ -66,7 +70,10 @@ class Delivery:
         leaves_some = True
         with self._receiver.stage(Stage.ENQUEUING):
             while leaves_some:
+                began = time.monotonic()
                 leaves_some = self._take_turn()
+                # Who waits for a file of SQLite looks ten times a second whether it is free.
+                time.sleep(min(_LONGEST_BREATH_SECS, (time.monotonic() - began) / 5) if leaves_some else 0)
                 if leaves_some and is_enough():
                     return
         if not self._due_secs:  # nor does anything that another bridge was to deliver, or has delivered of ours
@@ -75,33 +82,42 @@ class Delivery:
             self._give_back_space()
 
     def tend(self) -> None:
-        """Count what others have left, and tidy up."""
+        """Count what others have left, and tidy up once nothing comes."""
         self._figures.waiting = self._inbox.waiting()
-        if self._confirmed_bytes:
+        is_idle, self._delivered_before = self._delivered_before == self._figures.delivered, self._figures.delivered
+        if self._confirmed_bytes and is_idle:
             self._give_back_space()
 
     def _give_back_space(self) -> None:
         self._confirmed_bytes = 0
         self._inbox.give_back_space()
 
+    def make_ready(self) -> None:
+        """Have the target stand as the store says, before there is anything to hand on."""
+        with self._turn() as turn:
+            self._target.ready(turn)
+
+    @contextmanager
+    def _turn(self) -> Iterator[Turn]:
+        try:
+            with self._inbox.turn() as turn:
+                yield turn
+        finally:
+            self._target.release()
+
     def _take_turn(self) -> bool:
         """Whether another may find more."""
         now = time.monotonic()
         self._due_secs = {source: due for source, due in self._due_secs.items() if due > now}
-        try:
-            with self._inbox.turn() as turn:
-                done = _Done() if self._target.ready(turn) else _Done(more=True)
-                if not done.more:
-                    self._hand_on(turn, done)
-        finally:
-            self._target.release()
+        done = _Done()
+        with self._turn() as turn:
+            done.more = not self._target.ready(turn)
+            if not done.more and (places := turn.places(_AT_ONCE, but_of=self._due_secs)):
+                self._hand_on(turn, places, done)
         self._count(done)
         return done.more
 
-    def _hand_on(self, turn: Turn, done: _Done) -> None:
-        places = turn.places(_AT_ONCE, but_of=self._due_secs)
-        if not places:
-            return
+    def _hand_on(self, turn: Turn, places: Sequence[int], done: _Done) -> None:
         messages = self._messages(turn, places)
         outcome = self._target.deliver(messages, turn)
         turn.confirm([places[index] for index in outcome.delivered])
@@ -132,9 +148,12 @@ class Delivery:
     def _failed(self, turn: Turn, place: int, message: Received, why: str) -> bool:
         """Count a try; whether it was the last, and the message is parked."""
         tries = turn.try_failed(place)
+        told = self._target.name, message.unique_message_id, tries, self._max_tries, why
         if tries >= self._max_tries:
             turn.park(message.row(place)._replace(tries=tries), why)
+            _LOGGER.error("%s: %r is parked, for it failed %d of %d times: %s", *told)
             return True
+        _LOGGER.warning("%s: %r failed %d of %d times, and is tried again: %s", *told)
         pause = min(_FIRST_PAUSE_SECS * 2 ** (tries - 1), _LONGEST_PAUSE_SECS)
         self._due_secs[message.message_source_id] = time.monotonic() + pause
         return False
