@@ -1,4 +1,4 @@
-"""`receiver parked`: the messages that a target refused too often: listed, sent back to wait, or dropped."""
+"""`receiver parked`: messages refused too often, or without a proper id: listed, sent back to wait, or dropped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ AllOfThem = Annotated[bool, typer.Option("--all", help="All that are parked, ins
 
 parked = typer.Typer(
     name="parked",
-    help="List, retry or drop the messages that a bridge has set aside because their target kept refusing them.",
+    help="List, retry or drop the messages that a bridge has set aside: their target kept refusing them, or their id was "
+    "missing or malformed.",
 )
 
 

@@ -9,7 +9,7 @@ import typer
 __all__ = ["StoreAddress", "shown_address"]
 
 StoreAddress = Annotated[
-    str, typer.Argument(help="The store: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.")
+    str, typer.Argument(metavar="URL", help="The store: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.")
 ]
 
 

@@ -15,7 +15,6 @@ __all__ = ["parked_object", "print_parked"]
 
 _LONGEST_TARGET = 200
 _LONGEST_ERROR = 500
-_NO_ID = "(no id)"
 _UNKNOWN = "(a target that the store doesn't know)"
 
 
@@ -24,12 +23,18 @@ def print_parked(place: str, rows: Sequence[ParkedRow], console: Console) -> Non
     line(console, f"{place}: {count(len(rows), 'message')} parked")
     for row in rows:
         console.print()
-        line(console, f"{row.parked_id}: {tamed(row.unique_message_id or _NO_ID)}", "bold")
-        source = f"from {tamed(row.message_source_id)}, " if row.message_source_id else ""
-        line(console, f"  {source}for {tamed(row.target or _UNKNOWN, _LONGEST_TARGET)}")
+        line(console, f"{row.parked_id}: {_called(row)}", "bold")
+        source = f"from {tamed(row.message_source_id)} " if row.message_source_id else ""
+        line(console, f"  {source}by {tamed(row.destination)}, for {tamed(row.target or _UNKNOWN, _LONGEST_TARGET)}")
         times = f"received {second(row.received_at_us)}, parked {second(row.parked_at_us)} UTC"
         line(console, f"  {times}, tried {count(row.tries, 'time')}, {size(row.body_bytes)}")
         line(console, f"  {tamed(row.error, _LONGEST_ERROR)}")
+
+
+def _called(row: ParkedRow) -> str:
+    if row.unique_message_id:
+        return tamed(row.unique_message_id)
+    return f"(no id, JMSMessageID {tamed(row.message_id)})" if row.message_id else "(no id)"
 
 
 def parked_object(place: str, rows: Sequence[ParkedRow]) -> dict[str, Any]:

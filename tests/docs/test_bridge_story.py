@@ -23,7 +23,8 @@ def said(line: str) -> str:
 
 def test_from_start_to_end(running_artemis, tmp_path):
     (send,) = blocks(PAGE, "python", STORY)
-    own = f"{HOST}:{running_artemis.amqp_port}/queue/orders-{uuid.uuid4()}"
+    queue, port = f"orders-{uuid.uuid4()}", running_artemis.amqp_port
+    own = f"{HOST}:{port}/queue/{queue}"
     (tmp_path / "send.py").write_text(send.replace("localhost/queue/orders", own), encoding="utf-8")
     outputs = blocks(PAGE, "text", STORY)
     given = {"env": os.environ | {"COLUMNS": "80"}}
@@ -31,6 +32,7 @@ def test_from_start_to_end(running_artemis, tmp_path):
         ran = [run(line, tmp_path, **given) for line in commands(block.replace("localhost/queue/orders", own))]
         if "JMS Status" in shown:
             logged = ran[-1].stderr.replace(f"{tmp_path}{os.sep}", "…/")
+            logged = logged.replace(rf"{HOST}\:{port}:queue://{queue}", r"localhost\:5672:queue://orders")
             told = [said(line) for line in logged.splitlines()]
             assert [said(line) for line in shown.splitlines()] == told[-shown.count("\n") :]
         else:

@@ -112,6 +112,20 @@ def test_what_one_acknowledgement_takes_along(script, send, tmp_path, mode, left
     assert json.loads(run([sys.executable, "client.py", str(mode)], tmp_path).stdout) == left
 
 
+def test_sigterm_stops_it_cleanly(script, tmp_path):
+    """As the handler has it do, and not Java."""
+    (tmp_path / "client.py").write_text(script.replace(ENDS, "bridge.run()\nprint('stopped')\n"), encoding="utf-8")
+    command = [sys.executable, "client.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as client:
+        try:
+            assert any("taking messages" in line for line in client.stderr)
+            client.terminate()
+            said, complaints = client.communicate(timeout=30)
+        finally:
+            client.kill()
+    assert (client.returncode, said) == (0, "stopped\n"), complaints
+
+
 def test_a_redelivered_duplicate_is_caught(script, send, tmp_path):
     """The first bridge dies as it acknowledges what it has kept: the broker sends it again."""
     send("1", "2")
