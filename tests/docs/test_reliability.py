@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 from tests.artemis.conftest import LIVES
+from tests.bridge.campaign import Event
+from tests.bridge.test_campaign import FULL
 from tests.durable.conftest import CAMPAIGNS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,4 +34,5 @@ def test_the_campaigns_are_as_large_as_it_says():
         tuple(campaign.receipts_per_process // RECEIPTS_PER_TURN for campaign in (small, long)),
         (small.receipts_per_process, long.receipts_per_process),
         (LIVES["small"], LIVES["long"]),
+        (FULL["small"][Event.KILL], FULL["long"][Event.KILL]),
     ]
