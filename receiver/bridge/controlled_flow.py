@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from receiver.bridge.figures import Figures
-from receiver.bridge.flow import Admitted, Taken, admit
+from receiver.bridge.flow import Admitted, Taken, admit, tell_failure
 from receiver.bridge.targets.target import Target
 from receiver.bridge.turns import Turns
 from receiver.durable.receiver import Receiver
@@ -73,7 +73,7 @@ class ControlledFlow:
             for index, why in outcome.failed.items():
                 place = places[index]
                 tries = self._tries[place - admitted.first_place]
-                if tries < self._max_tries:
+                if not tell_failure(self._target.name, left[place], tries, self._max_tries, why, then="parked"):
                     raise OutputError(f"{self._target.name}: a message failed: {why}", hint="its batch is tried again")
                 turn.park(left[place].row(place)._replace(tries=tries), why)
                 parked += 1

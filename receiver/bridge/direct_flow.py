@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from receiver.bridge.figures import Figures
-from receiver.bridge.flow import Taken, judged
+from receiver.bridge.flow import Taken, judged, tell_failure
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
@@ -67,9 +67,8 @@ class DirectFlow:
     def _is_dropped(self, waiting: _Waiting, why: str) -> bool:
         """Count a try; whether it was the last."""
         waiting.tries += 1
-        if waiting.tries < self._max_tries:
+        if not tell_failure(self._target.name, waiting.message, waiting.tries, self._max_tries, why, then="dropped"):
             return False
-        _LOGGER.error("dropped after %d tries: %r: %s", waiting.tries, waiting.message.unique_message_id, why)
         self._figures.parked += 1
         return True
 

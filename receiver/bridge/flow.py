@@ -15,7 +15,7 @@ from receiver.store.inbox import Inbox
 if TYPE_CHECKING:
     from receiver.durable.batch import Batch
 
-__all__ = ["Admitted", "Flow", "Taken", "admit", "judged"]
+__all__ = ["Admitted", "Flow", "Taken", "admit", "judged", "tell_failure"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 
@@ -85,6 +85,24 @@ def judged(batch: Batch, taken: Taken) -> tuple[list[Decision], dict[int, str]]:
             decision = _received(batch, message, None)
         decisions.append(decision)
     return decisions, refused
+
+
+def tell_failure(target: str, message: Received, tries: int, max_tries: int, why: str, *, then: str) -> bool:
+    """Log a try that failed; whether it was the last, after which the message is `then`, such as parked."""
+    is_last = tries >= max_tries
+    what = then if is_last else "tried again"
+    level = logging.ERROR if is_last else logging.WARNING
+    _LOGGER.log(
+        level,
+        "%s: %r failed %d of %d times, and is %s: %s",
+        target,
+        message.unique_message_id,
+        tries,
+        max_tries,
+        what,
+        why,
+    )
+    return is_last
 
 
 def _received(batch: Batch, message: Received, id_: str | None) -> Decision:

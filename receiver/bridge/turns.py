@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from receiver.bridge.figures import Figures
+from receiver.bridge.flow import tell_failure
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
@@ -148,12 +149,9 @@ class Turns:
     def _failed(self, turn: Turn, place: int, message: Received, why: str) -> bool:
         """Count a try; whether it was the last, and the message is parked."""
         tries = turn.try_failed(place)
-        told = self._target.name, message.unique_message_id, tries, self._max_tries, why
-        if tries >= self._max_tries:
+        if tell_failure(self._target.name, message, tries, self._max_tries, why, then="parked"):
             turn.park(message.row(place)._replace(tries=tries), why)
-            _LOGGER.error("%s: %r is parked, for it failed %d of %d times: %s", *told)
             return True
-        _LOGGER.warning("%s: %r failed %d of %d times, and is tried again: %s", *told)
         pause = min(_FIRST_PAUSE_SECS * 2 ** (tries - 1), _LONGEST_PAUSE_SECS)
         self._due_secs[message.message_source_id] = time.monotonic() + pause
         return False

@@ -19,13 +19,15 @@ def print_outcome(outcome: Outcome, plan: Plan, files: Files) -> None:
     """What was sent, what came, and what it did in the target."""
     effects, crashes = outcome.effects, outcome.crashes
     verdict = "not each exactly once" if effects.missing or effects.double else "each exactly once"
+    unknown = effects.lines - effects.double - (outcome.messages - effects.missing)
+    known = f"confirmed to their senders; {count(unknown)} more arrived from senders that crashed before they knew"
     style = "bold green" if outcome.holds(plan.mode) else "bold red"
     _heading("What became of the messages")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     for justify in ("left", "right", "left"):
         table.add_column(justify=justify, no_wrap=True)
     for name, number, remark in (
-        ("messages", outcome.messages, "confirmed to their senders"),
+        ("messages", outcome.messages, known if unknown else "confirmed to their senders"),
         ("sent", outcome.sent, f"{count(outcome.sent - outcome.messages)} of them again, after a crash"),
         ("receipts", outcome.receipts, f"{count(outcome.redelivered)} of them flagged as redelivered"),
         ("duplicates caught", outcome.duplicates, ""),

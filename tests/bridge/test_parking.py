@@ -237,7 +237,7 @@ def test_best_effort_drops_and_says_so(tmp_path, caplog):
     send(route, "a1", "b1", "a2")
     bridge = run_to(route, desk, mode=Mode.BEST_EFFORT, max_tries=3)
     assert desk.booked == ["b1", "a2"]
-    assert "dropped after 3 tries: 'a1'" in caplog.text
+    assert "'a1' failed 3 of 3 times, and is dropped" in caplog.text
     assert (bridge.figures.parked, bridge.figures.delivered, bridge.figures.waiting) == (1, 2, 0)
 
 
