@@ -4,34 +4,24 @@ import os
 import random
 import shutil
 import threading
-import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.store.inbox import Inbox
 from receiver.store.parking import drop_parked, parked_rows, retry_parked
 from tests.durable.checks import assert_sound
 from tests.durable.forked import forked
-from tests.durable.opened import LONG_SECS, UndoError, opened, send
+from tests.durable.opened import LONG_SECS, UndoError, opened
 from tests.durable.proxy import Cut, proxied
 from tests.store.waiting import TARGET, all_of, inbox_of, message, opened_inbox, receive, waiting_in
 from tests.stores import engine_of
 
 MEGABYTE = 1_000_000
 HOSTILE = "queue://\x1b[31m\r\n\u202e\0\ud800é😀"
-
-
-def bytes_taken(url):
-    """By the inbox and what belongs to it; of SQLite by the whole file and its log."""
-    if url.startswith("sqlite"):
-        file = make_url(url).database
-        return sum(path.stat().st_size for path in (Path(file), Path(f"{file}-wal")) if path.exists())
-    with engine_of(url).connect() as connection:
-        return connection.scalar(text("SELECT pg_total_relation_size('receiver_inbox')"))
 
 
 def test_messages_are_kept_exactly(store_url, seed):
@@ -87,73 +77,6 @@ def test_a_damaged_message_is_named(store_url, column, value, problem):
             waiting_in(inbox)
         assert "receiver check" in caught.value.hint
         assert inbox.waiting() == 3
-
-
-def test_only_what_is_asked_for_is_read(store_url):
-    with opened_inbox(store_url) as (receiver, inbox):
-        rows = receive(receiver, inbox, *[os.urandom(MEGABYTE)] * 20)
-        with inbox.turn() as turn:
-            tracemalloc.start()
-            try:
-                assert turn.places(100) == list(range(20))
-                assert turn.rows([7, 99]) == [rows[7]]
-                _, most_bytes = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-            assert turn.rows([]) == []
-            turn.confirm([])
-    assert most_bytes < 4 * MEGABYTE
-
-
-@pytest.mark.slow
-def test_a_body_of_100_megabytes(store_url, seed):
-    """Kept exactly, parked, retried, delivered; and its space is given back."""
-    random_ = random.Random(seed)  # noqa: S311 - draws by seed
-    body = random_.randbytes(100 * MEGABYTE)
-    with opened_inbox(store_url) as (receiver, inbox):
-        before = bytes_taken(store_url)
-        (row,) = receive(receiver, inbox, body)
-        assert bytes_taken(store_url) > 100 * MEGABYTE
-        with inbox.turn() as turn:
-            assert turn.rows([0]) == [row]
-            turn.park(row, "too large")
-        (parked,) = parked_rows(store_url)
-        assert parked.body_bytes == 100 * MEGABYTE
-        assert retry_parked(store_url, None) == 1
-        with inbox.turn() as turn:
-            assert turn.rows([0]) == [row]
-            turn.confirm([0])
-        inbox.give_back_space()
-        receive(receiver, inbox, b"next")  # SQLite shortens its log when it begins it anew
-        assert bytes_taken(store_url) < before + 20 * MEGABYTE
-
-
-@pytest.mark.parametrize(("count", "size"), [(3_000, 500), (40, 200_000)])
-def test_space_is_given_back(store_url, count, size):
-    """What many small ones took and what a few large ones took."""
-    with opened_inbox(store_url) as (receiver, inbox):
-        for _ in range(3):
-            rows = receive(receiver, inbox, *[os.urandom(size)] * count)
-            full = bytes_taken(store_url)
-            with inbox.turn() as turn:
-                turn.confirm([row.place for row in rows])
-            inbox.give_back_space()
-        assert full > count * size
-    with opened(store_url) as receiver:  # who opens or closes a file last brings it up to date
-        send(receiver, "last")
-    assert bytes_taken(store_url) < full / 5
-
-
-def test_giving_back_costs_nothing_where_there_is_nothing(fresh_postgres_url):
-    vacuums = text("SELECT pg_stat_force_next_flush(), vacuum_count FROM pg_stat_user_tables WHERE relname = :table")
-    with opened_inbox(fresh_postgres_url) as (receiver, inbox):
-        for _ in range(10):
-            rows = receive(receiver, inbox, *[b"small"] * 50)
-            with inbox.turn() as turn:
-                turn.confirm([row.place for row in rows])
-            inbox.give_back_space()
-    with engine_of(fresh_postgres_url).connect() as connection:
-        assert connection.execute(vacuums, {"table": "receiver_inbox"}).one().vacuum_count == 0
 
 
 @pytest.mark.parametrize(
