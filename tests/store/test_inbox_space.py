@@ -13,6 +13,8 @@ from tests.durable.opened import opened, send
 from tests.store.waiting import opened_inbox, receive
 from tests.stores import engine_of
 
+MEGABYTE = 1_000_000
+
 
 def bytes_taken(url):
     """By the inbox and what belongs to it; of SQLite by the whole file and its log."""
