@@ -69,8 +69,8 @@ LONG = (HEADER + "".join(f"{n},{n * 7919},s,c,q\n" for n in range(5000))).encode
     [
         ("a.csv.gz", b"no gzip", "not gzip data"),
         ("a.csv.zst", b"no zstd", "not zstd data"),
-        ("a.csv.gz", gzip.compress(LONG)[:-9], "truncated gzip"),
-        ("a.csv.gz", gzip.compress(LONG)[:500] + b"garbage" * 99, "broken gzip"),
+        ("a.csv.gz", gzip.compress(LONG, mtime=0)[:-9], "truncated gzip"),
+        ("a.csv.gz", gzip.compress(LONG, mtime=0)[:500] + b"garbage" * 99, "broken gzip"),
         ("a.csv.zst", zstandard.compress(LONG)[:-9], "truncated zstd"),
         ("a.csv.zst", zstandard.compress(LONG) + b"garbage" * 99, "broken zstd"),
         ("a.parquet", b"no Parquet", "a.parquet"),
