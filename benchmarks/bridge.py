@@ -217,7 +217,7 @@ def _memory(broker: Broker, scale: float) -> Comparison:
                 orders.send(_BATCH)
 
     with _store() as store:
-        under_way = open_bridge(str(address), lambda message: message, store, _options())
+        under_way = open_bridge(str(address), _ignore, store, _options())
         threads = [threading.Thread(target=watch), threading.Thread(target=load)]
         for thread in threads:
             thread.start()
@@ -234,6 +234,10 @@ def _memory(broker: Broker, scale: float) -> Comparison:
         ratios=(sizes[-1] / sizes[0],),
         goal=Goal(1.1, aim=1.02, at_most=True),
     )
+
+
+def _ignore(_message: Any) -> None:
+    pass
 
 
 def _resident_bytes() -> int:

@@ -13,11 +13,14 @@ from benchmarks.workload import SOURCES, receipts, trace
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_each_runs_small(name, capsys, monkeypatch):
+def test_each_runs_small(name, capsys, monkeypatch, request):
     if name == "spark":
         if shutil.which("java") is None:
             pytest.skip("there is no Java")
         monkeypatch.setattr("benchmarks.spark._TURNS", 1)  # each takes six starts of Spark
+    if name == "bridge":
+        home = request.getfixturevalue("artemis_home")
+        monkeypatch.setattr("benchmarks.bridge.fetch", lambda _cache: home)
     main([name, "--scale", "0.0001", "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert printed["machine"]["cores"] >= 1
