@@ -113,7 +113,8 @@ class LogFormatError(ReceiverError):
 
 
 class OutputError(ReceiverError):
-    """A result can't be written where it was asked for; what stood there before is unchanged."""
+    """A result can't be written where it was asked for. What stood there before is unchanged, or, at the end of a file
+    that a bridge writes, cut back to it with the next try."""
 
 
 class MissingExtraError(ReceiverError):

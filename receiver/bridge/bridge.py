@@ -47,7 +47,8 @@ _LASTING = (MessageRefusedError, StoreCorruptError, StoreVersionError)
 class Bridge:
     """One bridge from a source to a target; `open_bridge` makes it of addresses.
 
-    `run` may be called once, and `close` does for whoever doesn't get to that. `stop` may be called from any thread, and from a signal's handler.
+    `run` may be called once; `close` is for whoever doesn't get to that. `stop` may be called from any thread, and from
+    a signal's handler.
     """
 
     def __init__(
@@ -97,8 +98,8 @@ class Bridge:
         """Bridge until `stop` is called, or until no message has come for so long and none waits.
 
         What can't be reached is an error at the start, and waited for later. `BrokerRefusedError`,
-        `MessageRefusedError`, `StoreCorruptError`, `StoreVersionError` and `SettingsError` end it at any time, with
-        nothing lost: what isn't acknowledged the broker has, and what is the inbox has.
+        `MessageRefusedError`, `StoreCorruptError`, `StoreVersionError`, `ClosedError` and `SettingsError` end it at any
+        time. Nothing is lost by that but in BEST_EFFORT: the broker has what isn't acknowledged, and the inbox what is.
         """
         with ExitStack() as closing:
             closing.callback(self.close)
