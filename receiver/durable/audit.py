@@ -36,7 +36,7 @@ class DomainFigures:
     inbox: int | None = None
     """Messages that wait for their targets; None where the table can't be read."""
     parked: int | None = None
-    """Messages that their targets refused too often."""
+    """Messages that their targets refused too often, or that had no id that could be judged."""
 
     @property
     def policy(self) -> str:

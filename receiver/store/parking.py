@@ -1,4 +1,4 @@
-"""Messages that were set aside because their target kept refusing them: listed, sent back to wait, or dropped."""
+"""Messages set aside, for their target kept refusing them or they had no id that could be judged: listed, sent back, dropped."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ inbox = Table(
 parked = Table(
     "receiver_parked",
     METADATA,
-    # The messages that their target refused too often.
+    # Messages that their target refused too often, or that had no id that could be judged.
     Column("parked_id", Integer, Identity(), primary_key=True),
     Column("parked_at_us", BigInteger, nullable=False),
     Column("error", Text, nullable=False),
