@@ -60,6 +60,8 @@ def check_what_next(shown: str, kept) -> None:
     [("starting ActiveMQ", signal.SIGTERM), ("taking messages", signal.SIGHUP), ("kill -9", signal.SIGINT)],
 )
 def test_it_can_be_interrupted_at_any_time(stage, when, how):
+    if how is signal.SIGHUP and signal.getsignal(how) is signal.SIG_IGN:
+        how = signal.SIGTERM  # under nohup nobody is to mind it
     with stage.start("--secs", 30, "--protocol", "amqp") as playing:
         for line in playing.stderr:
             if when in line:
