@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from receiver.bridge.figures import Figures
 from receiver.bridge.flow import Admitted, Taken, admit, tell_failure
+from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.bridge.turns import Turns
 from receiver.durable.receiver import Receiver
@@ -33,6 +34,8 @@ class ControlledFlow:
         """Of messages that were parked and are to be tried again: those wait in the inbox."""
         self._tries: Counter[int] = Counter()
         """Of the batch under way, by index: others may take places before it is tried again."""
+        self._given_up: dict[int, str] = {}
+        """Likewise, why those failed that have had all their tries."""
 
     def prepare(self) -> None:
         self._turns.start()
@@ -45,6 +48,7 @@ class ControlledFlow:
                 pass
             else:
                 self._tries.clear()
+                self._given_up.clear()
                 return
             finally:
                 self._target.release()
@@ -62,24 +66,35 @@ class ControlledFlow:
 
     def _deliver(self, turn: Turn, admitted: Admitted) -> int:
         """Deliver all that can be; how many were parked instead."""
-        parked = 0
-        left = dict(admitted.messages)
+        first, left = admitted.first_place, dict(admitted.messages)
+        parked = self._park_given_up(turn, first, left)
         while left:
             places = list(left)
             outcome = self._target.deliver(list(left.values()), turn)
-            # All of them count, before the first takes the batch back.
             self._figures.failed += len(outcome.failed)
-            self._tries.update(places[index] - admitted.first_place for index in outcome.failed)
-            for index, why in outcome.failed.items():
-                place = places[index]
-                tries = self._tries[place - admitted.first_place]
-                if not tell_failure(self._target.name, left[place], tries, self._max_tries, why, then="parked"):
-                    raise OutputError(f"{self._target.name}: a message failed: {why}", hint="its batch is tried again")
-                turn.park(left[place].row(place)._replace(tries=tries), why)
-                parked += 1
-            for index in (*outcome.delivered, *outcome.failed):
+            # All of them count, before the first takes the batch back.
+            gives_up = [self._gives_up(places[at] - first, left[places[at]], why) for at, why in outcome.failed.items()]
+            if not all(gives_up):
+                raise OutputError(f"{self._target.name}: a message failed", hint="its batch is tried again")
+            for index in outcome.delivered:
                 del left[places[index]]
+            parked += self._park_given_up(turn, first, left)
         return parked
+
+    def _gives_up(self, index: int, message: Received, why: str) -> bool:
+        """Count a try; whether it was the last."""
+        self._tries[index] += 1
+        is_last = tell_failure(self._target.name, message, self._tries[index], self._max_tries, why, then="parked")
+        if is_last:
+            self._given_up[index] = why
+        return is_last
+
+    def _park_given_up(self, turn: Turn, first_place: int, left: dict[int, Received]) -> int:
+        """They aren't tried again, though the batch may be; how many."""
+        given_up = {first_place + index: why for index, why in self._given_up.items() if first_place + index in left}
+        for place, why in given_up.items():
+            turn.park(left.pop(place).row(place)._replace(tries=self._tries[place - first_place]), why)
+        return len(given_up)
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Nothing of a batch waits, but what was parked and is to be tried again."""

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from receiver.bridge.address import masked
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome
 from receiver.errors import BrokerError, OutputError, SettingsError, StoreError
@@ -107,6 +108,8 @@ class PythonTarget:
         finally:
             if os.getpid() != process:  # a child that the function has forked off: connections are its parent's
                 os._exit(1)
+        if inspect.iscoroutine(result):
+            result.close()  # or the interpreter would complain, too
         if inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result):
             return f"it returned a {type(result).__name__}, which nobody runs"
         return None
@@ -140,8 +143,8 @@ def _failure(connection: Connection, *statements: str) -> DBAPIError | None:
 def imported(text: str) -> PythonTarget:
     """From `MODULE:FUNCTION`; a module is looked for in the current folder, too."""
     module_name, colon, path = text.partition(":")
-    if not (module_name and colon and path):
-        raise SettingsError(f"python:{text} names no function", hint="write python:MODULE:FUNCTION")
+    if not (module_name and colon and path) or "@" in text:  # before which a password may stand
+        raise SettingsError(f"{masked(f'python:{text}')} names no function", hint="write python:MODULE:FUNCTION")
     if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - text, as it stands there
         sys.path.insert(0, here)
     try:
