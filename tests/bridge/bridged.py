@@ -18,7 +18,7 @@ from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget
 from receiver.bridge.targets.target import Target
-from receiver.settings import BridgeSettings
+from receiver.settings import BridgeSettings, ReceiverSettings
 from receiver.store.inbox import Inbox
 from receiver.store.tables import to_bytes
 from tests.stores import engine_of, execute
@@ -95,9 +95,19 @@ class Route:
                 return list(connection.scalars(text(f"SELECT body FROM {self._table} ORDER BY number")))  # noqa: S608
         return list(self.seen)
 
-    def open(self, *, ids: IdRule | None = None, mode: Mode | None = None, **settings: Any) -> Bridge:
+    def open(
+        self,
+        *,
+        ids: IdRule | None = None,
+        mode: Mode | None = None,
+        windows: ReceiverSettings | None = None,
+        policy: str | None = None,
+        **settings: Any,
+    ) -> Bridge:
         mode = mode or self.mode
-        options = BridgeOptions(mode=mode, ids=ids or IdRule(), settings=BridgeSettings(**settings))
+        options = BridgeOptions(
+            mode=mode, ids=ids or IdRule(), windows=windows, policy=policy, settings=BridgeSettings(**settings)
+        )
         store = None if mode is Mode.BEST_EFFORT else self.store
         return open_bridge(self.origin, self._target(mode), store, options)
 

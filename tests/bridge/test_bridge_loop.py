@@ -18,7 +18,7 @@ from receiver.errors import (
     StoreBusyError,
     StoreCorruptError,
 )
-from receiver.settings import StoreSettings
+from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings
 from tests.bridge.bridged import Route, message
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -96,6 +96,53 @@ def test_an_acknowledgement_that_was_lost_doubles_nothing(route, errors):
     bridge.run(stop_when_idle_secs=0)
     assert route.effects() == TEN
     assert bridge.receiver.status().rDupsDet == 10 * len(errors)
+
+
+FOUR = ReceiverSettings(dup_detection_per_source_expiry_window_size=4, dup_detection_expiry_time_secs=0)
+FOUR_FOR_LONG = ReceiverSettings(dup_detection_per_source_expiry_window_size=4, dup_detection_expiry_time_secs=60)
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_a_batch_has_no_more_messages_than_the_window_has_ids(route, mode, caplog):
+    """Else the end of a batch would push its beginning out, and that would be new when it came again."""
+    send(route, *TEN)
+    connect = source_that(route, acknowledge=[DOWN, None, DOWN])
+    bridge = open_from(route, connect, mode=mode, windows=FOUR, settings=BridgeSettings(max_batch_size=10))
+    bridge.run(stop_when_idle_secs=0)
+    assert route.effects() == TEN
+    assert bridge.receiver.status().rDupsDet == 8
+    assert caplog.text.count("batches have at most 4 messages") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "largest"),
+    [
+        ({"windows": FOUR}, 4),
+        ({"policy": "artemis:id_cache_size=4"}, 4),
+        ({"windows": FOUR_FOR_LONG}, 10),
+        ({"policy": "ttl:expiry=60"}, 10),
+        ({"policy": "perfect"}, 10),
+        ({"windows": FOUR, "mode": Mode.AT_LEAST_ONCE}, 10),
+        ({"mode": Mode.EXACTLY_ONCE}, 10),
+    ],
+    ids=repr,
+)
+def test_batches_are_small_only_where_ids_are_few(route, options, largest, caplog):
+    send(route, *TEN)
+    sizes = []
+    connect = source_that(route)
+
+    def watched():
+        source = connect()
+        acknowledge = source.acknowledge
+        source.acknowledge = lambda taken: [sizes.append(len(taken)), acknowledge(taken)]
+        return source
+
+    bridge = open_from(route, watched, settings=BridgeSettings(max_batch_size=10), **options)
+    bridge.run(stop_when_idle_secs=0)
+    assert max(sizes) == largest
+    assert ("batches have at most" in caplog.text) == (largest < 10)
+    assert route.effects() == TEN
 
 
 @pytest.mark.parametrize("where", ["connect", "take", "acknowledge"])

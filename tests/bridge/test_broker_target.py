@@ -9,6 +9,7 @@ from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.errors import MessageRefusedError
+from receiver.settings import ReceiverSettings
 from receiver.store.parking import parked_rows
 from tests.bridge.bridged import Route, message
 
@@ -90,3 +91,34 @@ def test_at_least_once_sends_what_came_twice_twice(tmp_path, sqlite_url):
     route.run()
     assert route.effects() == ["1", "1"]
     assert all("_AMQ_DUPL_ID" not in found.properties for found in route.broker.queue("out"))
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+@pytest.mark.parametrize("step", ["delivering", "delivered", "confirmed"])
+def test_equal_ids_of_two_domains_all_arrive_and_none_twice(tmp_path, store, mode, step):
+    one, other = (Route(store, tmp_path, "queue", mode) for _ in range(2))
+    other.broker = one.broker
+    for route in (one, other):
+        send(route, "1", "2", "3")
+        route.run(dies=step)
+        route.run()
+    assert one.effects() == ["1", "2", "3"] * 2
+
+
+def test_equal_ids_of_two_stores_all_arrive(tmp_path):
+    """Their domains may have the same name and number."""
+    one, other = (Route(f"sqlite:///{tmp_path}/{name}.db", tmp_path, "queue") for name in ("one", "other"))
+    other.broker, other.connection_id = one.broker, one.connection_id
+    for route in (one, other):
+        send(route, "1", "2")
+        route.run()
+    assert one.effects() == ["1", "2"] * 2
+
+
+def test_an_id_that_is_forgotten_and_used_again_arrives(tmp_path, store):
+    route = Route(store, tmp_path, "queue")
+    windows = ReceiverSettings(dup_detection_per_source_expiry_window_size=1, dup_detection_expiry_time_secs=0)
+    send(route, "1", "2", "1")
+    route.run(dies="delivered", windows=windows)
+    route.run(windows=windows)
+    assert route.effects() == ["1", "2", "1"]

@@ -1,5 +1,6 @@
 """A file that others touch, move away and fill, and the lines that are written there."""
 
+import errno
 import json
 import logging
 import os
@@ -12,7 +13,8 @@ import pytest
 from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.received import Received
-from receiver.errors import OutputError, SettingsError
+from receiver.bridge.targets.file_target import FileTarget, StandardOutput
+from receiver.errors import ClosedError, OutputError, SettingsError
 from tests.bridge.bridged import Route, message
 from tests.store.waiting import opened_inbox
 
@@ -165,6 +167,42 @@ def test_a_file_belongs_to_the_domain_that_writes_to_it_first(tmp_path, store):
     assert one.effects() == ["1"]
 
 
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_where_nothing_is_confirmed_yet_a_file_is_moved_aside_and_not_cut(tmp_path, store, mode, caplog):
+    """A first turn may have died there, or somebody else have put it there since."""
+    route = Route(store, tmp_path, "file", mode)
+    route.run()
+    route.file.write_bytes(b"theirs\n")
+    send(route, "1", "2")
+    route.run(dies="delivering")
+    half = route.file.read_bytes()
+    assert b"theirs" not in half
+    with caplog.at_level(logging.INFO):
+        route.run()
+    aside = [route.file.with_name(f"{route.file.name}.unconfirmed-{number}") for number in (1, 2)]
+    assert [moved.read_bytes() for moved in aside] == [b"theirs\n", half]
+    assert str(aside[1]) in caplog.text
+    assert "cut off" not in caplog.text
+    assert route.effects() == ["1", "2"]
+
+
+def test_a_file_through_a_linked_folder_is_the_same_target(route, caplog):
+    real = route.file
+    linked = real.parent / "linked"
+    linked.symlink_to(real.parent, target_is_directory=True)
+    send(route, "1", "2")
+    route.run()
+    route.file = linked / real.name
+    assert FileTarget(route.file).name == FileTarget(real).name
+    send(route, "3", "4")
+    route.run(dies="delivering")
+    route.file = real
+    send(route, "5")
+    route.run()
+    assert route.effects() == ["1", "2", "3", "4", "5"]
+    assert "wait for" not in caplog.text
+
+
 @pytest.mark.parametrize("mode", [Mode.BEST_EFFORT, Mode.EXACTLY_ONCE])
 def test_where_no_file_can_be(tmp_path, sqlite_url, mode):
     (tmp_path / "text").write_text("")
@@ -205,6 +243,47 @@ def test_best_effort_leaves_no_torn_line_before_a_whole_one(tmp_path):
     route.run()
     torn, line = route.file.read_text().splitlines()
     assert (torn, json.loads(line)["body"]) == ('{"body": "torn', "1")
+
+
+# Standard output
+
+
+def test_nobody_who_reads_standard_output_any_more_ends_it(route):
+    reading, writing = os.pipe()
+    os.close(reading)
+    send(route, "1", "2")
+    with os.fdopen(writing, "wb", buffering=0) as stream:
+        bridge = open_bridge(route.origin, StandardOutput(stream), route.store)
+        with pytest.raises(ClosedError, match="nobody reads"):
+            bridge.run()
+    assert bridge.figures.delivered == 0
+    assert (route.waiting(), route.queued) == (2, [])
+
+
+class Device:
+    """A file in memory that is full the first few times."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+        self.taken = b""
+
+    def write(self, lines):
+        if self.left:
+            self.left -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.taken += lines
+
+    def flush(self): ...
+
+
+def test_standard_output_that_is_full_is_tried_again(route, caplog):
+    send(route, "1", "2")
+    device = Device(3)
+    bridge = open_bridge(route.origin, StandardOutput(device), route.store)
+    bridge.run(stop_when_idle_secs=0)
+    assert [json.loads(line)["body"] for line in device.taken.splitlines()] == ["1", "2"]
+    assert caplog.text.count("can't write to standard output: No space left on device") == 3
+    assert (bridge.figures.delivered, bridge.figures.failed, bridge.figures.connection_errors) == (2, 0, 0)
 
 
 # Its lines

@@ -4,14 +4,16 @@ import threading
 
 import pytest
 
+from receiver.bridge import bridge as bridge_module
 from receiver.bridge import turns
 from receiver.bridge.connector import Message
 from receiver.bridge.ids import IdRule, MissingIds
 from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.targets import python_target
 from receiver.settings import BridgeSettings
 from receiver.store.parking import drop_parked, parked_rows, retry_parked
-from tests.bridge.bridged import DiedError, Route, message
+from tests.bridge.bridged import DiedError, Route, _die, message
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -117,6 +119,15 @@ def test_it_is_parked_after_the_last_try_and_its_source_goes_on(tmp_path, store,
     assert row.error == "ValueError: can't book a1"
     assert (bridge.figures.parked, bridge.figures.failed, bridge.figures.waiting) == (1, 3, 0)
     assert (route.waiting(), route.queued) == (0, [])
+
+
+@pytest.mark.parametrize("mode", KEEPING)
+def test_what_has_had_its_tries_has_no_more_while_its_source_fails_on(tmp_path, store, mode):
+    route, desk = Route(store, tmp_path, "call"), Desk(a1=None, a2=None)
+    send(route, "a1", "a2")
+    run_to(route, desk, mode=mode, max_tries=3)
+    assert desk.tried == ["a1"] * 3 + ["a2"] * 3
+    assert [(row.unique_message_id, row.tries) for row in parked(route)] == [("a1", 3), ("a2", 3)]
 
 
 @pytest.mark.parametrize("mode", KEEPING)
@@ -230,6 +241,61 @@ def test_app_controlled_delivers_what_is_sent_back(tmp_path, store):
     retry_parked(store, [row.parked_id for row in parked(route)])
     run_to(route, desk, mode=Mode.APP_CONTROLLED)
     assert desk.booked == ["a1"]
+
+
+def test_app_controlled_delivers_what_waits_before_what_is_new(tmp_path, store, monkeypatch):
+    """Also where it takes many turns."""
+    monkeypatch.setattr(python_target, "_LONG_SECS", 0.0)
+    route, desk = Route(store, tmp_path, "call"), Desk()
+    send(route, "a1", "a2", "a3", "b1")
+    route.plan("committed", _die)
+    with pytest.raises(DiedError):
+        run_to(route, desk)
+    send(route, "a4", "b2")
+    bridge = run_to(route, desk, mode=Mode.APP_CONTROLLED)
+    assert desk.booked == ["a1", "a2", "a3", "b1", "a4", "b2"]
+    assert (bridge.receiver.status().rDupsDet, route.waiting(), route.queued) == (4, 0, [])
+
+
+def test_app_controlled_delivers_what_is_sent_back_before_what_is_new(route, monkeypatch):
+    monkeypatch.setattr(bridge_module, "_TEND_SECS", 0.0)
+    desk = Desk(a1=None)
+    send(route, "a1")
+    run_to(route, desk, max_tries=1, mode=Mode.APP_CONTROLLED)
+    desk.failures.clear()
+    send(route, "a2")
+    bridge = open_to(route, desk, mode=Mode.APP_CONTROLLED)
+    route.plan("taken", lambda: retry_parked(route.store, None))
+    bridge.run(stop_when_idle_secs=0)
+    assert desk.booked == ["a1", "a2"]
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_each_try_that_fails_is_logged_with_its_number(route, mode, caplog):
+    desk = Desk(a1=None, b1=2)
+    send(route, "a1", "b1", "c1")
+    bridge = open_to(route, desk, mode=mode, max_tries=3)
+    bridge.run(stop_when_idle_secs=0)
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if " times" in record.getMessage()]
+    fate = "dropped" if mode is Mode.BEST_EFFORT else "parked"
+    name = bridge._target.name
+    assert sorted(told) == [
+        ("ERROR", f"{name}: 'a1' failed 3 of 3 times, and is {fate}: ValueError: can't book a1"),
+        *(
+            ("WARNING", f"{name}: '{id_}' failed {tries} of 3 times, and is tried again: ValueError: can't book {id_}")
+            for id_ in ("a1", "b1")
+            for tries in (1, 2)
+        ),
+    ]
+
+
+def test_best_effort_counts_the_tries_of_each_message_by_themselves(tmp_path):
+    route, desk = Route("", tmp_path, "call"), Desk(a1=None, a2=2, b1=1, b2=2)
+    send(route, "a1", "a2", "b1", "b2")
+    bridge = run_to(route, desk, mode=Mode.BEST_EFFORT, max_tries=3)
+    assert sorted(desk.booked) == ["a2", "b1", "b2"]
+    assert [desk.tried.count(name) for name in ("a1", "a2", "b1", "b2")] == [3, 3, 2, 3]
+    assert (bridge.figures.failed, bridge.figures.parked) == (8, 1)
 
 
 def test_best_effort_drops_and_says_so(tmp_path, caplog):

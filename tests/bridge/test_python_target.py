@@ -1,6 +1,7 @@
 """A function as a target: what it may be, and what becomes of its transaction."""
 
 import asyncio
+import os
 import sys
 import time
 from contextlib import suppress
@@ -14,7 +15,7 @@ from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.targets import python_target
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget, imported
-from receiver.errors import SettingsError
+from receiver.errors import BrokerError, OutputError, SettingsError, StoreError
 from receiver.store.parking import parked_rows
 from tests.bridge.bridged import Route, message
 from tests.stores import engine_of, execute
@@ -175,6 +176,113 @@ def test_what_cannot_be_called_with_a_message_is_refused(route, function):
     assert function.__qualname__ in str(caught.value)
 
 
+def hands_back_a_coroutine(received):
+    return asynchronous(received)
+
+
+class Asynchronous:
+    async def __call__(self, received): ...
+
+
+async def generates_asynchronously(_received):
+    yield
+
+
+def is_cancelled(_received):
+    raise asyncio.CancelledError
+
+
+class UntellableError(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+def raises_what_cannot_be_told(_received):
+    raise UntellableError
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (hands_back_a_coroutine, "coroutine"),
+        (Asynchronous(), "coroutine"),
+        (generates_asynchronously, "async_generator"),
+        (is_cancelled, "CancelledError"),
+        (raises_what_cannot_be_told, "UntellableError"),
+    ],
+)
+def test_what_does_nothing_or_fails_oddly_has_failed(route, mode, function, why, caplog):
+    send(route, "1", "2")
+    bridge = bridge_to(route, PythonTarget("python:odd", function), mode)
+    bridge.run(stop_when_idle_secs=0)
+    assert [(row.unique_message_id, row.tries) for row in parked_rows(route.store)] == [("1", 5), ("2", 5)]
+    assert all(why in row.error for row in parked_rows(route.store))
+    assert (bridge.figures.delivered, bridge.figures.failed, bridge.figures.parked) == (0, 10, 2)
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED, Mode.BEST_EFFORT])
+@pytest.mark.parametrize("error", [StoreError("down"), BrokerError("down"), OutputError("down")], ids=repr)
+def test_what_it_says_of_others_than_the_message_counts_for_no_try(route, mode, error):
+    calls = []
+
+    def book(received):
+        calls.append(received.text)
+        if len(calls) < 10:
+            raise error
+
+    send(route, "1", "2")
+    bridge = bridge_to(route, book, mode)
+    bridge.run(stop_when_idle_secs=0)
+    assert calls == ["1"] * 10 + ["2"]
+    assert (bridge.figures.delivered, bridge.figures.failed, bridge.figures.parked) == (2, 0, 0)
+
+
+def wants_a_log(_received, log=None):
+    assert log is None
+
+
+def may_have_a_connection(_received, connection=None):
+    assert connection.in_transaction()
+
+
+@pytest.mark.parametrize("function", [wants_a_log, may_have_a_connection])
+def test_what_it_could_do_without_is_given_to_it_only_by_name(route, function):
+    send(route, "1")
+    bridge = bridge_to(route, function)
+    bridge.run(stop_when_idle_secs=0)
+    assert (bridge.figures.delivered, bridge.figures.failed) == (1, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only where there is fork(2)")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("ends", [lambda: None, sys.exit], ids=["returns", "exits"])
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_a_process_that_it_forks_off_ends_where_it_ends(tmp_path, store, mode, ends):
+    """It has the parent's connections, and must neither commit by them nor go on as a second bridge."""
+    route, parent, children = Route(store, tmp_path, "table", mode), os.getpid(), []
+
+    def book(received, connection):
+        route._book(received, connection)
+        child = os.fork()
+        if child == 0:
+            ends()
+        else:
+            children.append(child)
+
+    send(route, "1", "2", "3")
+    try:
+        bridge = bridge_to(route, book, mode)
+        bridge.run(stop_when_idle_secs=0)
+    finally:
+        if os.getpid() != parent:  # else it would run the other tests, too
+            os._exit(7)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [1, 1, 1]
+    assert route.effects() == ["1", "2", "3"]
+    assert (bridge.figures.delivered, bridge.figures.failed, route.queued) == (3, 0, [])
+
+
 def test_best_effort_has_no_connection_to_give():
     with pytest.raises(SettingsError, match="BEST_EFFORT has none to give"):
         open_bridge("amqp://h/q", commits, None, BridgeOptions(mode=Mode.BEST_EFFORT))
@@ -224,6 +332,16 @@ def test_what_cannot_be_imported(tmp_path, monkeypatch, path):
 def test_what_is_no_target(route, to):
     with pytest.raises(SettingsError) as caught:
         open_bridge(route.origin, to, route.store)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("to", ["python:u:PW@h", "python:u:PW:x@h", "ampq://u:PW@h/queue/x", "AMQP://u:PW@h/x", "ampq:PW@h",
+                                "amqp://u:PW/x@h/queue/x", "amqp://u:12345/PW@host/queue/x", "amqp:u:PW@h/queue/x"])  # fmt: skip
+def test_what_is_no_target_may_hold_a_password(route, to):
+    with pytest.raises(SettingsError) as caught:
+        open_bridge(route.origin, to, route.store)
+    assert "PW" not in str(caught.value)
+    assert "***@" in str(caught.value)
     assert caught.value.hint
 
 

@@ -100,6 +100,7 @@ def bodies(path):
     return [json.loads(line)["body"] for line in path.read_text().splitlines()]
 
 
+STORE = ("--store", "sqlite:///r.db")
 ORDERS = ["order 1", "order 2", "order 3"]
 
 
@@ -193,9 +194,53 @@ def test_a_message_without_id_where_ids_are_required_is_parked(tmp_path, queue, 
     assert "ids are required" in row.error
 
 
+@pytest.mark.artemis
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["BEST_EFFORT", "EXACTLY_ONCE"])
+def test_standard_output_that_nobody_reads_ends_it(tmp_path, queue, mode):
+    send(queue, IDS)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        ran = subprocess.run(
+            [*RECEIVER, "bridge", queue, "-", "--mode", mode, *STORE],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "RECEIVER_FROM_PASSWORD": PASSWORD},
+            timeout=SOON_SECS,
+            check=False,
+        )
+    assert ran.returncode == 2
+    assert "error: nobody reads standard output any more" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert "Exception ignored" not in ran.stderr
+
+
+@pytest.fixture
+def mute_broker():
+    """The address of one that takes connections and never says a word."""
+    with socket.create_server((HOST, 0)) as listening:
+        yield f"amqp://{HOST}:{listening.getsockname()[1]}/orders", listening
+
+
+def test_a_signal_is_answered_at_once_and_figures_wait_for_the_first_connection(tmp_path, mute_broker):
+    """Though what is under way takes its time."""
+    address, listening = mute_broker
+    running = Running(tmp_path, address, "file:x", *STORE, "--status-secs", "0.01")
+    with listening.accept()[0] as connected:
+        assert connected.recv(1)
+        time.sleep(0.2)
+        assert "JMS Status" not in running.said
+        running.process.send_signal(signal.SIGTERM)
+        running.until(lambda: "stopping after what is under way; a second signal ends it at once" in running.said)
+        assert running.ends(signal.SIGTERM) == 128 + signal.SIGTERM
+    assert "JMS Status" not in running.said
+
+
 # What it refuses
 
-STORE = ("--store", "sqlite:///r.db")
 NOWHERE = f"amqp://{HOST}:1/orders"
 SECRET = "s3cret"  # noqa: S105 - of nobody
 
@@ -279,6 +324,19 @@ REFUSALS = {
         (NOWHERE, "file:x", "--mode", "BEST_EFFORT", "--missing-ids", "refuse"), "no place to park",
     ),
     "certificates without TLS": ((NOWHERE, "file:x", *STORE, "--tls-ca", "text"), "TLS"),
+    "a certificate without TLS": (("stomp://h/q", "amqp://h/q", *STORE, "--tls-cert", "text"), "TLS"),
+    "a ring": ((NOWHERE, NOWHERE, *STORE), "is where messages come from, too"),
+    "a ring by another name": (("stomp://H/q", "stomps://u@h:61613/queue/q", *STORE), "is where messages come from, too"),
+    "an id in a header of STOMP's": (("stomp://h/q", "file:x", *STORE, "--id-property", "type"), "a header type of its own"),
+    "a source in one": (
+        ("stomp://h/q", "file:x", *STORE, "--source-property", "correlation-id"), "a header correlation-id of its own",
+    ),
+    "a password in a protocol that is none": ((NOWHERE, "ampq://u:s3cret@h/queue/x", *STORE), "is no target"),
+    "a password in one in capitals": ((NOWHERE, "AMQP://u:s3cret@h/x", *STORE), "is no target"),
+    "a password with a slash": ((NOWHERE, "amqp://u:s3cret/x@h/queue/x", *STORE), "no address"),
+    "a password that could be a port": ((NOWHERE, "amqp://u:12345/s3cret@host/queue/x", *STORE), "an @ behind the host"),
+    "a password without slashes": ((NOWHERE, "amqp:u:s3cret@h/queue/x", *STORE), "an @ behind the host"),
+    "a password in a function": ((NOWHERE, "python:u:s3cret@h", *STORE), "names no function"),
     "a key without its certificate": (("amqps://h/q", "file:x", *STORE, "--tls-key", "text"), "without its certificate"),
 }  # fmt: skip
 
