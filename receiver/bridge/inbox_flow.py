@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -45,7 +44,7 @@ class InboxFlow:
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
             admitted = admit(batch, taken, self._inbox)
-            kept = {place: replace(message, place=place) for place, message in admitted.messages.items()}
+            kept = {place: message._replace(place=place) for place, message in admitted.messages.items()}
             kept |= self._numbered(kept, batch.connection)
             self._inbox.add(batch.connection, [message.row(place) for place, message in kept.items()])
         self._figures.parked += admitted.parked
@@ -71,8 +70,8 @@ class InboxFlow:
         ids = self._numbers.next_many(len(without), connection=connection)
         source = self._receiver.domain
         return {
-            place: replace(
-                kept[place], unique_message_id=id_, message_source_id=kept[place].message_source_id or source
+            place: kept[place]._replace(
+                unique_message_id=id_, message_source_id=kept[place].message_source_id or source
             )
             for place, id_ in zip(without, ids, strict=True)
         }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 from operator import attrgetter
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from receiver.bridge.connector import Property
 from receiver.store.as_json import base64_of, dumped
@@ -20,8 +20,7 @@ _columns_of = attrgetter(*InboxRow._fields[2:])
 """All but place and tries, which the inbox gives it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class Received(NamedTuple):
     """One message as a bridge hands it on."""
 
     unique_message_id: str | None
@@ -39,7 +38,7 @@ class Received:
     properties: Mapping[str, Property]
     body: bytes
     is_text: bool
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
     """JMSCorrelationID, JMSReplyTo and JMSType, each where it's set."""
     place: int | None = None
     """In the inbox: a number that no other message of the domain ever has. None where it isn't kept there."""

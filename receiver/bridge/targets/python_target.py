@@ -108,17 +108,22 @@ class PythonTarget:
         finally:
             if os.getpid() != process:  # a child that the function has forked off: connections are its parent's
                 os._exit(1)
-        if inspect.iscoroutine(result):
-            result.close()  # or the interpreter would complain, too
-        if inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result):
-            return f"it returned a {type(result).__name__}, which nobody runs"
-        return None
+        return None if result is None else _not_done(result)
 
     def _has_ended_it(self) -> SettingsError:
         return SettingsError(
             f"{self.name} ended the transaction that it was given",
             hint="leave committing and rolling back to the bridge",
         )
+
+
+def _not_done(result: object) -> str | None:
+    """What is wrong with a function that returned this."""
+    if inspect.iscoroutine(result):
+        result.close()  # or the interpreter would complain, too
+    if inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result):
+        return f"it returned a {type(result).__name__}, which nobody runs"
+    return None
 
 
 def _told(error: BaseException) -> str:
