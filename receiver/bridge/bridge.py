@@ -126,16 +126,16 @@ class Bridge:
                     return
 
     def _most_at_once(self) -> int:
-        """As many messages as a batch may have, and no more than are remembered where only a number of ids is.
+        """As many messages as a batch may have, and no more than the window has ids.
 
-        All of a batch comes again when its acknowledgement is lost.
+        All of a batch comes again when its acknowledgement is lost, and not before an expiry that is short.
         """
         most, status = self._settings.max_batch_size, self.receiver.figures()
-        by_number = status.policy.startswith(("apama:", "artemis:")) and not status.expiry_secs
+        by_number = status.policy.startswith(("apama:", "artemis:"))
         if not (by_number and not self.receiver.observe_only and 0 < status.window < most):
             return most
         if self._most != status.window:
-            _LOGGER.warning("batches have at most %d messages, for no more ids are remembered", status.window)
+            _LOGGER.warning("batches have at most %d messages, as many as the window has ids", status.window)
         return status.window
 
     def _is_idle(self, since: float) -> bool:
