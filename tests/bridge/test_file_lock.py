@@ -73,7 +73,10 @@ def test_a_turn_that_the_server_has_given_to_another_cuts_nothing(tmp_path, post
     is_due = []
     slow._target.ready, slow._target._lock = getting_ready, locking
     route.plan("taken", lambda: is_due.append(True))
+    late = threading.Timer(30, slow.stop)  # a file that was cut is waited for without an end
+    late.start()
     slow.run(stop_when_idle_secs=0)
+    late.cancel()
     assert b'"4"' in found[0]
     assert route.file.read_bytes().startswith(found[0])
     assert sorted(route.effects()) == ["1", "2", "3", "4"]
