@@ -254,8 +254,11 @@ def test_nobody_who_reads_standard_output_any_more_ends_it(route):
     send(route, "1", "2")
     with os.fdopen(writing, "wb", buffering=0) as stream:
         bridge = open_bridge(route.origin, StandardOutput(stream), route.store)
+        late = threading.Timer(30, bridge.stop)  # else it might try for ever
+        late.start()
         with pytest.raises(ClosedError, match="nobody reads"):
             bridge.run()
+        late.cancel()
     assert bridge.figures.delivered == 0
     assert (route.waiting(), route.queued) == (2, [])
 
