@@ -134,7 +134,8 @@ def test_exactly_once_in_a_table(queue, store, mode, size, seed):
     perform(plan, queue, store, seed, partial(effects.in_table, store.url))
 
 
-@pytest.mark.parametrize(("protocol", "database"), [("amqp", "postgresql"), ("stomp", "sqlite")])
+# By STOMP, Artemis itself may give back late what it had sent ahead to a connection that has ended.
+@pytest.mark.parametrize(("protocol", "database"), [("amqp", "postgresql")])
 def test_one_bridge_keeps_the_order_of_each_source(queue, store, size, seed, tmp_path):
     target = tmp_path / "orders.jsonl"
     plan = Plan(target=f"file:{target}", events=IN_ORDER[queue.protocol][size], bridges=1)
