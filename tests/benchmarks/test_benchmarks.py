@@ -25,7 +25,8 @@ def test_each_runs_small(name, capsys, monkeypatch, request):
     printed = json.loads(capsys.readouterr().out)
     assert printed["machine"]["cores"] >= 1
     for comparison in printed["benchmarks"]:
-        assert comparison["ours"] > 0
+        # What a bridge adds is a difference, which may drown in the noise of a few messages.
+        assert comparison["ours"] > 0 or comparison["name"] == "bridge-latency"
         assert comparison["anchor"] > 0
         assert comparison["ratio"] == pytest.approx(np.median(comparison["ratios"]))
 
