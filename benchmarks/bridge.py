@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from platformdirs import user_cache_path
 
@@ -20,6 +20,7 @@ from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connecting import sink_of, source_of
 from receiver.bridge.connector import Message
 from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.closing import Closing
 from receiver.demo.artemis import HOST, Broker, fetch, new_broker
 from receiver.settings import BridgeSettings
 
@@ -56,17 +57,14 @@ def _address(broker: Broker, protocol: str, queue: str) -> BrokerAddress:
     return BrokerAddress.parse(f"{protocol}://{HOST}:{port}/queue/{queue}")
 
 
-class _Orders:
+class _Orders(Closing):
     """Sends orders to a queue, each with an id of its own."""
 
     def __init__(self, address: BrokerAddress) -> None:
         self._sink = sink_of(address)
         self._sent = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
+    def close(self) -> None:
         self._sink.close()
 
     def send(self, count: int) -> None:

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from receiver.closing import Closing
 from receiver.domains import Channel
 from receiver.errors import MissingExtraError, OutputError, SettingsError
 from receiver.message import Receipt
@@ -39,7 +40,7 @@ _FULL = "receipts come faster than they can be written"
 _LOGGER = logging.getLogger(__name__)
 
 
-class Recorder:
+class Recorder(Closing):
     """Writes the receipts of one receiver to the rotating log that a path or a `Recording` names.
 
     `SettingsError` for a path or an id that can't be meant, `OutputError` where nothing can be written at the time,
@@ -74,12 +75,6 @@ class Recorder:
         self._writer = threading.Thread(target=self._write_until_closed, name="receiver-recorder", daemon=True)
         self._writer.start()
         atexit.register(self.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
     def record(self, receipts: Sequence[Receipt]) -> None:
         """Hand over a batch's receipts, each with the time of its receipt as read; never waits for the disk."""

@@ -22,17 +22,18 @@ if TYPE_CHECKING:
     from receiver.bridge.address import BrokerAddress, Tls
     from receiver.bridge.bridge import Bridge
     from receiver.bridge.connecting import sink_of, source_of
-    from receiver.bridge.connector import Closing, Delivery, Message, Sink, Source
+    from receiver.bridge.connector import Delivery, Message, Sink, Source
     from receiver.bridge.ids import IdRule, MissingIds
     from receiver.bridge.mode import Mode
     from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
     from receiver.bridge.received import Received
+    from receiver.closing import Closing
 
 _WHERE = {
     "Bridge": "bridge",
     "BridgeOptions": "opening",
     "BrokerAddress": "address",
-    "Closing": "connector",
+    "Closing": ".closing",
     "Delivery": "connector",
     "IdRule": "ids",
     "Message": "connector",
@@ -72,4 +73,4 @@ def __getattr__(name: str) -> Any:
     # A name brings its module along only when it is used, so that no other command waits for SQLAlchemy.
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    return getattr(import_module(f".{_WHERE[name]}", __name__), name)

@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import Any
 
 from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connector import Closing
 from receiver.bridge.network import ANSWER_SECS, CLOSE_SECS, PIECE_BYTES, WOULD_WAIT, connected, failure, mute
+from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
 
 try:

@@ -6,7 +6,6 @@ made connected. After a `BrokerError` they are of no more use: whoever has one c
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
@@ -16,7 +15,6 @@ from receiver.errors import MessageRefusedError
 __all__ = [
     "DUPLICATE_ID",
     "MAX_BODY_BYTES",
-    "Closing",
     "Delivery",
     "Message",
     "Property",
@@ -59,19 +57,6 @@ class Delivery:
     message: Message
     token: Any
     """What the connector needs to acknowledge it."""
-
-
-class Closing(ABC):
-    """Closes as its `with` block is left; for whoever likes to inherit that."""
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
 
 class Source(Protocol):

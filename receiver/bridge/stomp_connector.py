@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connector import MAX_BODY_BYTES, Closing, Delivery, Message, Property
+from receiver.bridge.connector import MAX_BODY_BYTES, Delivery, Message, Property
 from receiver.bridge.network import ANSWER_SECS
 from receiver.bridge.stomp_session import StompSession
+from receiver.closing import Closing
 from receiver.errors import BrokerError, MessageRefusedError
 
 __all__ = ["PROTOCOLS_OWN", "StompSink", "StompSource"]

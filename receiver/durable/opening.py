@@ -7,8 +7,7 @@ import secrets
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, NoReturn
 
-from sqlalchemy import URL, Engine, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import URL, Connection, Engine, select
 
 from receiver.domains import Channel, DomainKey
 from receiver.durable.cache import resize
@@ -18,8 +17,9 @@ from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy, stated_policy
 from receiver.settings import ReceiverSettings, StoreSettings
-from receiver.store.engine import is_sqlite, read_only, store_url
+from receiver.store.engine import is_sqlite, store_url
 from receiver.store.failures import translated
+from receiver.store.found_or_made import found_or_made
 from receiver.store.log import DomainLog, DomainState
 from receiver.store.memory_log import MemoryLog
 from receiver.store.postgres_log import PostgresLog
@@ -135,17 +135,11 @@ def _domain_id(url: URL, engine: Engine, kind: str, name: str, wanted: Wanted) -
     the_domain = select(domains.c.domain_id).where(
         domains.c.domain_key == kind, domains.c.domain_name == to_bytes(name)
     )
-    # Who only reads needn't wait for a batch under way: a second process can stand by.
-    with read_only(url).connect() as connection:
-        found: int | None = connection.execute(the_domain).scalar()
-    if found is None:
-        new = _new_state(kind, name, wanted.if_new()) | {"domain_name": to_bytes(name)}
-        dialect = sqlite if engine.dialect.name == "sqlite" else postgresql
-        with engine.begin() as connection:
-            # Another process may be about to make it too.
-            connection.execute(dialect.insert(domains).values(new).on_conflict_do_nothing())
-            found = connection.execute(the_domain).scalar_one()
-    return found
+
+    def new(_connection: Connection) -> dict[str, Any]:
+        return _new_state(kind, name, wanted.if_new()) | {"domain_name": to_bytes(name)}
+
+    return found_or_made(url, engine, the_domain, domains, new)
 
 
 def _as_wanted(log: SqlLog, wanted: Wanted) -> DomainState:

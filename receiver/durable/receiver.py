@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from contextlib import AbstractContextManager
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import Connection
 
+from receiver.closing import Closing
 from receiver.domains import Channel, domain_key
 from receiver.durable.batch import Batch
 from receiver.durable.counters import Counters
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Receiver"]
 
 
-class Receiver:
+class Receiver(Closing):
     """The durable receiver of one domain; made by `Receiver.open`, and closed when it is no longer needed.
 
     Threads may share it: their batches take turns. A process forked off must open its own.
@@ -120,14 +120,6 @@ class Receiver:
             on_duplicate=on_duplicate,
             recorder=recorder,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the connection to the store, and the log that is recorded. Closing again does nothing."""

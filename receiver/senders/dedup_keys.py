@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, delete, select
 
 from receiver.senders.maker import Maker, name_bytes
 from receiver.settings import StoreSettings
-from receiver.store.joined_log import INSERTS
+from receiver.store.found_or_made import INSERTS
 from receiver.store.tables import dedup_keys, text_of
 
 __all__ = ["DedupKeyMaker", "Pending"]

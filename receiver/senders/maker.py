@@ -6,11 +6,11 @@ Nothing is kept in memory: each call asks the store, so that any number of proce
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, false, update
 
+from receiver.closing import Closing
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.failures import translated
@@ -34,17 +34,9 @@ def name_bytes(name: str, value: object) -> bytes:
     return stored
 
 
-class Maker:
+class Maker(Closing):
     def __init__(self, url: str, settings: StoreSettings | None) -> None:
         self._kept = KeptConnection(url, settings, type(self).__name__)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the connection to the store. Closing again does nothing, and so does a process forked off."""

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 from receiver.errors import SettingsError
 from receiver.senders.maker import Maker, name_bytes
 from receiver.settings import StoreSettings
-from receiver.store.joined_log import INSERTS
+from receiver.store.found_or_made import INSERTS
 from receiver.store.tables import sequences
 
 __all__ = ["SequenceIdMaker"]

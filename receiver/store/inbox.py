@@ -11,17 +11,17 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from sqlalchemy import Connection, Executable, func, select, update
 
+from receiver.closing import Closing
 from receiver.errors import SettingsError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.engine import is_sqlite, read_only
 from receiver.store.failures import translated
+from receiver.store.found_or_made import found_or_made
 from receiver.store.inbox_rows import InboxRow, add_rows, delete_rows, read_rows, stored_row
-from receiver.store.joined_log import INSERTS
 from receiver.store.kept import KeptConnection
 from receiver.store.space import Vacuum, shrink_file
 from receiver.store.tables import domains, inbox, parked, targets, text_of, to_bytes
@@ -41,7 +41,7 @@ class TargetState(NamedTuple):
     """The number of the domain that no other has, in any store."""
 
 
-class Inbox:
+class Inbox(Closing):
     """What waits for one target of a domain; made by `Inbox.open`.
 
     Threads may share it: their turns don't overlap, nor do those of any process. A process forked off must open its own.
@@ -66,14 +66,6 @@ class Inbox:
         kept = KeptConnection(url, store_settings, "inbox")
         with translated(kept.url):
             return cls(kept, _target_id(kept, domain_id, name), domain_id)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the connection to the store. Closing again does nothing, and so does a process forked off."""
@@ -255,18 +247,13 @@ class Turn:
 
 def _target_id(kept: KeptConnection, domain_id: int, name: bytes) -> int:
     the_target = select(targets.c.target_id).where(targets.c.domain_id == domain_id, targets.c.target == name)
-    # Who only reads needn't wait for a batch under way.
-    with read_only(kept.url).connect() as connection:
-        found: int | None = connection.execute(the_target).scalar()
-    if found is None:
-        with kept.engine.begin() as connection:
-            if connection.scalar(select(domains.c.domain_id).where(domains.c.domain_id == domain_id)) is None:
-                raise SettingsError(f"the store has no domain {domain_id}", hint="open a receiver of the domain first")
-            # Another process may be about to make it too.
-            new = INSERTS[connection.dialect.name](targets).values(domain_id=domain_id, target=name)
-            connection.execute(new.on_conflict_do_nothing())
-            found = connection.execute(the_target).scalar_one()
-    return found
+
+    def new(connection: Connection) -> dict[str, Any]:
+        if connection.scalar(select(domains.c.domain_id).where(domains.c.domain_id == domain_id)) is None:
+            raise SettingsError(f"the store has no domain {domain_id}", hint="open a receiver of the domain first")
+        return {"domain_id": domain_id, "target": name}
+
+    return found_or_made(kept.url, kept.engine, the_target, targets, new)
 
 
 def _storable(error: str) -> str:

@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
-from typing import Any
 
 from sqlalchemy import Connection, Dialect, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from receiver.errors import SettingsError, StoreBusyError
+from receiver.store.found_or_made import INSERTS
 from receiver.store.log import DomainState, Row
 from receiver.store.sql_log import SqlLog
 from receiver.store.tables import joined
 
-__all__ = ["INSERTS", "JoinedLog", "forget_batches", "joinable", "joined_batch"]
+__all__ = ["JoinedLog", "forget_batches", "joinable", "joined_batch"]
 
 _KEPT_SEQS = 1_000_000
-INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-"""What makes an INSERT that can say ON CONFLICT, by the name of the database's dialect."""
 
 
 class JoinedLog:
