@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from receiver.errors import SettingsError
 
-__all__ = ["BrokerAddress", "Tls", "masked"]
+__all__ = ["BrokerAddress", "Tls", "is_broker", "is_secure", "masked"]
 
 _PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671}
 """By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
@@ -117,6 +117,16 @@ class BrokerAddress:
         options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
         more = f"?{options}" if options else ""
         return f"{self.protocol}{'s' * self.tls}://{user}{host}:{self.port}/{kind}/{quote(self.name, safe='/')}{more}"
+
+
+def is_broker(text: str) -> bool:
+    """Whether this is meant to be the address of one."""
+    return text.partition(":")[0] in _PORTS
+
+
+def is_secure(text: str) -> bool:
+    """Whether this is meant to be the address of a broker that is reached through TLS."""
+    return is_broker(text) and text.partition(":")[0].endswith("s")
 
 
 def _options(query: str, text: str) -> dict[str, str]:

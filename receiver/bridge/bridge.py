@@ -121,7 +121,7 @@ class Bridge:
                     self._handle(deliveries)
                     self._busy_at = time.monotonic()
                 elif self.figures.waiting:
-                    self._until_done(self._deliver)
+                    self._deliver()
                 elif stop_when_idle_secs is not None and self._is_idle(now - stop_when_idle_secs):
                     return
 
@@ -176,10 +176,9 @@ class Bridge:
         return taken
 
     def _handle(self, deliveries: list[Delivery]) -> None:
-        if self.figures.waiting:  # first what came before
-            self._until_done(self._deliver)
-            if self.is_stopping:
-                return
+        self._deliver()  # first what came before
+        if self.figures.waiting and self.is_stopping:
+            return
         taken = self._received(deliveries)
         if not self._until_done(partial(self._flow.before_acknowledging, taken)):
             return
@@ -190,10 +189,12 @@ class Bridge:
             self._lost(error)
         else:
             self._is_well()
-        self._until_done(self._deliver)
+        self._deliver()
 
     def _deliver(self) -> None:
-        self._flow.deliver_waiting(lambda: self.is_stopping)
+        """Hand on what waits, if anything does."""
+        if self.figures.waiting:
+            self._until_done(partial(self._flow.deliver_waiting, lambda: self.is_stopping))
 
     def _received(self, deliveries: list[Delivery]) -> Taken:
         now_us = time.time_ns() // 1_000

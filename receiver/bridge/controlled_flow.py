@@ -98,8 +98,7 @@ class ControlledFlow:
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Nothing of a batch waits, but what was parked and is to be tried again."""
-        if self._figures.waiting:
-            self._turns.deliver_waiting(is_enough)
+        self._turns.deliver_waiting(is_enough)
 
     def tend(self) -> None:
         self._turns.tend()

@@ -38,8 +38,8 @@ class Flow(Protocol):
     def before_acknowledging(self, taken: Taken) -> None: ...
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        """Hand on whatever waits and is due, some at a time, until that is enough; after each batch, and while the
-        figures say that something waits."""
+        """Hand on whatever waits and is due, some at a time, until that is enough; while the figures say that something
+        waits."""
 
     def tend(self) -> None:
         """See what waits, and tidy up; now and then."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from receiver.bridge.address import BrokerAddress, Tls, masked
+from receiver.bridge.address import BrokerAddress, Tls, is_broker, is_secure, masked
 from receiver.bridge.bridge import Bridge
 from receiver.bridge.connecting import check_carried, check_durable, sink_of, source_of
 from receiver.bridge.connector import Source
@@ -33,7 +33,6 @@ from receiver.store.inbox import Inbox
 __all__ = ["BridgeOptions", "Origin", "open_bridge"]
 
 _MEMORY = "memory://"
-_WITH_TLS = ("stomps:", "amqps:")
 _TARGETS = "write file:PATH, - for standard output, stomp://... or amqp://..., or python:MODULE:FUNCTION"
 
 
@@ -149,15 +148,11 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions) ->
         return FileTarget(rest)
     if kind == "python":
         return imported(rest)
-    if _is_broker(to):
+    if is_broker(to):
         address = _address(to, options.to_password, options.tls)
         return BrokerTarget(str(address), partial(sink_of, address), options.ids, marks_duplicates=options.mode.detects)
     hint = _TARGETS if ":" in to or "@" in to else f"write file:{to} for a file; {_TARGETS}"
     raise SettingsError(f"{masked(to)!r:.200} is no target", hint=hint)
-
-
-def _is_broker(to: str) -> bool:
-    return to.startswith(("stomp:", "stomps:", "amqp:", "amqps:"))
 
 
 def _check_ring(source: BrokerAddress, target: BrokerAddress) -> None:
@@ -179,9 +174,9 @@ def _name_of(function: Callable[..., object]) -> str:
 
 def _check(from_: object, to: object, store: str | None, options: BridgeOptions) -> None:
     mode = options.mode
-    if isinstance(from_, str) and isinstance(to, str) and _is_broker(to):
+    if isinstance(from_, str) and isinstance(to, str) and is_broker(to):
         _check_ring(BrokerAddress.parse(from_), BrokerAddress.parse(to))
-    if options.tls != Tls() and not any(str(each).startswith(_WITH_TLS) for each in (from_, to)):
+    if options.tls != Tls() and not any(is_secure(str(each)) for each in (from_, to)):
         raise SettingsError("certificates prove nothing without TLS", hint="write stomps:// or amqps://")
     if mode is not Mode.BEST_EFFORT and store in {None, _MEMORY}:
         raise SettingsError(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from receiver.bridge.connector import DUPLICATE_ID, Message, Property, Sink
 from receiver.bridge.ids import IdRule
 from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Outcome
+from receiver.bridge.targets.target import Outcome, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError
 from receiver.store.inbox import Turn
 
@@ -34,11 +34,10 @@ class BrokerTarget:
         """Nothing is locked."""
 
     def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
-        try:
-            self._send(messages, turn)
-        except MessageRefusedError:
-            return self._one_by_one(messages, turn)
-        return Outcome(delivered=list(range(len(messages))))
+        if self._refusal(messages, turn) is None:
+            return Outcome.all_of(messages)
+        # Find out which of them can't be sent. Those sent already are dropped by the broker, or come twice.
+        return one_by_one(messages, lambda message: self._refusal([message], turn))
 
     def connect(self) -> Sink:
         """The connection, made if there is none; `BrokerError` where that can't be."""
@@ -51,27 +50,16 @@ class BrokerTarget:
         if sink is not None:
             sink.close()
 
-    def _send(self, messages: Sequence[Received], turn: Turn | None) -> None:
+    def _refusal(self, messages: Sequence[Received], turn: Turn | None) -> str | None:
+        """Send these; why one of them can't be sent, whatever became of the others."""
         try:
             self.connect().send([self._outgoing(message, turn) for message in messages])
-        except BrokerError:
+        except BrokerError as error:
             self.close()
-            raise
-
-    def _one_by_one(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
-        """Find out which of them can't be sent. Those sent already are dropped by the broker, or come twice."""
-        outcome, failing = Outcome(), set()
-        for index, message in enumerate(messages):
-            if message.message_source_id in failing:
-                continue
-            try:
-                self._send([message], turn)
-            except MessageRefusedError as error:
-                outcome.failed[index] = str(error)
-                failing.add(message.message_source_id)
-            else:
-                outcome.delivered.append(index)
-        return outcome
+            if not isinstance(error, MessageRefusedError):
+                raise
+            return str(error)
+        return None
 
     def _outgoing(self, message: Received, turn: Turn | None) -> Message:
         properties: dict[str, Property] = dict(message.properties)

@@ -7,7 +7,6 @@ import inspect
 import logging
 import os
 import sys
-import time
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from receiver.bridge.address import masked
 from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Outcome
+from receiver.bridge.targets.target import Outcome, one_by_one
 from receiver.errors import BrokerError, OutputError, SettingsError, StoreError
 from receiver.store.inbox import Turn
 
@@ -56,23 +55,10 @@ class PythonTarget:
         """Nothing is locked."""
 
     def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
-        outcome, failing = Outcome(), set()
-        until = time.monotonic() + _LONG_SECS
-        for index, message in enumerate(messages):
-            if index and time.monotonic() > until:
-                break
-            if message.message_source_id in failing:
-                continue
-            if turn is None or not self.takes_part:
-                why = self._call(message)
-            else:
-                why = self._call_inside(turn.connection, message)
-            if why is None:
-                outcome.delivered.append(index)
-            else:
-                outcome.failed[index] = why
-                failing.add(message.message_source_id)
-        return outcome
+        if turn is None or not self.takes_part:
+            return one_by_one(messages, self._call, long_secs=_LONG_SECS)
+        connection = turn.connection
+        return one_by_one(messages, lambda message: self._call_inside(connection, message), long_secs=_LONG_SECS)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from receiver.bridge.received import Received
 from receiver.store.inbox import Turn
 
-__all__ = ["Outcome", "Target"]
+__all__ = ["Outcome", "Target", "one_by_one"]
 
 
 @dataclass(slots=True)
@@ -22,6 +24,30 @@ class Outcome:
     delivered: list[int] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)
     """Why, of those that failed by themselves."""
+
+    @classmethod
+    def all_of(cls, messages: Sequence[Received]) -> Self:
+        return cls(delivered=list(range(len(messages))))
+
+
+def one_by_one(
+    messages: Sequence[Received], failure: Callable[[Received], str | None], *, long_secs: float = math.inf
+) -> Outcome:
+    """Deliver each by itself, by what says why it failed; after so long no more are tried."""
+    outcome, failing = Outcome(), set()
+    until = time.monotonic() + long_secs
+    for index, message in enumerate(messages):
+        if index and time.monotonic() > until:
+            break
+        if message.message_source_id in failing:
+            continue
+        why = failure(message)
+        if why is None:
+            outcome.delivered.append(index)
+        else:
+            outcome.failed[index] = why
+            failing.add(message.message_source_id)
+    return outcome
 
 
 @runtime_checkable
