@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,12 +22,8 @@ def interruptible() -> Iterator[None]:
             signal.signal(ending, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {ending: signal.signal(ending, interrupt) for ending in _ENDINGS}
-    try:
+    with _handled_by(interrupt):
         yield
-    finally:
-        for ending, handler in before.items():
-            signal.signal(ending, handler)
 
 
 @contextmanager
@@ -37,11 +33,19 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    before = {ending: signal.signal(ending, lambda number, _frame: came.append(number)) for ending in _ENDINGS}
+    try:
+        with _handled_by(lambda number, _frame: came.append(number)):
+            yield
+    finally:
+        if came:
+            signal.raise_signal(came[0])
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    before = {ending: signal.signal(ending, handler) for ending in _ENDINGS}
     try:
         yield
     finally:
-        for ending, handler in before.items():
-            signal.signal(ending, handler)
-        if came:
-            signal.raise_signal(came[0])
+        for ending, handler_before in before.items():
+            signal.signal(ending, handler_before)

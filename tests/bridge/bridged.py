@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import text
 
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.connector import Message
+from receiver.bridge.connector import Message, Source
 from receiver.bridge.ids import IdRule
 from receiver.bridge.memory import MemoryBroker, MemorySink, MemorySource
 from receiver.bridge.mode import Mode
@@ -23,6 +23,7 @@ from receiver.store.inbox import Inbox
 from receiver.store.tables import to_bytes
 from tests.stores import engine_of, execute
 
+TEN = [str(number) for number in range(10)]
 STEPS = ["taken", "committing", "committed", "acknowledged", "delivering", "delivered", "confirmed"]
 """The way of a batch where there is an inbox. `committing`: in the transaction of the ids; `delivering`: half of it is
 handed on; `delivered`: all of it, and nothing confirmed."""
@@ -212,6 +213,17 @@ class Route:
     def _see(self, received) -> None:
         self.seen.append(received.text)
         self.reach("delivering")
+
+
+def send(route: Route, *ids: str) -> None:
+    """Messages without a source."""
+    route.send(*(message(id_) for id_ in ids))
+
+
+def open_from(route: Route, connect: Callable[[], Source], to: str | None = None, **options: Any) -> Bridge:
+    """A bridge on a route whose messages come by another way, or go to another place."""
+    origin = Origin(connect, route.connection_id, "queue://orders")
+    return open_bridge(origin, to or f"file:{route.file}", route.store, BridgeOptions(**options))
 
 
 def watch_commits(monkeypatch, route: Route) -> None:

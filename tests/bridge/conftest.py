@@ -10,6 +10,7 @@ from receiver.bridge.amqp_connector import AmqpSink, AmqpSource
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.stomp_connector import StompSink, StompSource
 from receiver.demo.artemis import HOST, Broker, new_broker
+from tests.bridge.bridged import Route
 from tests.postgres import fresh_database
 
 
@@ -77,3 +78,9 @@ def hasty(monkeypatch):
     monkeypatch.setattr(bridge_module, "_TEND_SECS", 0.01)
     monkeypatch.setattr(turns, "_FIRST_PAUSE_SECS", 0.005)
     monkeypatch.setattr(pauses, "_FIRST_SECS", 0.002)
+
+
+@pytest.fixture
+def route(tmp_path, sqlite_url):
+    """To a file, by a store of its own."""
+    return Route(sqlite_url, tmp_path, "file")

@@ -9,7 +9,7 @@ import pytest
 
 from receiver.bridge import bridge as bridge_module
 from receiver.bridge.mode import Mode
-from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
+from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.pauses import pauses_secs
 from receiver.errors import (
     BrokerError,
@@ -19,25 +19,9 @@ from receiver.errors import (
     StoreCorruptError,
 )
 from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings
-from tests.bridge.bridged import Route, message
+from tests.bridge.bridged import TEN, Route, open_from, send
 
 pytestmark = pytest.mark.usefixtures("hasty")
-
-TEN = [str(number) for number in range(10)]
-
-
-@pytest.fixture
-def route(tmp_path, sqlite_url):
-    return Route(sqlite_url, tmp_path, "file")
-
-
-def send(route, *ids):
-    route.send(*(message(id_) for id_ in ids))
-
-
-def open_from(route, connect, to=None, **options):
-    origin = Origin(connect, route.connection_id, "queue://orders")
-    return open_bridge(origin, to or f"file:{route.file}", route.store, BridgeOptions(**options))
 
 
 class Failing:

@@ -11,18 +11,9 @@ from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.errors import MessageRefusedError
 from receiver.settings import ReceiverSettings
 from receiver.store.parking import parked_rows
-from tests.bridge.bridged import Route, message
+from tests.bridge.bridged import Route, message, send
 
 pytestmark = pytest.mark.usefixtures("hasty")
-
-
-@pytest.fixture
-def route(tmp_path, sqlite_url):
-    return Route(sqlite_url, tmp_path, "file")
-
-
-def send(route, *ids):
-    route.send(*(message(id_) for id_ in ids))
 
 
 class Choosy:

@@ -14,8 +14,7 @@ from tests.stores import execute
 
 
 @pytest.fixture
-def route(tmp_path, sqlite_url):
-    route = Route(sqlite_url, tmp_path, "file")
+def route(route):
     route.send(message("a"))
     route.run()
     route.send(message("b"))

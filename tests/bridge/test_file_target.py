@@ -15,19 +15,10 @@ from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.received import Received
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.errors import ClosedError, OutputError, SettingsError
-from tests.bridge.bridged import Route, message
+from tests.bridge.bridged import Route, send
 from tests.store.waiting import opened_inbox
 
 pytestmark = pytest.mark.usefixtures("hasty")
-
-
-@pytest.fixture
-def route(tmp_path, sqlite_url):
-    return Route(sqlite_url, tmp_path, "file")
-
-
-def send(route, *ids):
-    route.send(*(message(id_) for id_ in ids))
 
 
 def test_what_was_written_and_not_confirmed_is_cut_at_the_restart(route, caplog):

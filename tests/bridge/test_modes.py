@@ -8,14 +8,13 @@ from receiver.bridge.ids import IdRule, MissingIds
 from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.errors import SettingsError, StoreError
-from tests.bridge.bridged import STEPS, Route, message, watch_commits
+from tests.bridge.bridged import STEPS, TEN, Route, message, watch_commits
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
 KINDS = ["file", "queue", "table", "call"]
 ONCE = ["file", "queue", "table"]
 """The targets that can have a message exactly once; a function without the connection can't."""
-TEN = [str(number) for number in range(10)]
 ANYWHERE = [*(("sqlite", kind) for kind in KINDS), ("postgresql", "file"), ("postgresql", "table")]
 SOMEWHERE = [place for place in ANYWHERE if place != ("postgresql", "file")]
 ONCE_ANYWHERE = [place for place in ANYWHERE if place[1] in ONCE]

@@ -17,19 +17,10 @@ from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget, imported
 from receiver.errors import BrokerError, OutputError, SettingsError, StoreError
 from receiver.store.parking import parked_rows
-from tests.bridge.bridged import Route, message
+from tests.bridge.bridged import Route, message, send
 from tests.stores import engine_of, execute
 
 pytestmark = pytest.mark.usefixtures("hasty")
-
-
-@pytest.fixture
-def route(tmp_path, sqlite_url):
-    return Route(sqlite_url, tmp_path, "file")
-
-
-def send(route, *ids):
-    route.send(*(message(id_) for id_ in ids))
 
 
 def bridge_to(route, function, mode=Mode.EXACTLY_ONCE):
