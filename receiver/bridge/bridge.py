@@ -130,13 +130,12 @@ class Bridge:
 
         All of a batch comes again when its acknowledgement is lost, and not before an expiry that is short.
         """
-        most, status = self._settings.max_batch_size, self.receiver.figures()
-        by_number = status.policy.startswith(("apama:", "artemis:"))
-        if not (by_number and not self.receiver.observe_only and 0 < status.window < most):
+        most, window = self._settings.max_batch_size, self.receiver.window
+        if self.receiver.observe_only or not 0 < window < most:
             return most
-        if self._most != status.window:
-            _LOGGER.warning("batches have at most %d messages, as many as the window has ids", status.window)
-        return status.window
+        if self._most != window:
+            _LOGGER.warning("batches have at most %d messages, as many as the window has ids", window)
+        return window
 
     def _is_idle(self, since: float) -> bool:
         """Nothing has come since then, though it could have."""

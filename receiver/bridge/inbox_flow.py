@@ -44,7 +44,7 @@ class InboxFlow:
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
             admitted = admit(batch, taken, self._inbox)
-            kept = {place: message._replace(place=place) for place, message in admitted.messages.items()}
+            kept = {place: message.at(place) for place, message in admitted.messages.items()}
             kept |= self._numbered(kept, batch.connection)
             self._inbox.add(batch.connection, [message.row(place) for place, message in kept.items()])
         self._figures.parked += admitted.parked

@@ -48,6 +48,10 @@ class Received(NamedTuple):
         """The body as text; `UnicodeDecodeError` where it is none."""
         return self.body.decode()
 
+    def at(self, place: int) -> Received:
+        """The same, at a place in the inbox."""
+        return Received(*self[:-1], place)
+
     def row(self, place: int) -> InboxRow:
         return InboxRow(place, 0, *_columns_of(self))
 

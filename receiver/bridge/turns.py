@@ -73,10 +73,11 @@ class Turns:
             while leaves_some:
                 began = time.monotonic()
                 leaves_some = self._take_turn()
-                # Who waits for a file of SQLite looks ten times a second whether it is free.
-                time.sleep(min(_LONGEST_BREATH_SECS, (time.monotonic() - began) / 5) if leaves_some else 0)
-                if leaves_some and is_enough():
-                    return
+                if leaves_some:
+                    # Who waits for a file of SQLite looks ten times a second whether it is free.
+                    time.sleep(min(_LONGEST_BREATH_SECS, (time.monotonic() - began) / 5))
+                    if is_enough():
+                        return
         if not self._due_secs:  # nor does anything that another bridge was to deliver, or has delivered of ours
             self._figures.waiting = 0
         if self._confirmed_bytes > _GIVE_BACK_BYTES:

@@ -134,6 +134,12 @@ class Receiver(Closing):
         """The domain's number in the store's tables; 0 for `memory://`."""
         return self._session.domain_id
 
+    @property
+    def window(self) -> int:
+        """How many ids a source has remembered whatever the time, as of the last batch; 0 where it's the time alone that
+        counts."""
+        return self._session.cache.sizes[0]
+
     def batch(self, connection: Connection | None = None) -> Batch:
         """A batch of receipts: one database transaction, ended with the `with` block.
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
-from sqlalchemy import Connection, Executable, func, select, update
+from sqlalchemy import Connection, Executable, Select, func, select, update
 
 from receiver.closing import Closing
 from receiver.errors import SettingsError, StoreError
@@ -22,7 +22,7 @@ from receiver.store.engine import is_sqlite, read_only
 from receiver.store.failures import translated
 from receiver.store.found_or_made import found_or_made
 from receiver.store.inbox_rows import InboxRow, add_rows, delete_rows, read_rows, stored_row
-from receiver.store.kept import KeptConnection
+from receiver.store.kept import KeptConnection, driver_of
 from receiver.store.space import Vacuum, shrink_file
 from receiver.store.tables import domains, inbox, parked, targets, text_of, to_bytes
 
@@ -41,6 +41,16 @@ class TargetState(NamedTuple):
     """The number of the domain that no other has, in any store."""
 
 
+class _Sql(NamedTuple):
+    """What each batch asks of one target, as text: for a single message SQLAlchemy's way there would cost more than the
+    answer."""
+
+    first_place: str
+    lock: str
+    waiting: str
+    save_file: str
+
+
 class Inbox(Closing):
     """What waits for one target of a domain; made by `Inbox.open`.
 
@@ -53,6 +63,7 @@ class Inbox(Closing):
         self._domain_id = domain_id
         self._reader = read_only(kept.url)
         self._vacuum = Vacuum(inbox.name, truncates=True)
+        self.sql = _sql_of(kept, target_id, domain_id)
 
     @classmethod
     def open(cls, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> Self:
@@ -74,8 +85,8 @@ class Inbox(Closing):
     def first_place(self, connection: Connection) -> int:
         """The place of the first receipt of the batch whose connection this is; each further receipt has the next."""
         with translated(self._kept.url):
-            receipts = select(domains.c.receipts).where(domains.c.domain_id == self._domain_id)
-            return int(connection.execute(receipts).scalar_one())
+            (receipts,) = driver_of(connection).execute(self.sql.first_place).fetchone()
+            return int(receipts)
 
     def add(self, connection: Connection, rows: Sequence[InboxRow]) -> None:
         """Have these messages wait, if and when the transaction on the connection is committed."""
@@ -106,11 +117,7 @@ class Inbox(Closing):
 
     def lock_target(self, connection: Connection) -> TargetState:
         """Have the target for the transaction on the connection."""
-        wanted = select(targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.incarnation).join_from(
-            targets, domains, domains.c.domain_id == targets.c.domain_id
-        )
-        mine = wanted.where(targets.c.target_id == self.target_id).with_for_update(of=targets)
-        found = connection.execute(mine).one_or_none()
+        found = connection.exec_driver_sql(self.sql.lock).one_or_none()
         if found is None:
             raise StoreError("the target is gone from the database", hint="was the database replaced? Open it again")
         return TargetState(*found)
@@ -209,11 +216,13 @@ class Turn:
 
         No more than so many, nor much more than 64 MB of bodies; `leaves_some` says whether there are others.
         """
-        waiting = select(inbox.c.place, func.length(inbox.c.body)).where(inbox.c.target_id == self._target_id)
         if but_of:
             source = func.coalesce(inbox.c.message_source_id, b"")
-            waiting = waiting.where(source.not_in([to_bytes(source or "") for source in but_of]))
-        found = self.connection.execute(waiting.order_by(inbox.c.place).limit(at_most)).all()
+            others = _waiting(self._target_id).where(source.not_in([to_bytes(source or "") for source in but_of]))
+            found = self.connection.execute(others.limit(at_most)).all()
+        else:
+            text = f"{self._inbox.sql.waiting} LIMIT {at_most:d}"
+            found = driver_of(self.connection).execute(text).fetchall()
         bytes_before = accumulate((size for _, size in found), initial=0)
         places = [place for (place, _), before in zip(found, bytes_before, strict=False) if before < _BYTES_AT_ONCE]
         self.leaves_some = len(places) < len(found) or len(found) == at_most
@@ -239,10 +248,31 @@ class Turn:
 
     def save_file(self, confirmed_bytes: int, tail_digest: bytes) -> None:
         """Note how much of the target's file is ours once this turn is committed, and a digest of the end of it."""
-        row = targets.c.target_id == self._target_id
         self._state = self._state._replace(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
-        changed = update(targets).where(row).values(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
-        self.connection.execute(changed)
+        driver_of(self.connection).execute(self._inbox.sql.save_file, (confirmed_bytes, tail_digest))
+
+
+def _sql_of(kept: KeptConnection, target_id: int, domain_id: int) -> _Sql:
+    def text(query: Select[Any]) -> str:
+        return str(query.compile(kept.engine, compile_kwargs={"literal_binds": True}))
+
+    state = select(targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.incarnation).join_from(
+        targets, domains, domains.c.domain_id == targets.c.domain_id
+    )
+    mark = "?" if is_sqlite(kept.url) else "%s"
+    saved = f"confirmed_bytes = {mark}, tail_digest = {mark}"
+    return _Sql(
+        first_place=text(select(domains.c.receipts).where(domains.c.domain_id == domain_id)),
+        lock=text(state.where(targets.c.target_id == target_id).with_for_update(of=targets)),
+        waiting=text(_waiting(target_id)),
+        save_file=f"UPDATE {targets.name} SET {saved} WHERE target_id = {target_id}",  # noqa: S608
+    )
+
+
+def _waiting(target_id: int) -> Select[Any]:
+    """In order."""
+    of_target = select(inbox.c.place, func.length(inbox.c.body)).where(inbox.c.target_id == target_id)
+    return of_target.order_by(inbox.c.place)
 
 
 def _target_id(kept: KeptConnection, domain_id: int, name: bytes) -> int:

@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql
 
 from receiver.errors import StoreCorruptError
 from receiver.store.as_json import dumped, loaded
+from receiver.store.bulk import insert_rows
 from receiver.store.failures import NONSENSE
 from receiver.store.kept import driver_of
 from receiver.store.sql_log import runs_of
@@ -96,7 +97,7 @@ def add_rows(connection: Connection, target_id: int, rows: Iterable[InboxRow]) -
     driver = driver_of(connection)
     values = ((target_id, *stored_row(row)) for row in rows)
     if connection.dialect.name == "sqlite":
-        driver.executemany(_INSERT, values)
+        insert_rows(driver, _INSERT, values)
         return
     with driver.cursor() as cursor, cursor.copy(_COPY) as copy:
         copy.set_types(_COPIED_TYPES)

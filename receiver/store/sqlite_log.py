@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
+from receiver.store.bulk import insert_rows
 from receiver.store.log import DomainState, Row
 from receiver.store.space import shrink_file
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, Sources, SqlLog, rows_of, runs_of
@@ -59,7 +60,7 @@ class SqliteLog(SqlLog):
             yield rows_of(found, sources)
 
     def append(self, rows: Sequence[Row]) -> None:
-        self.dbapi.executemany(self.sql_append, self.stored(rows))
+        insert_rows(self.dbapi, self.sql_append, self.stored(rows))
 
     def delete(self, seqs: Sequence[int]) -> None:
         self.dbapi.executemany(self._sql_delete, [(self.domain_id, *run) for run in runs_of(seqs)])
