@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -67,7 +69,7 @@ class BrokerAddress:
         if parts.scheme not in _PORTS or not parts.hostname or parts.fragment:
             raise SettingsError(f"{masked(text)!r:.200} is no address of a broker", hint=f"write {_FORMS}")
         kind, slash, rest = parts.path.removeprefix("/").partition("/")
-        is_kind = bool(slash) and kind in {"queue", "topic"}
+        is_kind = kind in {"queue", "topic"} and (bool(slash) or not rest)
         name = unquote(rest if is_kind else parts.path.removeprefix("/"))
         options = _options(parts.query, text)
         is_topic = is_kind and kind == "topic"
@@ -95,6 +97,16 @@ class BrokerAddress:
         """As domains are named by it: `queue://NAME` or `topic://NAME`."""
         return f"{'topic' if self.is_topic else 'queue'}://{self.name}"
 
+    def may_be(self, other: BrokerAddress) -> bool:
+        """Whether both may be the same place on one broker, whose host has several names and whose protocols have ports
+        of their own."""
+        protocol, others = (self.protocol, self.tls), (other.protocol, other.tls)
+        return (
+            self.destination == other.destination
+            and (self.port == other.port or protocol != others)
+            and (self.host == other.host or not _hosts(self.host).isdisjoint(_hosts(other.host)))
+        )
+
     def with_password(self, password: str | None) -> Self:
         """The same with this password, unless None is given or it has one."""
         return self if password is None or self.password is not None else replace(self, password=password)
@@ -117,6 +129,15 @@ class BrokerAddress:
         options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
         more = f"?{options}" if options else ""
         return f"{self.protocol}{'s' * self.tls}://{user}{host}:{self.port}/{kind}/{quote(self.name, safe='/')}{more}"
+
+
+def _hosts(name: str) -> set[str]:
+    """The addresses that a name stands for now; all of this machine's own are one."""
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+    except OSError:  # whoever connects there will hear of it
+        return set()
+    return {"localhost" if ip_address(address).is_loopback else address for address in found}
 
 
 def is_broker(text: str) -> bool:

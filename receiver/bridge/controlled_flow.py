@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from receiver.bridge.figures import Figures
-from receiver.bridge.flow import Admitted, Taken, admit, tell_failure
+from receiver.bridge.flow import Admitted, Taken, admit, tell_failure, tell_refused
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.bridge.turns import Turns
@@ -62,7 +62,8 @@ class ControlledFlow:
                     raise _NotReadyError
                 parked = self._deliver(turn, admitted)
         self._figures.delivered += len(admitted.messages) - parked
-        self._figures.parked += admitted.parked + parked
+        tell_refused(taken, admitted.refused)
+        self._figures.parked += len(admitted.refused) + parked
 
     def _deliver(self, turn: Turn, admitted: Admitted) -> int:
         """Deliver all that can be; how many were parked instead."""

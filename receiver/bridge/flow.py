@@ -15,7 +15,7 @@ from receiver.store.inbox import Inbox
 if TYPE_CHECKING:
     from receiver.durable.batch import Batch
 
-__all__ = ["Admitted", "Flow", "Taken", "admit", "judged", "tell_failure"]
+__all__ = ["Admitted", "Flow", "Taken", "admit", "judged", "tell_failure", "tell_refused"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 
@@ -54,7 +54,8 @@ class Admitted(NamedTuple):
     """Of the batch among all that the domain has received."""
     messages: dict[int, Received]
     """By place."""
-    parked: int
+    refused: Mapping[int, str]
+    """By index, why messages that can't be judged are parked."""
 
 
 def admit(batch: Batch, taken: Taken, inbox: Inbox) -> Admitted:
@@ -63,14 +64,19 @@ def admit(batch: Batch, taken: Taken, inbox: Inbox) -> Admitted:
     connection = batch.connection
     first = inbox.first_place(connection)
     for index, why in refused.items():
-        _LOGGER.error("%r is parked: %s", taken.messages[index].message_id, why)
         inbox.park(connection, taken.messages[index].row(first + index), why)
     messages = {
         first + index: message
         for index, (message, decision) in enumerate(zip(taken.messages, decisions, strict=True))
         if decision.deliver and index not in refused
     }
-    return Admitted(first, messages, len(refused))
+    return Admitted(first, messages, refused)
+
+
+def tell_refused(taken: Taken, refused: Mapping[int, str]) -> None:
+    """Log which messages are parked, once that is committed."""
+    for index, why in refused.items():
+        _LOGGER.error("%r is parked: %s", taken.messages[index].message_id, why)
 
 
 def judged(batch: Batch, taken: Taken) -> tuple[list[Decision], dict[int, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from receiver.bridge.connector import Message, Property
-from receiver.errors import MessageRefusedError
+from receiver.errors import MessageRefusedError, SettingsError
 
 __all__ = ["IdRule", "MissingIds", "sent_at_ms"]
 
@@ -30,6 +30,12 @@ class IdRule:
     id_property: str = "uniqueMessageId"
     source_property: str = "messageSourceId"
     missing: MissingIds = MissingIds.MESSAGE_ID
+
+    def __post_init__(self) -> None:
+        if not (self.id_property and self.source_property):
+            raise SettingsError(
+                "a property for ids has no name", hint="leave it out, or name it (--id-property, --source-property)"
+            )
 
     def ids_of(self, message: Message) -> tuple[str | None, str | None]:
         """The message's id and source, each None where it has none.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from receiver.bridge.figures import Figures
-from receiver.bridge.flow import Taken, admit
+from receiver.bridge.flow import Taken, admit, tell_refused
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.bridge.turns import Turns
@@ -47,7 +47,8 @@ class InboxFlow:
             kept = {place: message.at(place) for place, message in admitted.messages.items()}
             kept |= self._numbered(kept, batch.connection)
             self._inbox.add(batch.connection, [message.row(place) for place, message in kept.items()])
-        self._figures.parked += admitted.parked
+        tell_refused(taken, admitted.refused)
+        self._figures.parked += len(admitted.refused)
         self._figures.waiting += len(kept)
         self._turns.at_hand = kept
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from receiver.bridge.bridge import Bridge
+from receiver.bridge.figures import Figures
 from receiver.durable import metrics
 
 __all__ = ["export"]
@@ -21,23 +25,40 @@ _COUNTED = {
 }
 
 
+_collectors: WeakKeyDictionary[CollectorRegistry, _BridgeCollector] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
 def export(bridge: Bridge, registry: CollectorRegistry = REGISTRY) -> None:
-    """Show the figures of a bridge and of its receiver in a registry, with the label `domain`."""
+    """Show the figures of a bridge and of its receiver in a registry, with the label `domain`; bridges of one are added up."""
     metrics.export(bridge.receiver, registry)
-    registry.register(_BridgeCollector(bridge))
+    with _lock:
+        collector = _collectors.get(registry)
+        if collector is None:
+            collector = _collectors[registry] = _BridgeCollector()
+            registry.register(collector)
+    collector.add(bridge.receiver.domain, bridge.figures)
 
 
 class _BridgeCollector(Collector):
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
+    """Keeps the figures of bridges that have ended, so that no counter falls."""
+
+    def __init__(self) -> None:
+        self._figures: defaultdict[str, list[Figures]] = defaultdict(list)
+
+    def add(self, domain: str, figures: Figures) -> None:
+        known = self._figures[domain.encode(errors="backslashreplace").decode()]  # no lone surrogates
+        if all(figures is not each for each in known):
+            known.append(figures)
 
     def collect(self) -> Iterator[Metric]:
-        figures = self._bridge.figures
-        domain = self._bridge.receiver.domain.encode(errors="backslashreplace").decode()  # no lone surrogates
+        by_domain = {domain: list(known) for domain, known in self._figures.copy().items()}
         for name, meaning in _COUNTED.items():
             counted = CounterMetricFamily(f"receiver_bridge_{name}", meaning, labels=["domain"])
-            counted.add_metric([domain], getattr(figures, name))
+            for domain, known in by_domain.items():
+                counted.add_metric([domain], sum(getattr(figures, name) for figures in known))
             yield counted
         waiting = GaugeMetricFamily("receiver_bridge_waiting", "Messages in the inbox.", labels=["domain"])
-        waiting.add_metric([domain], figures.waiting)
+        for domain, known in by_domain.items():
+            waiting.add_metric([domain], max(figures.waiting for figures in known))
         yield waiting

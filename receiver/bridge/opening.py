@@ -85,6 +85,8 @@ def open_bridge(
     with ExitStack() as opened:
         target = _target(to, options)
         opened.callback(target.close)
+        if isinstance(target, FileTarget) and target.is_store(address):
+            raise SettingsError(f"{target.name} is the store", hint="name another file for the messages")
         if isinstance(target, PythonTarget) and target.takes_part and mode is Mode.BEST_EFFORT:
             raise SettingsError(
                 f"{target.name} takes a connection, and BEST_EFFORT has none to give",
@@ -156,10 +158,10 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions) ->
 
 
 def _check_ring(source: BrokerAddress, target: BrokerAddress) -> None:
-    if (source.host, source.port, source.destination) == (target.host, target.port, target.destination):
+    if source.may_be(target):
         raise SettingsError(
             f"{target} is where messages come from, too: each would come again and be dropped as a duplicate",
-            hint="name another queue",
+            hint="name another queue; for another broker on the same host, take both by one protocol",
         )
 
 
@@ -178,6 +180,8 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
         _check_ring(BrokerAddress.parse(from_), BrokerAddress.parse(to))
     if options.tls != Tls() and not any(is_secure(str(each)) for each in (from_, to)):
         raise SettingsError("certificates prove nothing without TLS", hint="write stomps:// or amqps://")
+    if options.connection_id == "":
+        raise SettingsError("the connection id is empty", hint="leave it out, or give a name (--connection-id)")
     if mode is not Mode.BEST_EFFORT and store in {None, _MEMORY}:
         raise SettingsError(
             f"{mode} needs a store that keeps what it is told",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from receiver.bridge.figures import Figures
@@ -14,6 +14,7 @@ from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
 from receiver.durable.stages import Stage
+from receiver.errors import StoreBusyError
 from receiver.store.inbox import Inbox, Turn
 
 __all__ = ["Turns"]
@@ -62,9 +63,10 @@ class Turns:
     def start(self) -> None:
         """Begin to deliver what others have left; what waits for another target is only told of."""
         for target, count in self._inbox.elsewhere().items():
-            _LOGGER.warning("%d messages wait for %s, which takes a bridge to there", count, target)
+            _LOGGER.warning("messages wait for %s, which takes a bridge to there: %d", target, count)
         self.tend()
-        self.deliver_waiting(lambda: True)
+        with suppress(StoreBusyError):  # another bridge is delivering
+            self.deliver_waiting(lambda: True)
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Take turns until nothing is left that is due, or it is said to be enough."""

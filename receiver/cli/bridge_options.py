@@ -43,7 +43,7 @@ Source = Annotated[
     typer.Argument(
         metavar="FROM",
         help="stomp://[USER@]HOST[:61613]/queue/NAME, amqp://[USER@]HOST[:5672]/queue/NAME, or "
-        "/topic/NAME?subscription=SUB; &selector=CONDITION takes some of them. stomps:// and amqps:// with TLS.",
+        "/topic/NAME?subscription=SUB; ?selector=CONDITION (behind a subscription &selector=) takes some of them. stomps:// and amqps:// with TLS.",
     ),
 ]
 Target = Annotated[

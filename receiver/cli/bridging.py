@@ -41,7 +41,8 @@ def password_of(side: str, file: Path | None) -> str | None:
         with file.open(encoding="utf-8") as lines:
             return lines.readline().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the password can't be read from {file}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise SettingsError(f"the password can't be read from {file}: {why}", hint="one line of text, UTF-8") from error
 
 
 @contextmanager
@@ -111,4 +112,6 @@ def _serve_metrics(bridge: Bridge, port: int) -> None:
     try:
         start_http_server(port)
     except OSError as error:
-        raise SettingsError(f"metrics can't be served on port {port}: {error.strerror or error}") from error
+        raise SettingsError(
+            f"metrics can't be served on port {port}: {error.strerror or error}", hint="choose another --metrics-port"
+        ) from error

@@ -106,7 +106,9 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         if any(folder.iterdir()):
             raise SettingsError(f"{keep} isn't empty", hint="name a new folder for --keep")
     except OSError as error:
-        raise OutputError(f"can't make the folder {keep}: {error.strerror or error}") from error
+        raise OutputError(
+            f"can't make the folder {keep}: {error.strerror or error}", hint="name a new folder for --keep"
+        ) from error
     yield folder
 
 

@@ -24,13 +24,14 @@ def print_outcome(outcome: Outcome, plan: Plan, files: Files) -> None:
     style = "bold green" if outcome.holds(plan.mode) else "bold red"
     _heading("What became of the messages")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
-    for justify in ("left", "right", "left"):
-        table.add_column(justify=justify, no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
     for name, number, remark in (
         ("messages", outcome.messages, known if unknown else "confirmed to their senders"),
         ("sent", outcome.sent, f"{count(outcome.sent - outcome.messages)} of them again, after a crash"),
         ("receipts", outcome.receipts, f"{count(outcome.redelivered)} of them flagged as redelivered"),
-        ("duplicates caught", outcome.duplicates, ""),
+        (f"duplicates {'caught' if plan.mode.detects else 'counted'}", outcome.duplicates, ""),
         (f"effects in {files.target.name}", effects.lines, verdict),
         ("  missing", effects.missing, ""),
         ("  double", effects.double, ""),

@@ -94,6 +94,6 @@ def _take_out(
     done: str,
 ) -> None:
     if bool(numbers) == all_of_them:
-        raise SettingsError("say which: their numbers, or --all", hint="receiver parked list shows the numbers")
+        raise SettingsError("say which: either their numbers or --all", hint="receiver parked list shows the numbers")
     place = tamed(shown_address(url), _LONGEST_ADDRESS)
     print(f"{place}: {count(take_out(url, None if all_of_them else numbers), 'message')} {done}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Callable, Hashable
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from sqlalchemy import URL, Connection, Engine, select
 
 from receiver.domains import Channel, DomainKey
-from receiver.durable.cache import resize
+from receiver.durable.cache import policy_of, resize
 from receiver.errors import SettingsError
 from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.artemis import ArtemisIdCache
@@ -32,6 +33,8 @@ __all__ = ["Opened", "Wanted", "new_number", "open_log", "wanted"]
 
 _MEMORY = "memory://"
 _LONGEST_NAME_BYTES = 2_000  # what PostgreSQL can index
+
+_LOGGER = logging.getLogger("receiver")
 
 
 class Opened(NamedTuple):
@@ -152,6 +155,9 @@ def _as_wanted(log: SqlLog, wanted: Wanted) -> DomainState:
             state = log.begin()
             resize(log, state, wanted.sizes)
             log.commit()
+            window, expiry_us = wanted.sizes
+            now = policy_of(state._replace(window_size=window, expiry_us=expiry_us))
+            _LOGGER.warning("%s is resized, for all who use it: %s to %s", state.domain_name, policy_of(state), now)
             log.give_back_space()
     except BaseException:
         log.discard()

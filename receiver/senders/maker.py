@@ -13,9 +13,10 @@ from sqlalchemy import Connection, false, update
 from receiver.closing import Closing
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
+from receiver.store.engine import driver_of
 from receiver.store.failures import translated
 from receiver.store.joined_log import joinable
-from receiver.store.kept import KeptConnection, driver_of
+from receiver.store.kept import KeptConnection
 from receiver.store.tables import sequences, to_bytes
 
 __all__ = ["Maker", "name_bytes"]

@@ -23,7 +23,7 @@ from receiver.settings import StoreSettings
 from receiver.store import forks
 from receiver.store.failures import shown
 
-__all__ = ["is_sqlite", "lock_timeout_ms", "read_only", "store_url", "writable"]
+__all__ = ["discard", "driver_of", "is_sqlite", "lock_timeout_ms", "read_only", "store_url", "writable"]
 
 _ADDRESSES = "sqlite:///FILE or postgresql://USER@HOST/DATABASE; memory:// is for a receiver that keeps nothing"
 _SQLITE = ("sqlite", "sqlite+pysqlite")
@@ -71,6 +71,19 @@ def read_only(url: URL) -> Engine:
         return _sqlite_engine(url, "BEGIN", partial(_open_to_read, url, settings))
     session = {"lock_timeout": lock_timeout_ms(settings), "default_transaction_read_only": "on"}
     return _postgres_engine(url, "REPEATABLE READ", session)
+
+
+def driver_of(connection: Connection) -> Any:
+    """The driver's own connection."""
+    return connection.connection.dbapi_connection
+
+
+def discard(connection: Connection) -> None:
+    """End a connection, whatever state it is in."""
+    with suppress(Exception):
+        connection.invalidate()
+    with suppress(Exception):
+        connection.close()
 
 
 def _no_address(address: object, problem: str) -> SettingsError:
@@ -143,8 +156,7 @@ def _sqlite_engine(url: URL, begin: str, open_file: Callable[[], sqlite3.Connect
 
     @event.listens_for(engine, "begin")
     def begin_unless_begun(connection: Connection) -> None:
-        driver: Any = connection.connection.dbapi_connection
-        if not driver.in_transaction:
+        if not driver_of(connection).in_transaction:
             connection.exec_driver_sql(begin)
 
     return engine

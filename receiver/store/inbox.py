@@ -18,13 +18,13 @@ from sqlalchemy import Connection, Executable, Select, func, select, update
 from receiver.closing import Closing
 from receiver.errors import SettingsError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.engine import is_sqlite, read_only
+from receiver.store.engine import driver_of, is_sqlite, read_only
 from receiver.store.failures import translated
 from receiver.store.found_or_made import found_or_made
 from receiver.store.inbox_rows import InboxRow, add_rows, delete_rows, read_rows, stored_row
-from receiver.store.kept import KeptConnection, driver_of
+from receiver.store.kept import KeptConnection
 from receiver.store.space import Vacuum, shrink_file
-from receiver.store.tables import domains, inbox, parked, targets, text_of, to_bytes
+from receiver.store.tables import domains, inbox, parked, targets, to_bytes, told
 
 __all__ = ["Inbox", "InboxRow", "Turn"]
 
@@ -122,10 +122,6 @@ class Inbox(Closing):
             raise StoreError("the target is gone from the database", hint="was the database replaced? Open it again")
         return TargetState(*found)
 
-    def look_again(self, connection: Connection) -> TargetState:
-        with translated(self._kept.url):
-            return self.lock_target(connection)
-
     def waiting(self) -> int:
         """How many messages wait for the target."""
         (((count),),) = self._read(select(func.count()).where(inbox.c.target_id == self.target_id))
@@ -140,7 +136,7 @@ class Inbox(Closing):
             .group_by(targets.c.target)
             .order_by(targets.c.target)
         )
-        return {text_of(target): count for target, count in self._read(others)}
+        return {told(target): count for target, count in self._read(others)}
 
     def _read(self, query: Executable) -> Sequence[Any]:
         # Not on the connection that turns take, for a turn may last.
@@ -191,13 +187,11 @@ class Turn:
 
     def look_again(self) -> None:
         """Read anew what is confirmed; StoreError if the turn has been lost meanwhile."""
-        self._state = self._inbox.look_again(self.connection)
+        self._state = self._inbox.lock_target(self.connection)
 
-    def handed_on_as(self, message: int | str) -> str:
-        """An id under which nothing else is ever handed on, by this store or another: by a message's place, or by what
-        its domain calls it."""
-        kind = "-" if isinstance(message, int) else ":"
-        return f"{self._state.incarnation:x}{kind}{message}"
+    def handed_on_as(self, message: str) -> str:
+        """What no other domain of any store calls anything: what its own calls the message, after its number."""
+        return f"{self._state.incarnation:x}{message}"
 
     def other_domain(self) -> str | None:
         """Another domain of the store that has written to a file of the same name; None if there is none."""
@@ -209,7 +203,7 @@ class Turn:
             .where(targets.c.confirmed_bytes > 0)
         )
         found = self.connection.scalars(others.limit(1)).first()
-        return None if found is None else text_of(found)
+        return None if found is None else told(found)
 
     def places(self, at_most: int, *, but_of: Collection[str | None] = ()) -> list[int]:
         """The places of the messages that wait, in order, without those of these sources; None is the anonymous one.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from types import NoneType
 from typing import Any
 
+from receiver.store.as_json import loaded
 from receiver.store.audit import is_text, readable, shown_values
+from receiver.store.failures import NONSENSE
 from receiver.store.findings import DomainName, Findings
 from receiver.store.log import DomainState
 from receiver.store.snapshot import MESSAGE_COLUMNS, TARGET_COLUMNS, Advance, RawRow, Snapshot
@@ -90,6 +91,7 @@ def _check_message(table: str, raw: RawRow, state: DomainState, findings: Findin
 
 def _is_object(stored: str) -> bool:
     try:
-        return isinstance(json.loads(stored), dict)
-    except (ValueError, RecursionError):
+        loaded(stored)
+    except NONSENSE:
         return False
+    return True

@@ -11,10 +11,10 @@ from sqlalchemy.dialects import postgresql
 from receiver.errors import StoreCorruptError
 from receiver.store.as_json import dumped, loaded
 from receiver.store.bulk import insert_rows
+from receiver.store.engine import driver_of
 from receiver.store.failures import NONSENSE
-from receiver.store.kept import driver_of
 from receiver.store.sql_log import runs_of
-from receiver.store.tables import inbox, targets, text_of, to_bytes
+from receiver.store.tables import inbox, targets, text_of, to_bytes, told
 
 __all__ = ["InboxRow", "add_rows", "delete_rows", "read_rows", "stored_row"]
 
@@ -128,9 +128,8 @@ def _found(connection: Connection, target_id: int, ordered: list[int]) -> Iterat
 
 def _corrupt(connection: Connection, target_id: int, place: int, error: Exception) -> StoreCorruptError:
     name = connection.execute(select(targets.c.target).where(targets.c.target_id == target_id)).scalar_one()
-    target = name.decode(errors="backslashreplace")
     return StoreCorruptError(
-        f"the message at place {place} of those that wait for {target} makes no sense: {error}",
+        f"the message at place {place} of those that wait for {told(name)} makes no sense: {error}",
         hint="`receiver check` says what is wrong; restore a copy",
     )
 

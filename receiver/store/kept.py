@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -13,18 +13,13 @@ from sqlalchemy.exc import DBAPIError
 
 from receiver.errors import ClosedError, SettingsError, StoreBusyError
 from receiver.settings import StoreSettings
-from receiver.store.engine import is_sqlite, store_url
+from receiver.store.engine import discard, driver_of, is_sqlite, store_url
 from receiver.store.failures import translated
 from receiver.store.schema import open_store_engine
 
-__all__ = ["KeptConnection", "driver_of"]
+__all__ = ["KeptConnection"]
 
 _T = TypeVar("_T")
-
-
-def driver_of(connection: Connection) -> Any:
-    """The driver's own connection."""
-    return connection.connection.dbapi_connection
 
 
 class KeptConnection:
@@ -119,7 +114,4 @@ class KeptConnection:
     def _discard(self) -> None:
         connection, self._kept = self._kept, None
         if connection is not None:
-            with suppress(Exception):
-                connection.invalidate()
-            with suppress(Exception):
-                connection.close()
+            discard(connection)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, literal, select
 
-from receiver.errors import SettingsError
+from receiver.errors import SettingsError, StoreError
 from receiver.store.engine import is_sqlite, store_url
 from receiver.store.failures import translated
 from receiver.store.kept import KeptConnection
 from receiver.store.schema import examined
 from receiver.store.space import shrink_file
-from receiver.store.tables import domains, inbox, parked, targets, text_of
+from receiver.store.tables import domains, inbox, parked, targets, told
 
 __all__ = ["ParkedRow", "drop_parked", "parked_rows", "retry_parked"]
 
@@ -66,7 +66,7 @@ def parked_rows(address: str) -> list[ParkedRow]:
     with translated(url), examined(url).connect() as connection:
         # What is stored as bytes is text, all of it.
         return [
-            ParkedRow._make(text_of(value) if isinstance(value, bytes) else value for value in found)
+            ParkedRow._make(told(value) if isinstance(value, bytes) else value for value in found)
             for found in connection.execute(query)
         ]
 
@@ -96,7 +96,7 @@ def _taken_out(address: str, ids: Collection[int] | None, *first: Insert) -> int
                 if chosen:
                     connection.execute(statement, [{"number": number} for number in chosen])
         if is_sqlite(kept.url):  # PostgreSQL looks after it by itself
-            with kept.between_transactions() as driver:
+            with suppress(StoreError), kept.between_transactions() as driver:  # what was asked for is done
                 shrink_file(driver)
     return len(chosen)
 
@@ -121,7 +121,7 @@ def _checked(ids: Collection[int], there: set[int]) -> set[int]:
     missing = sorted(chosen - there)
     if missing:
         raise SettingsError(
-            f"no parked message has the number {', '.join(map(str, missing[:10]))}",
+            f"no message is parked under {', '.join(map(str, missing[:10]))}",
             hint="receiver parked list shows those that are there; nothing was changed",
         )
     return chosen

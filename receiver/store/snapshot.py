@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Inspector, UniqueConstraint, inspect, text
 
-from receiver.store.engine import is_sqlite
+from receiver.store.engine import driver_of, is_sqlite
 from receiver.store.failures import translated
 from receiver.store.log import DomainState
 from receiver.store.schema import examined
@@ -45,7 +45,7 @@ def snapshot(url: URL) -> Iterator[Snapshot]:
     with translated(url), engine.connect() as connection:
         if is_sqlite(url):
             # Text that is no UTF-8 must not end the reading.
-            driver: Any = connection.connection.dbapi_connection
+            driver = driver_of(connection)
             driver.text_factory = lambda stored: stored.decode("utf-8", "surrogateescape")
         yield Snapshot(url, connection)
 
@@ -113,7 +113,7 @@ class Snapshot:
         """What an SQLite file finds wrong with its own pages. PostgreSQL finds out as it reads them."""
         if not is_sqlite(self.url):
             return
-        driver: Any = self._connection.connection.dbapi_connection
+        driver = driver_of(self._connection)
         driver.set_progress_handler(lambda: advance(0), _STEPS_AT_ONCE)
         try:
             # One by one, for it fails where damage is too bad to go on.

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, RootTransaction
 
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
+from receiver.store.engine import discard, driver_of
 from receiver.store.log import DomainState, Row
 from receiver.store.tables import domains, receipts, text_of, to_bytes
 
@@ -127,7 +128,7 @@ class SqlLog(ABC):
     def use(self, connection: Connection) -> None:
         self._connection = connection
         self._lent = None
-        self.dbapi = connection.connection.dbapi_connection
+        self.dbapi = driver_of(connection)
         self.cursor = self.dbapi.cursor()
 
     def begin(self) -> DomainState:
@@ -210,10 +211,7 @@ class SqlLog(ABC):
         connection, self._connection = self._connection, None
         self.dbapi = self.cursor = None
         if connection is not None:
-            with suppress(Exception):
-                connection.invalidate()
-            with suppress(Exception):
-                connection.close()
+            discard(connection)
 
     @abstractmethod
     def give_back_space(self) -> None: ...

@@ -203,3 +203,11 @@ def to_bytes(text: str) -> bytes:
 
 def text_of(stored: bytes) -> str:
     return stored.decode("utf-8", "surrogatepass")
+
+
+def told(stored: bytes) -> str:
+    """For people, also where a damaged store holds what is no text."""
+    try:
+        return text_of(stored)
+    except UnicodeDecodeError:
+        return stored.decode(errors="backslashreplace")

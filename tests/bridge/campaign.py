@@ -230,7 +230,10 @@ class Campaign:
         self._until(lambda: not any(sender.is_alive() for sender in self.senders), "the senders don't end")
         for bridge in self.bridges:
             self._until(lambda bridge=bridge: bridge.is_taking, f"{bridge.name} takes nothing")
-            bridge.kill()
+            if Event.KILL in self.plan.events:
+                bridge.kill()
+            else:  # then all that it has received is in the log
+                bridge.stop()
         self._drain()
         if self.queue.protocol == "stomp" and (held_back := self._waiting()):
             self.held_back = held_back

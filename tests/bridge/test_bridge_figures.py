@@ -11,10 +11,11 @@ from receiver.bridge.metrics import export
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.durable.stages import Stage
 from receiver.durable.status import LOG_FORMAT
+from receiver.errors import StoreBusyError
 from receiver.logs import read_logs
 from receiver.logs.batch import ReadOptions
 from receiver.settings import BridgeSettings, ReceiverSettings
-from tests.bridge.bridged import TEN, open_from, send
+from tests.bridge.bridged import TEN, Route, open_from, send
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -132,6 +133,38 @@ def test_metrics_tell_what_the_status_tells(route):
     labels = f'{{domain="{route.domain}"}}'
     assert f"receiver_bridge_delivered_total{labels} 10.0" in text
     assert f"receiver_bridge_waiting{labels} 0.0" in text
+
+
+def test_bridges_of_a_domain_are_added_up_and_others_stand_beside(route, tmp_path, sqlite_url):
+    prometheus = pytest.importorskip("prometheus_client")
+    registry, other = prometheus.CollectorRegistry(), Route(sqlite_url, tmp_path, "call")
+    for on, ids in ((route, "12"), (route, "3"), (other, "4")):
+        send(on, *ids)
+        bridge = on.open()
+        export(bridge, registry)
+        export(bridge, registry)
+        bridge.run(stop_when_idle_secs=0)
+    text = prometheus.generate_latest(registry).decode()
+    for domain, count in ((route.domain, 3), (other.domain, 1)):
+        assert f'receiver_bridge_delivered_total{{domain="{domain}"}} {count}.0' in text
+    assert text.count("# TYPE receiver_bridge_delivered_total") == 1
+
+
+def test_a_bridge_starts_while_another_is_delivering(route):
+    send(route, "1")
+    first = route.run(dies="committed")
+    first.close()
+    second = route.open()
+    deliver, busy = second._flow._turns.deliver_waiting, [StoreBusyError("another has the turn")]
+
+    def delivering(is_enough):
+        if busy:
+            raise busy.pop()
+        deliver(is_enough)
+
+    second._flow._turns.deliver_waiting = delivering
+    second.run(stop_when_idle_secs=0)
+    assert route.effects() == ["1"]
 
 
 def test_two_bridges_with_different_windows_have_those_given_last(route):

@@ -10,7 +10,7 @@ READ = {
     "stomp://localhost/orders": "stomp://localhost:61613/queue/orders",
     "stomps://h:1/orders": "stomps://h:1/queue/orders",
     "amqp://bridge@h/queue/orders/eu": "amqp://bridge@h:5672/queue/orders/eu",
-    "amqps://h/queue": "amqps://h:5671/queue/queue",
+    "amqps://h/queue/queue": "amqps://h:5671/queue/queue",
     "amqp://[::1]:7/a%3Fb%20c": "amqp://[::1]:7/queue/a%3Fb%20c",
     "stomp://u%40x:p%3Aw@h/topic/prices?subscription=a%26b": "stomp://u%40x@h:61613/topic/prices?subscription=a%26b",
     "amqp://h/q?selector=a+%3D+1": "amqp://h:5672/queue/q?selector=a%20%3D%201",
@@ -45,7 +45,7 @@ def test_a_password_of_its_own_comes_first():
 @pytest.mark.parametrize(
     "text",
     [
-        "", "orders", "http://h/a", "stomp:h/a", "stomp:///a", "stomp://h", "stomp://h/", "stomp://h/queue/", "stomp://h:x/a", "stomp://h:99999/a",
+        "", "orders", "http://h/a", "stomp:h/a", "stomp:///a", "stomp://h", "stomp://h/", "stomp://h/queue/", "stomp://h/queue", "amqp://h/topic", "stomp://h:x/a", "stomp://h:99999/a",
         "stomp://h/a#b", "stomp://h/a?subscription=s", "stomp://h/topic/a?subscription=", "stomp://h/topic/a?other=1", "stomp://h/topic/a?subscription=s&x=1",
         "amqp://u:secret/x@h/queue/x", "amqp://u:12345/secret@host/queue/x", "amqp:u:secret@h/queue/x", "ampq://u:secret@h/x",
         "stomp://u:secret@h", "ftp://u:secret@h/a", "stomp://u:secret@h:x/a", "stomp://u:secret@[h/a",
@@ -56,3 +56,22 @@ def test_what_is_no_address_is_refused_with_a_hint_and_without_a_password(text):
         BrokerAddress.parse(text)
     assert caught.value.hint
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "may_be"),
+    [
+        ("amqp://localhost/queue/q", "amqp://127.0.0.1/queue/q", True),
+        ("amqp://localhost/queue/q", "stomp://[::1]/q", True),
+        ("amqp://127.0.0.2/q", "amqps://localhost/q", True),
+        ("amqp://no-such-host.invalid/q", "stomp://NO-such-host.invalid/q", True),
+        ("amqp://localhost/queue/q", "amqp://localhost/topic/q", False),
+        ("amqp://localhost/queue/q", "amqp://127.0.0.1/queue/r", False),
+        ("amqp://localhost/queue/q", "amqp://127.0.0.1:5673/queue/q", False),
+        ("amqp://localhost/queue/q", "amqp://192.0.2.1/queue/q", False),
+        ("amqp://no-such-host.invalid/q", "amqp://nor-such-a-host.invalid/q", False),
+    ],
+)
+def test_one_place_may_have_several_addresses(one, other, may_be):
+    assert BrokerAddress.parse(one).may_be(BrokerAddress.parse(other)) is may_be
+    assert BrokerAddress.parse(other).may_be(BrokerAddress.parse(one)) is may_be

@@ -1,10 +1,12 @@
 """A broker as a target: what it refuses, and what goes out to it."""
 
+from functools import partial
+
 import pytest
 
 from receiver.bridge.connector import Message
 from receiver.bridge.ids import IdRule
-from receiver.bridge.memory import MemorySink
+from receiver.bridge.memory import MemoryBroker, MemorySink
 from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.targets.broker_target import BrokerTarget
@@ -59,11 +61,11 @@ def test_what_goes_out_carries_its_id_and_nothing_of_the_sender_before(tmp_path,
     route.send(Message(body=b"y", message_id="ID:9"))
     route.run()
     arrived = [dict(found.properties) for found in route.broker.queue("out")]
-    domain, _, place = arrived[0]["_AMQ_DUPL_ID"].partition("-")
-    assert (len(domain) > 8, place) == (True, "0")
+    domain, place, time = arrived[0]["_AMQ_DUPL_ID"].split("-")
+    assert (len(domain) > 8, place, len(time) > 8) == (True, "0", True)
     assert arrived == [
-        {"uniqueMessageId": "7", "_AMQ_DUPL_ID": f"{domain}-0", "messageSourceId": "8"},
-        {"uniqueMessageId": "ID:9", "_AMQ_DUPL_ID": f"{domain}-1"},
+        {"uniqueMessageId": "7", "_AMQ_DUPL_ID": f"{domain}-0-{time}", "messageSourceId": "8"},
+        {"uniqueMessageId": "ID:9", "_AMQ_DUPL_ID": f"{domain}-1-{time}"},
     ]
 
 
@@ -113,3 +115,14 @@ def test_an_id_that_is_forgotten_and_used_again_arrives(tmp_path, store):
     route.run(dies="delivered", windows=windows)
     route.run(windows=windows)
     assert route.effects() == ["1", "2", "1"]
+
+
+def test_an_id_by_the_brokers_own_property_isnt_sent_on_where_duplicates_are_to_pass(tmp_path, sqlite_url):
+    ids, out = IdRule(id_property="_AMQ_DUPL_ID"), MemoryBroker()
+    for body in (b"1", b"2"):
+        route = Route(sqlite_url, tmp_path, "queue", Mode.AT_LEAST_ONCE)
+        route.send(Message(body=body, properties={"_AMQ_DUPL_ID": "of the queue"}))
+        target = BrokerTarget("amqp://memory/out", partial(out.sink, "out"), ids, marks_duplicates=False)
+        options = BridgeOptions(mode=Mode.AT_LEAST_ONCE, ids=ids)
+        open_bridge(route.origin, target, sqlite_url, options).run(stop_when_idle_secs=0)
+    assert [arrived.body for arrived in out.queue("out")] == [b"1", b"2"]

@@ -15,7 +15,7 @@ from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.received import Received
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.errors import ClosedError, OutputError, SettingsError
-from tests.bridge.bridged import Route, send
+from tests.bridge.bridged import Route, open_from, send
 from tests.store.waiting import opened_inbox
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -159,7 +159,7 @@ def test_a_file_belongs_to_the_domain_that_writes_to_it_first(tmp_path, store):
 
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
-def test_where_nothing_is_confirmed_yet_a_file_is_moved_aside_and_not_cut(tmp_path, store, mode, caplog):
+def test_what_is_cut_is_kept_aside(tmp_path, store, mode, caplog):
     """A first turn may have died there, or somebody else have put it there since."""
     route = Route(store, tmp_path, "file", mode)
     route.run()
@@ -173,8 +173,36 @@ def test_where_nothing_is_confirmed_yet_a_file_is_moved_aside_and_not_cut(tmp_pa
     aside = [route.file.with_name(f"{route.file.name}.unconfirmed-{number}") for number in (1, 2)]
     assert [moved.read_bytes() for moved in aside] == [b"theirs\n", half]
     assert str(aside[1]) in caplog.text
-    assert "cut off" not in caplog.text
     assert route.effects() == ["1", "2"]
+
+
+def test_the_store_is_no_target(route, tmp_path):
+    with pytest.raises(SettingsError, match="is the store"):
+        open_from(route, route._source, f"file:{tmp_path / '.' / 'receiver.db'}")
+
+
+def test_what_a_full_disk_has_cut_short_is_taken_back(route):
+    send(route, "1")
+    route.run()
+    whole = route.file.read_bytes()
+    send(route, "2")
+    bridge = route.open()
+    target = bridge._target
+    append = target._append
+
+    def filling(lines, *, sync):
+        append(lines[:10], sync=sync)
+        target._length -= 10
+        target._append = append
+        found.append(route.file.read_bytes())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    found, target._append = [], filling
+    bridge.run(stop_when_idle_secs=0)
+    assert found[0].startswith(whole)
+    assert len(found[0]) == len(whole) + 10
+    assert route.effects() == ["1", "2"]
+    assert [file.name for file in route.file.parent.glob("orders.jsonl*")] == ["orders.jsonl"]
 
 
 def test_a_file_through_a_linked_folder_is_the_same_target(route, caplog):
@@ -224,7 +252,7 @@ def test_a_full_disk_loses_nothing(route, caplog):
     # And the messages wait for that very target, as whoever names another one is told.
     caplog.clear()
     open_bridge(route.origin, f"file:{route.file}.2", route.store).run(stop_when_idle_secs=0)
-    assert f"2 messages wait for file:{route.file}" in caplog.text
+    assert f"messages wait for file:{route.file}, which takes a bridge to there: 2" in caplog.text
 
 
 def test_best_effort_leaves_no_torn_line_before_a_whole_one(tmp_path):

@@ -173,7 +173,7 @@ def test_exactly_once_keeps_message_and_properties_until_the_target_has_them(tmp
     (found,) = route.broker.queue("out")
     assert (found.body, found.is_text) == (b"a\0b", True)
     properties = dict(found.properties)
-    assert properties.pop("_AMQ_DUPL_ID").endswith("-0")
+    assert "-0-" in properties.pop("_AMQ_DUPL_ID")
     assert properties == sent.properties
     assert [type(value) for value in properties.values()] == [type(value) for value in sent.properties.values()]
 

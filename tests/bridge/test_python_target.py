@@ -15,7 +15,7 @@ from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.targets import python_target
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget, imported
-from receiver.errors import BrokerError, OutputError, SettingsError, StoreError
+from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
 from receiver.store.parking import parked_rows
 from tests.bridge.bridged import Route, message, send
 from tests.stores import engine_of, execute
@@ -110,6 +110,19 @@ def test_a_database_that_is_lost_while_it_runs_is_no_fault_of_its(tmp_path, post
     bridge.run(stop_when_idle_secs=0)
     assert calls == ["1", "1", "2"]
     assert (bridge.figures.delivered, bridge.figures.failed) == (2, 0)
+
+
+def test_a_message_that_it_cannot_send_on_is_that_messages_fault(route):
+    def forward(received):
+        if received.unique_message_id == "1":
+            raise MessageRefusedError("it can't be expressed")
+
+    send(route, "1", "2")
+    bridge = bridge_to(route, PythonTarget("python:tests:forward", forward))
+    bridge.run(stop_when_idle_secs=0)
+    (parked,) = parked_rows(route.store)
+    assert (parked.unique_message_id, parked.tries) == ("1", 5)
+    assert bridge.figures.delivered == 1
 
 
 class Desk:

@@ -324,8 +324,11 @@ REFUSALS = {
         (NOWHERE, "file:x", "--mode", "BEST_EFFORT", "--missing-ids", "refuse"), "no place to park",
     ),
     "certificates without TLS": ((NOWHERE, "file:x", *STORE, "--tls-ca", "text"), "TLS"),
-    "a certificate without TLS": (("stomp://h/q", "amqp://h/q", *STORE, "--tls-cert", "text"), "TLS"),
+    "a certificate without TLS": (("stomp://h/q", "amqp://g/q", *STORE, "--tls-cert", "text"), "TLS"),
     "a ring": ((NOWHERE, NOWHERE, *STORE), "is where messages come from, too"),
+    "a ring by another protocol": (("amqp://localhost/queue/q", "stomp://127.0.0.1/q", *STORE), "one protocol"),
+    "an empty id property": ((NOWHERE, "file:o", *STORE, "--id-property", ""), "--id-property"),
+    "an empty connection id": ((NOWHERE, "file:o", *STORE, "--connection-id", ""), "--connection-id"),
     "a ring by another name": (("stomp://H/q", "stomps://u@h:61613/queue/q", *STORE), "is where messages come from, too"),
     "an id in a header of STOMP's": (("stomp://h/q", "file:x", *STORE, "--id-property", "type"), "a header type of its own"),
     "a source in one": (

@@ -109,10 +109,10 @@ def test_all_of_them(way, parked, store_url):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "say which: their numbers, or --all"),
-        (["1", "--all"], "say which: their numbers, or --all"),
-        (["1", "77"], "no parked message has the number 77"),
-        (["0"], "no parked message has the number 0"),
+        ([], "say which: either their numbers or --all"),
+        (["1", "--all"], "say which: either their numbers or --all"),
+        (["1", "77"], "no message is parked under 77"),
+        (["0"], "no message is parked under 0"),
         (["one"], "valid integer"),
     ],
 )

@@ -34,9 +34,12 @@ def test_each_message_has_one_effect(stage, tmp_path, seed):
     )
     messages = figure(shown, "messages")
     lines = (kept / "orders.jsonl").read_text().splitlines()
-    assert len({json.loads(line)["unique_message_id"] for line in lines}) == len(lines) == messages > 0
+    # The last batch of a sender that crashed may have come without its knowing.
+    unknown = re.search(r"([\d,]+) more arrived", shown)
+    arrived = messages + (int(unknown[1].replace(",", "")) if unknown else 0)
+    assert len({json.loads(line)["unique_message_id"] for line in lines}) == len(lines) == arrived > 0
     assert figure(shown, "missing") == figure(shown, "double") == 0
-    assert figure(shown, "receipts") - figure(shown, "duplicates caught") == messages
+    assert figure(shown, "receipts") - figure(shown, "duplicates caught") == arrived
     assert figure(shown, "sent") >= figure(shown, "receipts") - figure(shown, "duplicates caught")
     assert figure(shown, "crashes") >= 1
     assert "Recommended: window W = " in shown

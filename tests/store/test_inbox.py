@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from receiver.durable.audit import audit
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.store.inbox import Inbox
 from receiver.store.parking import drop_parked, parked_rows, retry_parked
@@ -75,6 +76,7 @@ def test_a_damaged_message_is_named(store_url, column, value, problem):
         ) as caught:
             waiting_in(inbox)
         assert "receiver check" in caught.value.hint
+        assert {finding.kind for finding in audit(store_url).findings} & {"messages", "types"}
         assert inbox.waiting() == 3
 
 
@@ -220,7 +222,7 @@ def test_all_the_numbers_or_none(store_url):
         before = parked_rows(store_url)
         numbers = [row.parked_id for row in before]
         for take_out in (retry_parked, drop_parked):
-            with pytest.raises(SettingsError, match=r"has the number 99, 9{30} ") as caught:
+            with pytest.raises(SettingsError, match=r"parked under 99, 9{30} ") as caught:
                 take_out(store_url, [numbers[0], 99, int("9" * 30)])
             assert "receiver parked list" in caught.value.hint
             assert parked_rows(store_url) == before

@@ -63,14 +63,22 @@ class BrokerTarget:
 
     def _outgoing(self, message: Received, turn: Turn | None) -> Message:
         properties: dict[str, Property] = dict(message.properties)
-        # One that it came with is its sender's, for the broker it came from.
-        properties.pop(DUPLICATE_ID, None)
         if message.unique_message_id is not None:
             properties[self._ids.id_property] = message.unique_message_id
-        # Not the id alone: it may be another message's in another domain, or of the same one later.
-        known_as = message.unique_message_id if message.place is None else message.place
-        if self._marks_duplicates and turn is not None and known_as is not None:
-            properties[DUPLICATE_ID] = turn.handed_on_as(known_as)
         if message.message_source_id is not None:
             properties[self._ids.source_property] = message.message_source_id
+        # One that it came with is its sender's, for the broker it came from.
+        properties.pop(DUPLICATE_ID, None)
+        if self._marks_duplicates and turn is not None and (known_as := _handed_on_as(message)) is not None:
+            properties[DUPLICATE_ID] = turn.handed_on_as(known_as)
         return Message(body=message.body, is_text=message.is_text, properties=properties, headers=message.headers)
+
+
+def _handed_on_as(message: Received) -> str | None:
+    """What its domain may call it; not the id alone, which may be another message's later.
+
+    Nor its place alone: a store that has lost its last commits, such as a copy that was restored, gives places again.
+    """
+    if message.place is None:
+        return None if message.unique_message_id is None else f":{message.unique_message_id}"
+    return f"-{message.place}-{message.received_at_us:x}"

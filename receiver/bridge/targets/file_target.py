@@ -1,7 +1,7 @@
 """Messages as lines of JSON in a file: exactly once, for the store knows how long the file was when it last agreed.
 
-What is beyond that length was written and never confirmed, so it is cut off before anything else is written. Nothing is
-cut from a file that doesn't end there as it did: that is another file.
+What is beyond that length was written and never confirmed, so it is cut off before anything else is written, and kept in
+a file beside. Nothing is cut from a file that doesn't end there as it did: that is another file.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from io import FileIO
 from itertools import count
 from pathlib import Path
 from typing import IO
+
+from sqlalchemy import make_url
 
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome
@@ -54,6 +58,11 @@ class FileTarget:
         """How long the file is, by what this object has read and written."""
         self._tail = b""
 
+    def is_store(self, address: str) -> bool:
+        """Whether the file is the database of that address."""
+        url = make_url(address)
+        return url.get_backend_name() == "sqlite" and Path(os.path.realpath(url.database or "")) == self._path.resolve()
+
     def connect(self) -> None:
         try:
             if not self._path.parent.is_dir():
@@ -87,6 +96,8 @@ class FileTarget:
                     lines = b"\n" + lines
             self._append(lines, sync=turn is not None)
         except OSError as error:
+            if turn is not None:
+                self._take_back()
             raise self._error(error) from error
         if turn is not None:
             self._save(turn)
@@ -107,6 +118,12 @@ class FileTarget:
             os.fsync(file.fileno())
         self._length += len(lines)
         self._tail = (self._tail + lines[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+
+    def _take_back(self) -> None:
+        """Leave nothing of lines that couldn't be written, such as on a full disk, if that can be."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.truncate(self._length)
 
     def _is_as_left(self) -> bool:
         """Whether the name still leads to the file that is open, and nobody else has written to it."""
@@ -145,10 +162,6 @@ class FileTarget:
             raise SettingsError(
                 f"{self._path} is written for another domain, {other}", hint="name a file of its own for each domain"
             )
-        if confirmed == 0 < self._length:
-            # What a first turn wrote and didn't live to confirm, or what somebody has put there since: who can tell?
-            self._set_aside()
-            return True
         if confirmed is not None and self._length == 0 < confirmed:
             _LOGGER.warning("%s is empty or new, so it is begun anew", self._path)
         elif confirmed is not None:
@@ -181,18 +194,28 @@ class FileTarget:
                 hint="put that file back, or move this one away and a new one is begun",
             )
         if self._length > confirmed:
-            _LOGGER.info("%s: %d bytes that weren't confirmed are cut off", self._path, self._length - confirmed)
+            aside = self._kept_aside(confirmed)
+            _LOGGER.warning(
+                "%s: %d bytes that weren't confirmed are cut off, and kept in %s",
+                self._path,
+                self._length - confirmed,
+                aside,
+            )
             self._file.truncate(confirmed)
             os.fsync(self._file.fileno())
         self._length, self._tail = confirmed, tail
 
-    def _set_aside(self) -> None:
+    def _kept_aside(self, start: int) -> Path:
+        """Where a copy is of what is beyond: a store that has lost its last commits has confirmed more than it knows."""
+        assert self._file is not None  # noqa: S101 - just opened
         aside = next(name for number in count(1) if not (name := Path(f"{self._path}.unconfirmed-{number}")).exists())
-        _LOGGER.warning(
-            "%s holds %d bytes that aren't known to be confirmed: moved to %s", self._path, self._length, aside
-        )
-        self._path.rename(aside)
-        self._open(locked=True)
+        self._file.seek(start)
+        with aside.open("xb") as copy:
+            shutil.copyfileobj(self._file, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+        _sync_folder(aside.parent)
+        return aside
 
     def _ends_in_mid_line(self) -> bool:
         return not self._tail.endswith(b"\n") and self._length > 0

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from receiver.bridge.address import masked
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome, one_by_one
-from receiver.errors import BrokerError, OutputError, SettingsError, StoreError
+from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
 from receiver.store.inbox import Turn
 
 __all__ = ["PythonTarget", "imported"]
@@ -77,8 +77,10 @@ class PythonTarget:
         if why is None and spoilt is None:
             return None
         lost = _failure(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}", f"RELEASE SAVEPOINT {_SAVEPOINT}")
+        if lost is not None and why is not None:  # SQLite does so by itself where a disk is full
+            raise StoreError(f"the database took back all of the turn while {self.name} had it: {why}") from lost
         if lost is not None:
-            raise lost if spoilt is None else self._has_ended_it() from lost
+            raise self._has_ended_it() from lost
         return why if spoilt is None else _told(spoilt)
 
     def _call(self, message: Received, *connection: Connection) -> str | None:
@@ -86,6 +88,8 @@ class PythonTarget:
         process = os.getpid()
         try:
             result = self._function(message, *connection)
+        except MessageRefusedError as error:
+            return _told(error)
         except (BrokerError, OutputError, StoreError):  # not the message's fault: all of it is tried again
             raise
         except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
@@ -148,7 +152,9 @@ def imported(text: str) -> PythonTarget:
             hint="the module must be importable from the current folder, and have the function",
         ) from error
     if not callable(found):
-        raise SettingsError(f"python:{text} is no function but {type(found).__name__}")
+        raise SettingsError(
+            f"python:{text} is no function but {type(found).__name__}", hint="write python:MODULE:FUNCTION"
+        )
     return PythonTarget(f"python:{text}", found)
 
 

@@ -1,0 +1,45 @@
+"""A store that is put back from a copy has forgotten what came since: nothing is lost by that."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tests.bridge.bridged import Route, send
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+@pytest.fixture(params=["file", "queue"])
+def restored(request, tmp_path, sqlite_url):
+    """A route on which two messages were handed on, of whose second its store knows nothing any more."""
+    route = Route(sqlite_url, tmp_path, request.param)
+    send(route, "1")
+    route.run()
+    with closing(sqlite3.connect(tmp_path / "receiver.db")) as database:
+        database.execute(f"VACUUM INTO '{tmp_path / 'copy.db'}'")
+    send(route, "2")
+    route.run()
+    assert route.effects() == ["1", "2"]
+    for file in tmp_path.glob("receiver.db*"):
+        file.unlink()
+    (tmp_path / "copy.db").rename(tmp_path / "receiver.db")
+    return route
+
+
+def test_what_comes_next_is_taken_for_nothing_else(restored):
+    send(restored, "3")
+    restored.run()
+    assert restored.effects()[-1] == "3"
+
+
+def test_the_lines_it_has_forgotten_are_kept_aside(restored, caplog):
+    if restored.kind != "file":
+        pytest.skip("a broker's queue can't be cut")
+    forgotten = restored.file.read_bytes().splitlines(keepends=True)[1]
+    send(restored, "3")
+    restored.run()
+    assert restored.effects() == ["1", "3"]
+    aside = restored.file.with_name(f"{restored.file.name}.unconfirmed-1")
+    assert aside.read_bytes() == forgotten
+    assert str(aside) in caplog.text
