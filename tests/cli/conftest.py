@@ -1,4 +1,5 @@
 import io
+import logging
 import sys
 from functools import partial
 
@@ -31,3 +32,13 @@ def simulate(command):
 @pytest.fixture
 def compare(command):
     return partial(command, "compare")
+
+
+@pytest.fixture
+def bridge(command):
+    """`receiver bridge` within this process; it leaves the log's levels as they were."""
+    names = ("receiver", "receiver.bridge")
+    levels = {name: logging.getLogger(name).level for name in names}
+    yield lambda *arguments: command("bridge", *arguments)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)

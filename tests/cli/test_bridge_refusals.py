@@ -1,0 +1,112 @@
+"""`receiver bridge` where it can't begin: a clear error with a remedy, exit 2, and nothing told that is secret."""
+
+import socket
+
+import pytest
+from running import complaint
+
+from receiver.demo.artemis import HOST
+from tests.stores import execute
+
+NOWHERE = f"amqp://{HOST}:1/orders"
+STORE = ("--store", "sqlite:///r.db")
+SECRET = "s3cret"  # noqa: S105 - of nobody
+
+REFUSALS = {
+    "an unreachable broker": ((NOWHERE, "file:x", *STORE), "can't be reached"),
+    "one of STOMP": ((f"stomp://{HOST}:1/orders", "file:x", *STORE), "can't be reached"),
+    "an unreachable target": ((f"stomp://{HOST}:2/orders", NOWHERE, *STORE), "amqp://127.0.0.1:1/queue/orders"),
+    "a topic without subscription": (("amqp://h/topic/prices", "file:x", *STORE), "subscription=NAME"),
+    "no store": ((NOWHERE, "file:x"), "needs a store"),
+    "a store that keeps nothing": ((NOWHERE, "file:x", "--store", "memory://"), "needs a store"),
+    "a store of no kind": ((NOWHERE, "file:x", "--store", "redis://h"), "no address of a store"),
+    "a store in no folder": ((NOWHERE, "file:x", "--store", "sqlite:///no/r.db"), "no folder"),
+    "a password in a store's address": ((NOWHERE, "file:x", "--store", "postgresql://u:s3cret@127.0.0.1:1/d"), "reached"),
+    "an unknown mode": ((NOWHERE, "file:x", *STORE, "--mode", "TWICE"), "TWICE"),
+    "an unknown target": ((NOWHERE, "ftp://x", *STORE), "is no target"),
+    "no target": ((NOWHERE,), "TO"),
+    "an address that is none": (("orders", "file:x", *STORE), "no address"),
+    "a password in such": (("http://u:s3cret@h/q", "file:x", *STORE), "no address"),
+    "a folder for a target": ((NOWHERE, "file:.", *STORE), "is a folder"),
+    "a target in no folder": ((NOWHERE, "file:no/x", *STORE), "no folder"),
+    "a function that isn't there": ((NOWHERE, "python:json:no_such", *STORE), "can't be imported"),
+    "an unknown option": ((NOWHERE, "file:x", *STORE, "--no-such"), "--no-such"),
+    "an unknown policy": ((NOWHERE, "file:x", *STORE, "--policy", "guess"), "guess"),
+    "an unknown key": ((NOWHERE, "file:x", *STORE, "--domain", "guess"), "guess"),
+    "an unknown rule for ids": ((NOWHERE, "file:x", *STORE, "--missing-ids", "guess"), "guess"),
+    "a window alone": ((NOWHERE, "file:x", *STORE, "--window", "5"), "go together"),
+    "an expiry alone": ((NOWHERE, "file:x", *STORE, "--expiry", "5"), "go together"),
+    "windows that detect nothing": ((NOWHERE, "file:x", *STORE, "--window", "0", "--expiry", "0"), "AT_LEAST_ONCE"),
+    "a window of text": ((NOWHERE, "file:x", *STORE, "--window", "x"), "--window"),
+    "no time at all": ((NOWHERE, "file:x", *STORE, "--status-secs", "-1"), "status_secs"),
+    "no number": ((NOWHERE, "file:x", *STORE, "--status-secs", "nan"), "status_secs"),
+    "no idle time": ((NOWHERE, "file:x", *STORE, "--stop-when-idle", "-1"), "--stop-when-idle"),
+    "a batch of none": ((NOWHERE, "file:x", *STORE, "--max-batch-size", "0"), "max_batch_size"),
+    "a batch before its time": ((NOWHERE, "file:x", *STORE, "--max-batch-interval-millis", "-1"), "max_batch_interval"),
+    "no try": ((NOWHERE, "file:x", *STORE, "--max-tries", "0"), "max_tries"),
+    "a body below nothing": ((NOWHERE, "file:x", *STORE, "--max-body-bytes", "-1"), "max_body_bytes"),
+    "a port that is none": ((NOWHERE, "file:x", *STORE, "--metrics-port", "70000"), "--metrics-port"),
+    "no such password file": ((NOWHERE, "file:x", *STORE, "--from-password-file", "no"), "can't be read"),
+    "a password file of bytes": ((NOWHERE, "file:x", *STORE, "--to-password-file", "bytes"), "can't be read"),
+    "a log in no folder": ((NOWHERE, "file:x", *STORE, "--record", "text/x"), "text"),
+    "ids that are required in BEST_EFFORT": (
+        (NOWHERE, "file:x", "--mode", "BEST_EFFORT", "--missing-ids", "refuse"), "no place to park",
+    ),
+    "certificates without TLS": ((NOWHERE, "file:x", *STORE, "--tls-ca", "text"), "TLS"),
+    "a certificate without TLS": (("stomp://h/q", "amqp://g/q", *STORE, "--tls-cert", "text"), "TLS"),
+    "a ring": ((NOWHERE, NOWHERE, *STORE), "is where messages come from, too"),
+    "a ring by another protocol": (("amqp://localhost/queue/q", "stomp://127.0.0.1/q", *STORE), "one protocol"),
+    "an empty id property": ((NOWHERE, "file:o", *STORE, "--id-property", ""), "--id-property"),
+    "an empty connection id": ((NOWHERE, "file:o", *STORE, "--connection-id", ""), "--connection-id"),
+    "a ring by another name": (("stomp://H/q", "stomps://u@h:61613/queue/q", *STORE), "is where messages come from, too"),
+    "an id in a header of STOMP's": (("stomp://h/q", "file:x", *STORE, "--id-property", "type"), "a header type of its own"),
+    "a source in one": (
+        ("stomp://h/q", "file:x", *STORE, "--source-property", "correlation-id"), "a header correlation-id of its own",
+    ),
+    "a password in a protocol that is none": ((NOWHERE, "ampq://u:s3cret@h/queue/x", *STORE), "is no target"),
+    "a password in one in capitals": ((NOWHERE, "AMQP://u:s3cret@h/x", *STORE), "is no target"),
+    "a password with a slash": ((NOWHERE, "amqp://u:s3cret/x@h/queue/x", *STORE), "no address"),
+    "a password that could be a port": ((NOWHERE, "amqp://u:12345/s3cret@host/queue/x", *STORE), "an @ behind the host"),
+    "a password without slashes": ((NOWHERE, "amqp:u:s3cret@h/queue/x", *STORE), "an @ behind the host"),
+    "a password in a function": ((NOWHERE, "python:u:s3cret@h", *STORE), "names no function"),
+    "a key without its certificate": (("amqps://h/q", "file:x", *STORE, "--tls-key", "text"), "without its certificate"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_is_refused(tmp_path, bridge, what):
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    (tmp_path / "text").write_text("")
+    arguments, words = REFUSALS[what]
+    said = complaint(bridge(*arguments))
+    assert words in said
+    assert SECRET not in said
+
+
+def test_a_store_of_a_newer_version(bridge, tmp_path):
+    complaint(bridge(NOWHERE, "file:x", *STORE))
+    execute(f"sqlite:///{tmp_path}/r.db", "UPDATE receiver_alembic_version SET version_num = '9999'")
+    assert "9999" in complaint(bridge(NOWHERE, "file:x", *STORE))
+
+
+@pytest.mark.parametrize("spoilt", [b"no database at all" * 500, None])
+def test_a_damaged_store(bridge, tmp_path, spoilt):
+    if spoilt is None:
+        complaint(bridge(NOWHERE, "file:x", *STORE))
+        whole = (tmp_path / "r.db").read_bytes()
+        spoilt = whole[:4096] + b"\xff" * (len(whole) - 4096)
+    (tmp_path / "r.db").write_bytes(spoilt)
+    assert "r.db" in complaint(bridge(NOWHERE, "file:x", *STORE))
+
+
+def test_a_port_for_metrics_that_is_taken(bridge):
+    with socket.create_server(("", 0)) as taken:
+        ran = bridge(
+            NOWHERE, "file:x", *STORE, "--metrics-port", taken.getsockname()[1], "--record", "receipts.jsonl.zst"
+        )
+    assert "metrics can't be served on port" in complaint(ran)
+
+
+def test_ids_of_a_domain_with_another_policy(bridge):
+    complaint(bridge(NOWHERE, "file:x", *STORE, "--policy", "perfect"))
+    assert "perfect" in complaint(bridge(NOWHERE, "file:x", *STORE, "--policy", "sequence"))
