@@ -7,6 +7,7 @@ takes in messages, it waits to have it back as often.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any
 
@@ -18,9 +19,13 @@ _ROWS_AT_ONCE = 50
 
 def insert_rows(driver: Any, insert: str, rows: Iterable[Sequence[Any]]) -> None:
     """As `executemany`; the statement must end with its `VALUES (?, …)`."""
-    one = insert[insert.rindex("(") :]
-    many = insert + f", {one}" * (_ROWS_AT_ONCE - 1)
     left = iter(rows)
     while len(some := list(islice(left, _ROWS_AT_ONCE))) == _ROWS_AT_ONCE:
-        driver.execute(many, list(chain.from_iterable(some)))
+        driver.execute(_of_many(insert), list(chain.from_iterable(some)))
     driver.executemany(insert, some)
+
+
+@lru_cache
+def _of_many(insert: str) -> str:
+    one = insert[insert.rindex("(") :]
+    return insert + f", {one}" * (_ROWS_AT_ONCE - 1)
