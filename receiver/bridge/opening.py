@@ -28,6 +28,7 @@ from receiver.durable.receiver import Receiver
 from receiver.errors import SettingsError
 from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings
+from receiver.store.engine import store_url
 from receiver.store.inbox import Inbox
 
 __all__ = ["BridgeOptions", "Origin", "open_bridge"]
@@ -85,7 +86,7 @@ def open_bridge(
     with ExitStack() as opened:
         target = _target(to, options)
         opened.callback(target.close)
-        if isinstance(target, FileTarget) and target.is_store(address):
+        if isinstance(target, FileTarget) and address != _MEMORY and target.is_store(store_url(address)):
             raise SettingsError(f"{target.name} is the store", hint="name another file for the messages")
         if isinstance(target, PythonTarget) and target.takes_part and mode is Mode.BEST_EFFORT:
             raise SettingsError(

@@ -19,6 +19,7 @@ REFUSALS = {
     "a topic without subscription": (("amqp://h/topic/prices", "file:x", *STORE), "subscription=NAME"),
     "no store": ((NOWHERE, "file:x"), "needs a store"),
     "a store that keeps nothing": ((NOWHERE, "file:x", "--store", "memory://"), "needs a store"),
+    "a store without a kind": ((NOWHERE, "file:x", "--store", "r.db"), "no address of a store"),
     "a store of no kind": ((NOWHERE, "file:x", "--store", "redis://h"), "no address of a store"),
     "a store in no folder": ((NOWHERE, "file:x", "--store", "sqlite:///no/r.db"), "no folder"),
     "a password in a store's address": ((NOWHERE, "file:x", "--store", "postgresql://u:s3cret@127.0.0.1:1/d"), "reached"),

@@ -18,11 +18,12 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from sqlalchemy import make_url
+from sqlalchemy import URL
 
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome
 from receiver.errors import ClosedError, OutputError, SettingsError
+from receiver.store.engine import is_sqlite
 from receiver.store.inbox import Turn
 
 try:
@@ -58,10 +59,9 @@ class FileTarget:
         """How long the file is, by what this object has read and written."""
         self._tail = b""
 
-    def is_store(self, address: str) -> bool:
+    def is_store(self, url: URL) -> bool:
         """Whether the file is the database of that address."""
-        url = make_url(address)
-        return url.get_backend_name() == "sqlite" and Path(os.path.realpath(url.database or "")) == self._path.resolve()
+        return is_sqlite(url) and Path(url.database or "").resolve() == self._path.resolve()
 
     def connect(self) -> None:
         try:
