@@ -143,6 +143,7 @@ class Bridge:
 
     def close(self) -> None:
         """End all connections; `run` does so at its end. Closing again does nothing."""
+        self.figures.has_ended = True
         self._lose_source()
         self._target.close()
         self._flow.close()

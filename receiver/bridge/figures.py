@@ -25,6 +25,8 @@ class Figures:
     """Messages in the inbox, when it was last looked at."""
     connection_errors: int = 0
     """How often a connection broke, or could not be made, to a broker or the store."""
+    has_ended: bool = False
+    """Whether the bridge is closed."""
     _asked: tuple[float, int] = field(default_factory=lambda: (time.monotonic(), 0))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

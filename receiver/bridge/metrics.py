@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from weakref import WeakKeyDictionary
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -25,19 +23,10 @@ _COUNTED = {
 }
 
 
-_collectors: WeakKeyDictionary[CollectorRegistry, _BridgeCollector] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
 def export(bridge: Bridge, registry: CollectorRegistry = REGISTRY) -> None:
     """Show the figures of a bridge and of its receiver in a registry, with the label `domain`; bridges of one are added up."""
     metrics.export(bridge.receiver, registry)
-    with _lock:
-        collector = _collectors.get(registry)
-        if collector is None:
-            collector = _collectors[registry] = _BridgeCollector()
-            registry.register(collector)
-    collector.add(bridge.receiver.domain, bridge.figures)
+    metrics.collector_in(registry, _BridgeCollector).add(bridge.receiver.domain, bridge.figures)
 
 
 class _BridgeCollector(Collector):
@@ -47,7 +36,7 @@ class _BridgeCollector(Collector):
         self._figures: defaultdict[str, list[Figures]] = defaultdict(list)
 
     def add(self, domain: str, figures: Figures) -> None:
-        known = self._figures[domain.encode(errors="backslashreplace").decode()]  # no lone surrogates
+        known = self._figures[metrics.label(domain)]
         if all(figures is not each for each in known):
             known.append(figures)
 
@@ -60,5 +49,7 @@ class _BridgeCollector(Collector):
             yield counted
         waiting = GaugeMetricFamily("receiver_bridge_waiting", "Messages in the inbox.", labels=["domain"])
         for domain, known in by_domain.items():
-            waiting.add_metric([domain], max(figures.waiting for figures in known))
+            # One that has ended doesn't see what others have delivered since.
+            looking = [figures for figures in known if not figures.has_ended] or known[-1:]
+            waiting.add_metric([domain], max(figures.waiting for figures in looking))
         yield waiting

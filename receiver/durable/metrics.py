@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from receiver.durable.headroom import BOUNDS
@@ -28,7 +28,9 @@ except ImportError as error:
 if TYPE_CHECKING:
     from receiver.durable.receiver import Receiver
 
-__all__ = ["export"]
+__all__ = ["collector_in", "export", "label"]
+
+_C = TypeVar("_C", bound=Collector)
 
 
 class _Sample(NamedTuple):
@@ -73,7 +75,7 @@ _GAUGES: dict[str, _Gauge] = {
 }
 """What doesn't: meaning, value, and what is made of several receivers' values."""
 
-_collectors: WeakKeyDictionary[CollectorRegistry, _ReceiverCollector] = WeakKeyDictionary()
+_collectors: WeakKeyDictionary[CollectorRegistry, dict[Callable[[], Any], Any]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -82,12 +84,23 @@ def export(receiver: Receiver, registry: CollectorRegistry = REGISTRY) -> None:
 
     Each metric has the label `domain`.
     """
+    collector_in(registry, _ReceiverCollector).add(receiver)
+
+
+def collector_in(registry: CollectorRegistry, kind: Callable[[], _C]) -> _C:
+    """The registry's one collector of a kind, made and registered if there is none."""
     with _lock:
-        collector = _collectors.get(registry)
-        if collector is None:
-            collector = _collectors[registry] = _ReceiverCollector()
-            registry.register(collector)
-    collector.add(receiver)
+        known = _collectors.setdefault(registry, {})
+        if kind not in known:
+            known[kind] = kind()
+            registry.register(known[kind])
+        found: _C = known[kind]
+        return found
+
+
+def label(domain: str) -> str:
+    """A domain's name without the lone surrogates that it may have."""
+    return domain.encode(errors="backslashreplace").decode()
 
 
 class _ReceiverCollector(Collector):
@@ -127,7 +140,7 @@ class _ReceiverCollector(Collector):
             for receiver in receivers:
                 is_closed = receiver.is_closed  # asked first, for then its figures are the last
                 status = receiver.figures()
-                domain = status.domain.encode(errors="backslashreplace").decode()  # no lone surrogates
+                domain = label(status.domain)
                 if is_closed:
                     self._closed.setdefault(domain, Counter()).update(_counts(status))
                 else:

@@ -33,7 +33,6 @@ __all__ = ["Opened", "Wanted", "new_number", "open_log", "wanted"]
 
 _MEMORY = "memory://"
 _LONGEST_NAME_BYTES = 2_000  # what PostgreSQL can index
-
 _LOGGER = logging.getLogger("receiver")
 
 

@@ -6,7 +6,6 @@ left it there. So no message belongs to a process, and none waits for one that i
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,6 @@ from receiver.store.tables import domains, inbox, parked, targets, to_bytes, tol
 
 __all__ = ["Inbox", "InboxRow", "Turn"]
 
-_LOGGER = logging.getLogger("receiver")
 _LONGEST_TARGET_BYTES = 2_000  # what PostgreSQL can index
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
@@ -117,6 +115,7 @@ class Inbox(Closing):
 
     def lock_target(self, connection: Connection) -> TargetState:
         """Have the target for the transaction on the connection."""
+        # Not by the driver, as all that follows: this is what begins the transaction.
         found = connection.exec_driver_sql(self.sql.lock).one_or_none()
         if found is None:
             raise StoreError("the target is gone from the database", hint="was the database replaced? Open it again")
@@ -154,14 +153,7 @@ class Inbox(Closing):
 
         Where that fails there is a warning, and the next time is as good.
         """
-        try:
-            with self._kept.between_transactions() as driver:
-                if is_sqlite(self._kept.url):
-                    shrink_file(driver)
-                else:
-                    self._vacuum.run_if_due(driver)
-        except StoreError as error:
-            _LOGGER.warning("can't give back the space of messages that are delivered: %s", error)
+        self._kept.give_back_space(shrink_file if is_sqlite(self._kept.url) else self._vacuum.run_if_due)
 
 
 class Turn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from receiver.errors import ClosedError, SettingsError, StoreBusyError
+from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.engine import discard, driver_of, is_sqlite, store_url
 from receiver.store.failures import translated
@@ -19,6 +20,7 @@ from receiver.store.schema import open_store_engine
 
 __all__ = ["KeptConnection"]
 
+_LOGGER = logging.getLogger("receiver")
 _T = TypeVar("_T")
 
 
@@ -70,6 +72,15 @@ class KeptConnection:
         """The driver's own connection while no transaction is under way."""
         with self._used() as connection:
             yield driver_of(connection)
+
+    def give_back_space(self, by: Callable[[Any], object]) -> None:
+        """Do so between transactions. Where that fails there is a warning: what was to be done is done, and the next
+        time is as good."""
+        try:
+            with self.between_transactions() as driver:
+                by(driver)
+        except StoreError as error:
+            _LOGGER.warning("can't give back the space of messages that are gone: %s", error)
 
     def close(self) -> None:
         """End the connection. Closing again does nothing, and so does a process forked off."""

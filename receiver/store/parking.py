@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, literal, select
 
-from receiver.errors import SettingsError, StoreError
+from receiver.errors import SettingsError
 from receiver.store.engine import is_sqlite, store_url
 from receiver.store.failures import translated
 from receiver.store.kept import KeptConnection
@@ -96,8 +96,7 @@ def _taken_out(address: str, ids: Collection[int] | None, *first: Insert) -> int
                 if chosen:
                     connection.execute(statement, [{"number": number} for number in chosen])
         if is_sqlite(kept.url):  # PostgreSQL looks after it by itself
-            with suppress(StoreError), kept.between_transactions() as driver:  # what was asked for is done
-                shrink_file(driver)
+            kept.give_back_space(shrink_file)
     return len(chosen)
 
 

@@ -150,6 +150,23 @@ def test_bridges_of_a_domain_are_added_up_and_others_stand_beside(route, tmp_pat
     assert text.count("# TYPE receiver_bridge_delivered_total") == 1
 
 
+def test_what_waits_is_what_bridges_see_that_go_on(route):
+    prometheus = pytest.importorskip("prometheus_client")
+    registry = prometheus.CollectorRegistry()
+
+    def waiting():
+        return registry.get_sample_value("receiver_bridge_waiting", {"domain": route.domain})
+
+    send(route, *TEN)
+    ended = route.run(dies="delivering")
+    export(ended, registry)
+    assert waiting() == 10
+    goes_on = route.open()
+    export(goes_on, registry)
+    goes_on.run(stop_when_idle_secs=0)
+    assert waiting() == 0
+
+
 def test_a_bridge_starts_while_another_is_delivering(route):
     send(route, "1")
     first = route.run(dies="committed")
