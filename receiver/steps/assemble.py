@@ -2,58 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from receiver.chunks.columns import changes, in_one, order_unless_sorted, runs, used
-from receiver.chunks.parcels import Parcel, parcel_of, unpack
-from receiver.chunks.values import Body, Ids, Opening, Piece, Plan, channels_of
 from receiver.domains import domain_key
-from receiver.simulate.interning import hash_texts, text_buffers
 from receiver.simulate.numbering import distinct
+from receiver.steps.columns import changes, in_one, order_unless_sorted, runs, used
+from receiver.steps.rows import Row
+from receiver.steps.schemas import Body, Ids, Opening, Piece, Plan, Stretch, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Stretch", "assembled", "chunks_of", "cut", "keys_us", "parts_of", "placing", "stretches_of"]
-
-_MOST_TEXT_BYTES = 64 << 20
-"""Of a parcel: Arrow's texts end at 2 GB, and a task shouldn't hold many such."""
+__all__ = ["assembled", "cut", "placing"]
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """The receipts of a piece whose chunks are in one bundle, in order. Key: the bundle."""
-
-    unit: int
-    unit_row: npt.NDArray[np.int64]
-    chunk: npt.NDArray[np.int32]
-    key_us: npt.NDArray[np.int64]
-    """Empty where it is the time, as it is while a clock doesn't step back."""
-    received_at_us: npt.NDArray[np.int64]
-    unique_message_id: pa.Array
-    source: npt.NDArray[np.int32]
-    sources: list[str]
-    redelivered: npt.NDArray[np.bool_]
-    """Empty where the file lacks it, and so is the next."""
-    digest_hash: npt.NDArray[np.uint64]
-    channel: npt.NDArray[np.int32]
-    """Only where the plan keeps channels."""
-    connections: list[str]
-    destinations: list[str]
-
-
-def cut(plan: Plan) -> Callable[[Iterator[Parcel]], Iterator[Parcel]]:
+def cut(plan: Plan) -> Callable[[Iterator[Row]], Iterator[Row]]:
     """For `Flow.map`: each `Piece` becomes stretches, one for each bundle that it has receipts of."""
     return partial(_cut_pieces, plan)
 
 
-def assembled(plan: Plan) -> Callable[[int, Iterator[Parcel]], Iterator[Parcel]]:
+def assembled(plan: Plan) -> Callable[[int, Iterator[Row]], Iterator[Row]]:
     """For `Flow.grouped`: the stretches of a bundle become, for each of its chunks, an `Opening`, a `Body` and `Ids`."""
     return partial(_assemble, plan)
 
@@ -86,25 +58,24 @@ def placing(plan: Plan) -> Callable[[Piece], tuple[npt.NDArray[np.int64], npt.ND
 
     def places(piece: Piece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         domains = np.array([numbers[name(channel)] for channel in channels_of(piece)], np.int64)
-        key_us = keys_us(plan, piece)
+        key_us = _keys_us(plan, piece)
         return key_us, _chunks(plan, cuts, domains[piece.channel], cuts.positions(piece, key_us))
 
     return places
 
 
-def keys_us(plan: Plan, piece: Piece) -> npt.NDArray[np.int64]:
+def _keys_us(plan: Plan, piece: Piece) -> npt.NDArray[np.int64]:
     """Of each receipt of a piece, the largest time of its file up to it."""
     latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
     keys: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
     return keys
 
 
-def _cut_pieces(plan: Plan, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+def _cut_pieces(plan: Plan, rows: Iterator[Row]) -> Iterator[Row]:
     places = placing(plan)
-    for parcel in parcels:
-        piece = unpack(Piece, parcel.payload)
-        for bundle, stretch in stretches_of(plan, piece, *places(piece)):
-            yield parcel_of(bundle, stretch)
+    for row in rows:
+        for bundle, stretch in _stretches(plan, row.value, *places(row.value)):
+            yield Row(bundle, stretch)
 
 
 def _chunks(
@@ -121,7 +92,7 @@ def _chunks(
     return chunk
 
 
-def stretches_of(
+def _stretches(
     plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]
 ) -> Iterator[tuple[int, Stretch]]:
     """Cut a piece by the bundles of its receipts, whose keys and chunks are given."""
@@ -134,14 +105,15 @@ def stretches_of(
         "chunk": chunk,
         "key_us": key_us if clock_steps_back else key_us[:0],
         "received_at_us": piece.received_at_us,
-        "unique_message_id": piece.unique_message_id,
+        "id_high": piece.id_high,
+        "id_low": piece.id_low,
         "source": piece.source,
         "redelivered": piece.redelivered,
         "digest_hash": piece.digest_hash,
-        "channel": piece.channel if plan.keeps_channels else piece.channel[:0],
+        "channel": piece.channel if plan.looks_for_crossing else piece.channel[:0],
     }
     if order is not None:
-        columns = {name: _taken(column, order) for name, column in columns.items()}
+        columns = {name: column[order] if len(column) else column for name, column in columns.items()}
     for bundle, start, end in zip(bundles.tolist(), [0, *ends], ends, strict=False):
         some = {name: column[start:end] for name, column in columns.items()}
         some["source"], sources = used(some["source"], piece.sources)
@@ -158,12 +130,6 @@ def stretches_of(
         )
 
 
-def _taken(column: Any, rows: npt.NDArray[np.int64]) -> Any:
-    if not len(column):
-        return column  # one that isn't there
-    return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
-
-
 class _Rows(NamedTuple):
     """Receipts of several units. A column that isn't there is empty, as in `Stretch`."""
 
@@ -176,10 +142,8 @@ class _Rows(NamedTuple):
     redelivered: npt.NDArray[np.bool_]
     digest_hash: npt.NDArray[np.uint64]
     channel: npt.NDArray[np.int32]
-    part: npt.NDArray[np.int32]
-    id_bytes: npt.NDArray[np.int32]
-    id_place: npt.NDArray[np.int64]
-    """Of the id among the texts, which stay as they came."""
+    id_high: npt.NDArray[np.int64]
+    id_low: npt.NDArray[np.int64]
 
     def some(self, rows: npt.NDArray[Any] | slice) -> _Rows:
         return _Rows._make(column[rows] if len(column) else column for column in self)
@@ -188,36 +152,30 @@ class _Rows(NamedTuple):
         return self._replace(**{name: getattr(self, name)[:0] for name in names})
 
 
-class _Texts(NamedTuple):
+class _Names(NamedTuple):
     """What numbers in `_Rows` stand for."""
 
-    ids: pa.Array
-    """`large_string`, as a bundle of long ids may have more than 2 GB."""
     sources: list[str]
     channels: list[tuple[str, str]]
     """Connection and destination."""
 
 
-def _assemble(plan: Plan, bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-    yield from chunks_of(plan, bundle, (unpack(Stretch, parcel.payload) for parcel in parcels))
-
-
-def chunks_of(plan: Plan, bundle: int, stretches: Iterable[Stretch]) -> Iterator[Parcel]:
-    """Of each chunk of a bundle that some stretch has receipts of, the `Opening`, the `Body` and `Ids`."""
-    rows, texts = _joined(plan, list(stretches))
-    order = _order(rows)
+def _assemble(plan: Plan, bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
+    found, names = _joined([row.value for row in rows])
+    order = _order(found)
     if order is not None:
-        rows = rows.some(order)
-    for start, end in runs(changes(rows.chunk)):
-        in_chunk = rows.some(slice(start, end))
-        checked = in_chunk if in_chunk.id_bytes.all() else in_chunk.some(in_chunk.id_bytes > 0)
+        found = found.some(order)
+    for start, end in runs(changes(found.chunk)):
+        in_chunk = found.some(slice(start, end))
+        has_id = (in_chunk.id_high != 0) | (in_chunk.id_low != 0)
+        checked = in_chunk if has_id.all() else in_chunk.some(has_id)
         chunk = int(in_chunk.chunk[0])
-        yield parcel_of(bundle, _opening(chunk, in_chunk, checked, texts))
-        yield parcel_of(bundle, _body(chunk, in_chunk, checked, texts))
-        yield from _ids(chunk, checked, texts)
+        yield Row(bundle, _opening(chunk, in_chunk, checked, names))
+        yield Row(bundle, _body(plan, chunk, in_chunk.received_at_us[~has_id], checked, names))
+        yield from _ids(plan, chunk, checked, names)
 
 
-def _joined(plan: Plan, stretches: list[Stretch]) -> tuple[_Rows, _Texts]:
+def _joined(stretches: list[Stretch]) -> tuple[_Rows, _Names]:
     """All receipts by unit, then row."""
     stretches.sort(key=lambda stretch: (stretch.unit, stretch.unit_row[0]))
     sizes = [len(stretch.received_at_us) for stretch in stretches]
@@ -225,7 +183,6 @@ def _joined(plan: Plan, stretches: list[Stretch]) -> tuple[_Rows, _Texts]:
     channel, channels = in_one(
         (each.channel, list(zip(each.connections, each.destinations, strict=True))) for each in stretches
     )
-    ids = [stretch.unique_message_id for stretch in stretches]
     rows = _Rows(
         chunk=np.concatenate([stretch.chunk for stretch in stretches]),
         key_us=np.concatenate(
@@ -238,12 +195,10 @@ def _joined(plan: Plan, stretches: list[Stretch]) -> tuple[_Rows, _Texts]:
         redelivered=_filled([stretch.redelivered for stretch in stretches], sizes),
         digest_hash=_filled([stretch.digest_hash for stretch in stretches], sizes),
         channel=channel,
-        part=np.concatenate([parts_of(plan, stretch.chunk, stretch.unique_message_id) for stretch in stretches]),
-        id_bytes=np.concatenate([np.diff(text_buffers(texts)[0]) for texts in ids]),
-        id_place=np.arange(sum(sizes)),
+        id_high=np.concatenate([stretch.id_high for stretch in stretches]),
+        id_low=np.concatenate([stretch.id_low for stretch in stretches]),
     )
-    joined = pa.concat_arrays([texts.cast(pa.large_string()) for texts in ids])
-    return rows, _Texts(joined, sources, channels)
+    return rows, _Names(sources, channels)
 
 
 def _filled(columns: Sequence[npt.NDArray[Any]], sizes: Sequence[int]) -> npt.NDArray[Any]:
@@ -256,20 +211,16 @@ def _filled(columns: Sequence[npt.NDArray[Any]], sizes: Sequence[int]) -> npt.ND
     )
 
 
-def parts_of(plan: Plan, chunk: npt.NDArray[np.int32], ids: pa.Array) -> npt.NDArray[np.int32]:
-    """Where ids go, each of a receipt in some chunk: those that may be equal to the same part.
+def _parts(plan: Plan, chunk: int, id_low: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """Where ids of a chunk go: equal ones to the same part.
 
     A small domain stays together where only ids of one domain are compared: of many small domains, each would
-    otherwise be torn into as many parcels as it has ids.
+    otherwise be torn into as many rows as it has ids.
     """
     domain = plan.chunk_domain[chunk]
-    of_domain = domain % np.int32(plan.partitions)
-    whole = plan.is_whole[domain]
-    if whole.all():
-        return of_domain
-    hashes = np.empty(len(chunk), np.uint64)
-    hash_texts(*text_buffers(ids), np.uint64(plan.hash_seed), hashes)
-    return np.where(whole, of_domain, (hashes % np.uint64(plan.partitions)).astype(np.int32))
+    if plan.is_whole[domain]:
+        return np.full(len(id_low), domain % plan.partitions, np.int32)
+    return (id_low.view(np.uint64) % np.uint64(plan.partitions)).astype(np.int32)
 
 
 def _order(rows: _Rows) -> npt.NDArray[np.int64] | None:
@@ -281,51 +232,50 @@ def _order(rows: _Rows) -> npt.NDArray[np.int64] | None:
     return by_key[by_chunk]
 
 
-def _opening(chunk: int, rows: _Rows, checked: _Rows, texts: _Texts) -> Opening:
+def _opening(chunk: int, rows: _Rows, checked: _Rows, names: _Names) -> Opening:
     return Opening(
         chunk=chunk,
         receipts=len(rows.chunk),
         latest_us=int(checked.received_at_us.max(initial=-1)),
-        sources=used(rows.source, texts.sources)[1],
+        sources=used(rows.source, names.sources)[1],
     )
 
 
-def _body(chunk: int, rows: _Rows, checked: _Rows, texts: _Texts) -> Body:
-    source, sources = used(checked.source, texts.sources)
+def _body(plan: Plan, chunk: int, unchecked_at_us: npt.NDArray[np.int64], checked: _Rows, names: _Names) -> Body:
+    source, sources = used(checked.source, names.sources)
     return Body(
         chunk=chunk,
         received_at_us=checked.received_at_us,
         source=source,
         sources=sources,
         redelivered=checked.redelivered,
-        unit=checked.unit,
-        unit_row=checked.unit_row,
-        unchecked_at_us=rows.received_at_us[rows.id_bytes == 0],
+        unit=checked.unit if plan.keeps_rows else checked.unit[:0],
+        unit_row=checked.unit_row if plan.keeps_rows else checked.unit_row[:0],
+        unchecked_at_us=unchecked_at_us,
     )
 
 
-def _ids(chunk: int, checked: _Rows, texts: _Texts) -> Iterator[Parcel]:
-    row = np.arange(len(checked.part), dtype=np.int32)
+def _ids(plan: Plan, chunk: int, checked: _Rows, names: _Names) -> Iterator[Row]:
+    row = np.arange(len(checked.source), dtype=np.int32)
+    part = _parts(plan, chunk, checked.id_low)
     dealt = checked.without("chunk", "received_at_us", "redelivered")
-    if not len(checked.channel):
-        dealt = dealt.without("key_us", "unit", "unit_row")
-    by_part = order_unless_sorted(checked.part)
+    if not plan.looks_for_crossing:
+        dealt = dealt.without("key_us", "unit", "unit_row", "channel")
+    by_part = order_unless_sorted(part)
     if by_part is not None:
-        row, dealt = row[by_part], dealt.some(by_part)
-    for first, last in runs(changes(dealt.part)):
-        size_bytes = np.cumsum(dealt.id_bytes[first:last], dtype=np.int64)
-        for start, end in runs(changes(size_bytes // _MOST_TEXT_BYTES)):
-            some = slice(first + start, first + end)
-            yield parcel_of(int(dealt.part[first]), _ids_of(chunk, row[some], dealt.some(some), texts))
+        row, part, dealt = row[by_part], part[by_part], dealt.some(by_part)
+    for first, last in runs(changes(part)):
+        yield Row(int(part[first]), _ids_of(chunk, row[first:last], dealt.some(slice(first, last)), names))
 
 
-def _ids_of(chunk: int, row: npt.NDArray[np.int32], rows: _Rows, texts: _Texts) -> Ids:
-    source, sources = used(rows.source, texts.sources)
-    channel, channels = used(rows.channel, texts.channels)
+def _ids_of(chunk: int, row: npt.NDArray[np.int32], rows: _Rows, names: _Names) -> Ids:
+    source, sources = used(rows.source, names.sources)
+    channel, channels = used(rows.channel, names.channels)
     return Ids(
         chunk=chunk,
         row=row,
-        text=texts.ids.take(pa.array(rows.id_place)).cast(pa.string()),
+        id_high=rows.id_high,
+        id_low=rows.id_low,
         source=source,
         sources=sources,
         digest_hash=rows.digest_hash,

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.chunks.columns import stable_order, used
-from receiver.chunks.parcels import Parcel, parcel_of, unpack
-from receiver.chunks.standings import Depths, Standings, depths_of
-from receiver.chunks.states import Ready, Tail, Tally
-from receiver.chunks.values import NEVER, Plan, chunk_of, label_of, row_of
+from receiver.steps.columns import stable_order, used
+from receiver.steps.rows import Row
+from receiver.steps.schemas import NEVER, Plan, Ready, Tail, Tally, chunk_of, label_of, row_of
+from receiver.steps.standings import Depths, Standings, depths_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -67,17 +66,17 @@ def tail_plan(plan: Plan, standings: Standings, tallies: Sequence[Tally], window
     return TailPlan(standings, depths, window + 1, horizon_us, dead_from)
 
 
-def tailing(plan: Plan, tails: TailPlan) -> Callable[[Iterator[Parcel]], Iterable[Parcel]]:
+def tailing(plan: Plan, tails: TailPlan) -> Callable[[Iterator[Row]], Iterable[Row]]:
     """For `Flow.map`: `Ready` -> `Tail`."""
 
-    def work(parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-        for parcel in parcels:
-            yield from _tails(plan, tails, unpack(Ready, parcel.payload))
+    def work(rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            yield from _tails(plan, tails, row.value)
 
     return work
 
 
-def _tails(plan: Plan, tails: TailPlan, ready: Ready) -> Iterator[Parcel]:
+def _tails(plan: Plan, tails: TailPlan, ready: Ready) -> Iterator[Row]:
     domain = int(plan.chunk_domain[ready.chunk])
     later = range(ready.chunk + 1, plan.of_domain(domain).stop)
     if not later or not len(ready.source):
@@ -96,7 +95,7 @@ def _tails(plan: Plan, tails: TailPlan, ready: Ready) -> Iterator[Parcel]:
                 source=source,
                 sources=sources,
             )
-            yield parcel_of(int(plan.chunk_bundle[to_chunk]), tail)
+            yield Row(int(plan.chunk_bundle[to_chunk]), tail)
 
 
 class _Giving:

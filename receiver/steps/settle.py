@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.chunks.columns import by_chunk, column, split_by, stable_order
-from receiver.chunks.parcels import Parcel, parcel_of, values_in
-from receiver.chunks.states import Leaving, State, Tally
-from receiver.chunks.values import NEVER, Body, Departures, Labels, Plan, chunk_of, label_of, row_of
+from receiver.steps.columns import by_chunk, column, split_by, stable_order
+from receiver.steps.rows import Row, values_in
+from receiver.steps.schemas import (
+    NEVER,
+    Body,
+    Departures,
+    Labels,
+    Leaving,
+    Plan,
+    State,
+    Tally,
+    chunk_of,
+    label_of,
+    row_of,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,22 +32,22 @@ __all__ = ["settled"]
 
 def settled(
     plan: Plan, before_us: npt.NDArray[np.int64], source_keys: int
-) -> Callable[[int, Iterator[Parcel]], Iterable[Parcel]]:
+) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
     """For `Flow.grouped`: `Body`, `Labels`, `Departures` -> `State`, `Tally`, `Leaving`.
 
     `before_us` is, per chunk, the latest time of its domain before it, -1 if none; `source_keys` is how many keys
     `Leaving` may have.
     """
 
-    def work(_bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-        bodies, labels, departures = values_in(parcels, Body, Labels, Departures)
+    def work(_bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
+        bodies, labels, departures = values_in(rows, Body, Labels, Departures)
         labels_of, departures_of = by_chunk(labels), by_chunk(departures)
         while bodies:
             body = bodies.pop()
             chunk = body.chunk
             settling = _settling(body, int(before_us[chunk]), labels_of.pop(chunk, []), departures_of.pop(chunk, []))
-            yield parcel_of(int(plan.chunk_bundle[chunk]), settling.state)
-            yield parcel_of(0, _tally(plan, settling))
+            yield Row(int(plan.chunk_bundle[chunk]), settling.state)
+            yield Row(0, _tally(plan, settling))
             yield from _leaving(int(plan.chunk_domain[chunk]), settling, source_keys)
 
     return work
@@ -124,7 +135,7 @@ def _tally(plan: Plan, settling: _Settling) -> Tally:
     )
 
 
-def _leaving(domain: int, settling: _Settling, source_keys: int) -> Iterator[Parcel]:
+def _leaving(domain: int, settling: _Settling, source_keys: int) -> Iterator[Row]:
     state, last = settling.state, settling.last
     if not len(state.leaving_row):
         return
@@ -150,4 +161,4 @@ def _leaving(domain: int, settling: _Settling, source_keys: int) -> Iterator[Par
             replaced_in=state.replaced_in[chosen],
             lasts_within=within[row],
         )
-        yield parcel_of(key, leaving)
+        yield Row(key, leaving)

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import strategies as st
 from plain_flow import PlainFlow
 
-from receiver.chunks.assemble import assembled, cut
-from receiver.chunks.ingest import ingest, reports_of
-from receiver.chunks.parcels import unpack
-from receiver.chunks.plan import plan_of
-from receiver.chunks.units import parcels_of, units_of
-from receiver.chunks.values import Plan, Unit, UnitReport
+from receiver.steps.log import chunks_of
+from receiver.steps.plan import plan_of
+from receiver.steps.read import Reading, reading, reports_of, units_of
+from receiver.steps.rows import Row as Made
+from receiver.steps.schemas import Piece, Plan, Unit, UnitReport
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, checked_options
 from receiver.logs.files import find_files
 from tests.logs.reading import FORMATS, Row
 
 US = ReadOptions(time_unit="us")
+DIGEST_KEY = bytes(range(16))
 
 
 class File(NamedTuple):
@@ -54,7 +54,7 @@ class Assembled(NamedTuple):
     """With `Opening`, `Body` and `Ids`."""
 
     def values(self, kind):
-        return [unpack(kind, parcel.payload) for parcel in self.chunks.parcels if parcel.kind == kind.__name__]
+        return [row.value for row in self.chunks.only(kind).rows]
 
 
 def write(folder: Path, files: Sequence[File]) -> list[str]:
@@ -89,14 +89,15 @@ def small_pieces(rows: int):
 
 def read_units(paths: Sequence[str], cutting: Cutting, options: ReadOptions = US) -> tuple[list[Unit], PlainFlow]:
     units = units_of(find_files(paths), rows_per_unit=cutting.rows_per_unit)
+    how = Reading(checked_options(options), DIGEST_KEY, with_ids=True, sample_rows=cutting.sample_rows)
     with small_pieces(cutting.piece_rows):
-        flow = PlainFlow(parcels_of(units), seed=cutting.seed or 0)
-        return units, flow.map(ingest(checked_options(options), sample_rows=cutting.sample_rows))
+        flow = PlainFlow([Made(unit.number, unit) for unit in units], seed=cutting.seed or 0)
+        return units, flow.map(reading(how), Piece, UnitReport)
 
 
 def assemble(paths: Sequence[str], cutting: Cutting, key: str = "default", options: ReadOptions = US) -> Assembled:
     units, flow = read_units(paths, cutting, options)
-    reports = reports_of(flow.only("UnitReport").collect("reports"), units, domain_key(key))
+    reports = reports_of([row.value for row in flow.only(UnitReport).rows], units, domain_key(key))
     plan = plan_of(
         reports,
         units,
@@ -105,10 +106,9 @@ def assemble(paths: Sequence[str], cutting: Cutting, key: str = "default", optio
         partition_rows=cutting.partition_rows,
         tasks=cutting.tasks,
         chunks_per_domain=cutting.chunks_per_domain,
-        hash_seed=cutting.seed,
+        keeps_rows=True,
     )
-    chunks = flow.only("Piece").map(cut(plan)).grouped(assembled(plan), plan.bundles)
-    return Assembled(units, reports, plan, chunks)
+    return Assembled(units, reports, plan, chunks_of(flow, plan))
 
 
 _rows = st.builds(

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.chunks.columns import by_chunk, column, in_one
-from receiver.chunks.lookback import dense_ids
-from receiver.chunks.parcels import Parcel, parcel_of, values_in
-from receiver.chunks.states import ChunkReplay, Ready, Tail, TopNeeds
-from receiver.chunks.values import Plan, label_of
 from receiver.simulate.headroom import outcomes_of, places_of
 from receiver.simulate.kernel import GridCounts, replay_grid
 from receiver.simulate.replays import SourceNeeds
 from receiver.simulate.rows import DomainRows, link_rows
+from receiver.steps.columns import by_chunk, column, in_one
+from receiver.steps.lookback import dense_ids
+from receiver.steps.rows import Row, values_in
+from receiver.steps.schemas import ChunkReplay, Plan, Ready, Tail, TopNeeds, label_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,21 +45,21 @@ class Started(NamedTuple):
     counted_from: int
 
 
-def replayed(plan: Plan, asked: Asked) -> Callable[[int, Iterator[Parcel]], Iterable[Parcel]]:
+def replayed(plan: Plan, asked: Asked) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
     """For `Flow.grouped`: `Ready`, `Tail` -> `ChunkReplay`."""
 
-    def work(_bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-        for chunk in started(parcels):
-            yield parcel_of(0, _replay(plan, asked, chunk))
+    def work(_bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
+        for chunk in started(rows):
+            yield Row(0, _replay(plan, asked, chunk))
 
     return work
 
 
-def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Parcel]], Iterable[Parcel]]:
+def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
     """For `Flow.grouped`: `Ready`, `Tail` -> `TopNeeds`, up to `most` per window and chunk."""
 
-    def work(_bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-        for chunk in started(parcels):
+    def work(_bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
+        for chunk in started(rows):
             counts = grid_counts(chunk, windows, [0], with_needs=True)
             missed = [np.sort(needs_us[needs_us >= 0]) for needs_us in counts.needs_us.T]
             tops = [needs_us[max(0, len(needs_us) - most) :] for needs_us in missed]
@@ -68,14 +67,14 @@ def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Parc
                 window=np.repeat(np.arange(len(windows), dtype=np.int32), [len(top) for top in tops]),
                 expiry_us=np.concatenate(tops),
             )
-            yield parcel_of(0, value)
+            yield Row(0, value)
 
     return work
 
 
-def started(parcels: Iterator[Parcel]) -> Iterator[Started]:
+def started(rows: Iterator[Row]) -> Iterator[Started]:
     """Each chunk of a bundle with its tails, as replays begin with it."""
-    readies, tails = values_in(parcels, Ready, Tail)
+    readies, tails = values_in(rows, Ready, Tail)
     tails_of = by_chunk(tails)
     while readies:
         ready = readies.pop()

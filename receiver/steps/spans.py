@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.chunks.columns import changes, column, split_by
-from receiver.chunks.parcels import Parcel, parcel_of, values_in
-from receiver.chunks.standings import Standings
-from receiver.chunks.states import Leaving
-from receiver.chunks.values import NEVER, Arrivals, Plan
 from receiver.simulate.compiled import compiled
+from receiver.steps.columns import changes, column, split_by
+from receiver.steps.rows import Row, values_in
+from receiver.steps.schemas import NEVER, Arrivals, Leaving, Plan
+from receiver.steps.standings import Standings
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -67,11 +66,11 @@ def _spanning(
     return spanning
 
 
-def arriving(plan: Plan, standings: Standings) -> Callable[[int, Iterator[Parcel]], Iterable[Parcel]]:
+def arriving(plan: Plan, standings: Standings) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
     """For `Flow.grouped`: `Leaving` -> `Arrivals`."""
 
-    def work(_key: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-        (leaving,) = values_in(parcels, Leaving)
+    def work(_key: int, rows: Iterator[Row]) -> Iterator[Row]:
+        (leaving,) = values_in(rows, Leaving)
         if leaving:
             yield from _arrivals(plan, standings, leaving)
 
@@ -86,7 +85,7 @@ def _series_of(standings: Standings, some: Leaving) -> npt.NDArray[np.int64]:
     return numbers[some.source]
 
 
-def _arrivals(plan: Plan, standings: Standings, leaving: list[Leaving]) -> Iterator[Parcel]:
+def _arrivals(plan: Plan, standings: Standings, leaving: list[Leaving]) -> Iterator[Row]:
     series = np.concatenate([_series_of(standings, some) for some in leaving])
     chunk = np.repeat(np.array([some.chunk for some in leaving], np.int32), [len(some.row) for some in leaving])
     row, to_chunk, replaced_in = (column(leaving, name, np.int32) for name in ("row", "to_chunk", "replaced_in"))
@@ -115,4 +114,4 @@ def _arrivals(plan: Plan, standings: Standings, leaving: list[Leaving]) -> Itera
             received_at_us=received_at_us[chosen],
             newer_ids=newer_ids[chosen],
         )
-        yield parcel_of(int(plan.chunk_bundle[to]), arrivals)
+        yield Row(int(plan.chunk_bundle[to]), arrivals)

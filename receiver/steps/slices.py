@@ -7,49 +7,25 @@ receipts stand by key, then by number, which is the order of the log.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from receiver.chunks.assemble import placing
-from receiver.chunks.columns import column, in_one, split_by, used
-from receiver.chunks.parcels import Flow, Parcel, parcel_of, unpack
-from receiver.chunks.plan import plan_of
-from receiver.chunks.values import Piece, Plan, Unit, UnitReport, channels_of
 from receiver.domains import domain_key
+from receiver.steps.assemble import placing
+from receiver.steps.columns import column, in_one, split_by, used
+from receiver.steps.plan import plan_of
+from receiver.steps.rows import Flow, Row
+from receiver.steps.schemas import Extents, Piece, Plan, Strip, Unit, UnitReport, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Places", "SliceRows", "Slices", "Strip", "joined", "sliced"]
+__all__ = ["Places", "SliceRows", "Slices", "joined", "sliced"]
 
 _WHOLE_LOG = domain_key("name:log")
-
-
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """Receipts of a unit that follow each other and lie in one slice. Key: the slice."""
-
-    number: int
-    """Of the first one."""
-    key_us: npt.NDArray[np.int64]
-    unique_message_id: pa.Array
-    source: npt.NDArray[np.int32]
-    sources: list[str]
-    domain: npt.NDArray[np.int32]
-    domains: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Extents:
-    """How far some strips reach. To the driver."""
-
-    slice: npt.NDArray[np.int32]
-    number: npt.NDArray[np.int64]
-    receipts: npt.NDArray[np.int64]
 
 
 class Places(NamedTuple):
@@ -85,26 +61,26 @@ def sliced(pieces: Flow, plan: Plan, reports: Sequence[UnitReport], units: Seque
     """Cut a log into slices of about so many receipts. Domains are named as in `plan`."""
     slices = plan_of(reports, units, _WHOLE_LOG, chunk_rows=slice_rows, partition_rows=slice_rows)
     unit_number = np.cumsum([0, *(report.receipts for report in reports)])
-    strips = pieces.only(Piece.__name__).map(partial(_cut, plan, slices, unit_number)).kept("Putting receipts in order")
-    found = strips.only(_Extents.__name__).collect("Putting receipts in order")
-    extents = [unpack(_Extents, parcel.payload) for parcel in found]
+    strips = pieces.only(Piece).map(partial(_cut, plan, slices, unit_number), Strip, Extents)
+    strips = strips.kept("Putting receipts in order")
+    extents = [row.value for row in strips.only(Extents).collect("Putting receipts in order")]
     number, slice_of = column(extents, "number", np.int64), column(extents, "slice", np.int32)
     receipts = np.bincount(slice_of, column(extents, "receipts", np.int64), slices.chunks).astype(np.int64)
     order = np.argsort(number)
     places = Places(unit_number, number[order], slice_of[order], np.cumsum(receipts) - receipts)
-    return Slices(strips.only(Strip.__name__), places)
+    return Slices(strips.only(Strip), places)
 
 
-def _cut(plan: Plan, slices: Plan, unit_number: npt.NDArray[np.int64], parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-    """Each `Piece` becomes strips, and all of them `_Extents`."""
+def _cut(plan: Plan, slices: Plan, unit_number: npt.NDArray[np.int64], rows: Iterator[Row]) -> Iterator[Row]:
+    """Each `Piece` becomes strips, and all of them `Extents`."""
     places, name = placing(slices), domain_key(plan.key).name
     extents: list[tuple[int, int, int]] = []
-    for parcel in parcels:
-        piece = unpack(Piece, parcel.payload)
+    for row in rows:
+        piece = row.value
         key_us, slice_of = places(piece)
         domain_of, domains = in_one([(piece.channel, [name(channel) for channel in channels_of(piece)])])
-        for each, rows in split_by(slice_of):
-            some = slice(int(rows[0]), int(rows[-1]) + 1)  # slices follow each other in a unit as its rows do
+        for each, here in split_by(slice_of):
+            some = slice(int(here[0]), int(here[-1]) + 1)  # slices follow each other in a unit as its rows do
             source, sources = used(piece.source[some], piece.sources)
             domain, names = used(domain_of[some], domains)
             strip = Strip(
@@ -116,10 +92,10 @@ def _cut(plan: Plan, slices: Plan, unit_number: npt.NDArray[np.int64], parcels: 
                 domain=domain,
                 domains=names,
             )
-            extents.append((each, strip.number, len(rows)))
-            yield parcel_of(each, strip)
+            extents.append((each, strip.number, len(here)))
+            yield Row(each, strip)
     slice_column, number, receipts = np.array(extents, np.int64).reshape(-1, 3).T
-    yield parcel_of(0, _Extents(slice_column.astype(np.int32), number, receipts))
+    yield Row(0, Extents(slice_column.astype(np.int32), number, receipts))
 
 
 class SliceRows(NamedTuple):

@@ -1,9 +1,9 @@
-"""What the steps hand to each other as parcels, but for the `Plan`, which goes along with the work.
+"""What the steps hand to each other: one dataclass per kind of row, whose fields are the columns (see `rows`).
 
-Rows are told by numbers: a *unit* is a file, or some row groups of one; a *chunk* is a stretch of one domain's receipts
-in order; a *row* of a chunk is its place among the chunk's receipts with an id. A *bundle* is the chunks that one task
-works on. Text stays text: each value has its own list of sources, since numbers for the whole log would have to be
-handed out in one place.
+Rows are told by numbers: a *unit* is a file, or a part of one; a *chunk* is a stretch of one domain's receipts in order;
+a *row* of a chunk is its place among the chunk's receipts with an id. A *bundle* is the chunks that one task works on. An
+id is a digest of 128 bits under a key that is drawn for each run. Other text stays text: each value has its own list of
+sources, since numbers for the whole log would have to be handed out in one place.
 """
 
 from __future__ import annotations
@@ -23,13 +23,27 @@ __all__ = [
     "NEVER",
     "Arrivals",
     "Body",
+    "Caught",
+    "ChunkNeeds",
+    "ChunkReplay",
     "Departures",
+    "Extents",
+    "Failure",
     "Ids",
+    "Judged",
     "Labels",
+    "Leaving",
     "LinkCounts",
     "Opening",
     "Piece",
     "Plan",
+    "Ready",
+    "State",
+    "Stretch",
+    "Strip",
+    "Tail",
+    "Tally",
+    "TopNeeds",
     "Unit",
     "UnitReport",
     "channels_of",
@@ -55,6 +69,17 @@ def chunk_of(label: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
 def row_of(label: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """The row of an id's first receipt in that chunk."""
     return (label & 0xFFFFFFFF).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error of the package's own, on its way from a task to the driver."""
+
+    error: str
+    """Its class."""
+    place: str
+    problem: str
+    hint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +112,11 @@ class Piece:
     latest_us: int
     """The largest time of the unit before it, -1 at the unit's start."""
     received_at_us: npt.NDArray[np.int64]
+    id_high: npt.NDArray[np.int64]
+    """The digest of the id in two halves; both are 0 where the id is missing."""
+    id_low: npt.NDArray[np.int64]
     unique_message_id: pa.Array
+    """Only where verdicts will be told, else empty."""
     source: npt.NDArray[np.int32]
     """Indices of `sources`."""
     sources: list[str]
@@ -163,18 +192,17 @@ class Plan:
     cut_unit: npt.NDArray[np.int32]
     cut_row: npt.NDArray[np.int64]
     partitions: int
-    """Into how many parts the ids are dealt by their hash."""
-    hash_seed: int
+    """Into how many parts the ids are dealt."""
+    keeps_rows: bool
+    """Whether verdicts will be told, so that each receipt keeps where it was read."""
     is_whole: npt.NDArray[np.bool_]
-    """Per domain, whether it is so small that all of its ids go to one part, whatever their hash."""
+    """Per domain, whether it is so small that all of its ids go to one part."""
     start_us: int
     slice_us: int
     slices: int
     """The timeline's."""
     looks_for_crossing: bool
     """Whether ids of one queue may hide in several domains."""
-    keeps_channels: bool
-    """Whether ids keep what it takes to look for them."""
 
     @property
     def chunks(self) -> int:
@@ -193,6 +221,29 @@ class Plan:
         """The chunks of a domain."""
         first, last = np.searchsorted(self.chunk_domain, [domain, domain + 1])
         return range(int(first), int(last))
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The receipts of a piece whose chunks are in one bundle, in order. Key: the bundle."""
+
+    unit: int
+    unit_row: npt.NDArray[np.int64]
+    chunk: npt.NDArray[np.int32]
+    key_us: npt.NDArray[np.int64]
+    """Empty where it is the time, as it is while a clock doesn't step back."""
+    received_at_us: npt.NDArray[np.int64]
+    id_high: npt.NDArray[np.int64]
+    id_low: npt.NDArray[np.int64]
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+    redelivered: npt.NDArray[np.bool_]
+    """Empty where the file lacks it, and so is the next."""
+    digest_hash: npt.NDArray[np.uint64]
+    channel: npt.NDArray[np.int32]
+    """Only where the plan keeps channels."""
+    connections: list[str]
+    destinations: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +271,7 @@ class Body:
     redelivered: npt.NDArray[np.bool_]
     """Empty where the whole log lacks it, and so are all in `Piece`; absent flags of a file among others are False."""
     unit: npt.NDArray[np.int32]
+    """This and the next only where verdicts will be told, else empty."""
     unit_row: npt.NDArray[np.int64]
     unchecked_at_us: npt.NDArray[np.int64]
     """When the chunk's receipts without id came, as read."""
@@ -234,7 +286,8 @@ class Ids:
 
     chunk: int
     row: npt.NDArray[np.int32]
-    text: pa.Array
+    id_high: npt.NDArray[np.int64]
+    id_low: npt.NDArray[np.int64]
     source: npt.NDArray[np.int32]
     sources: list[str]
     digest_hash: npt.NDArray[np.uint64]
@@ -301,3 +354,187 @@ class Arrivals:
     """Clamped."""
     newer_ids: npt.NDArray[np.int64]
     """How many different ids its source has sent since, up to the chunk's begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The receipts with an id of a chunk. Key: the bundle."""
+
+    chunk: int
+    received_at_us: npt.NDArray[np.int64]
+    """Clamped (rule 2)."""
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+    label: npt.NDArray[np.int64]
+    """The id's number in the domain: receipts of one id have one label."""
+    dead: npt.NDArray[np.bool_]
+    """Whether the same source sends the id again in this chunk."""
+    leaving_row: npt.NDArray[np.int32]
+    """As in `Departures`, ordered by row."""
+    leaving_to: npt.NDArray[np.int32]
+    replaced_in: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What adds up over the chunks. To the driver."""
+
+    chunk: int
+    duplicates: int
+    clock_clamped: int
+    largest_step_back_us: int
+    marked_duplicates: int
+    marked_firsts: int
+    receipts_by_slice: npt.NDArray[np.int64]
+    """All receipts, those without id too, over the plan's timeline; so are the next."""
+    duplicates_by_slice: npt.NDArray[np.int64]
+    first_us: int
+    """When the first receipt with an id came, -1 without any."""
+    dead_us: int
+    """When the newest receipt came whose id the same source sends again in this chunk, -1 without any."""
+    sources: list[str]
+    receipts: npt.NDArray[np.int64]
+    """By source, as are the next three."""
+    firsts: npt.NDArray[np.int64]
+    """Receipts whose id the source had not sent before."""
+    lasts: npt.NDArray[np.int64]
+    """Receipts whose id the source never sends again, in all of the log."""
+    distinct: npt.NDArray[np.int64]
+    """Different ids in this chunk."""
+    replaced_source: npt.NDArray[np.int32]
+    """Of these distinct ids, those that the source sends again later: the source, in which chunk, and how many."""
+    replaced_in: npt.NDArray[np.int32]
+    replaced_count: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """`Departures` with what their chunk knows of them. Key: a hash of domain and source."""
+
+    domain: int
+    chunk: int
+    sources: list[str]
+    source: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int32]
+    label: npt.NDArray[np.int64]
+    received_at_us: npt.NDArray[np.int64]
+    to_chunk: npt.NDArray[np.int32]
+    replaced_in: npt.NDArray[np.int32]
+    lasts_within: npt.NDArray[np.int64]
+    """The `Tally.lasts` of its source in the chunk, up to this receipt and with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(State):
+    """A chunk with the entries it looks back to: what every replay begins with. `sources` are those of the entries too."""
+
+    entry_chunk: npt.NDArray[np.int32]
+    """The entries, in order of receipt: `Arrivals`."""
+    entry_row: npt.NDArray[np.int32]
+    entry_label: npt.NDArray[np.int64]
+    entry_source: npt.NDArray[np.int32]
+    entry_received_at_us: npt.NDArray[np.int64]
+    window_needs: npt.NDArray[np.int64]
+    """Per duplicate, in order of receipt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkNeeds:
+    """What the duplicates of a chunk need. To the driver."""
+
+    chunk: int
+    window_values: npt.NDArray[np.int64]
+    window_counts: npt.NDArray[np.int64]
+    expiry_step_counts: npt.NDArray[np.int64]
+    most_expiry_us: int
+    top_expiry_us: npt.NDArray[np.int64]
+    """The largest that duplicates need without a window."""
+    sources: list[str]
+    """Those with duplicates."""
+    duplicates: npt.NDArray[np.int64]
+    window_need: npt.NDArray[np.int64]
+    expiry_need_us: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Receipts that are still remembered when a later chunk begins, under the settings asked for. Key: that one's bundle."""
+
+    chunk: int
+    from_chunk: int
+    row: npt.NDArray[np.int32]
+    label: npt.NDArray[np.int64]
+    received_at_us: npt.NDArray[np.int64]
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopNeeds:
+    """Per window, the largest expiries that duplicates which it misses need, not more than asked for. To the driver."""
+
+    window: npt.NDArray[np.int32]
+    """Its place among the windows."""
+    expiry_us: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkReplay:
+    """A chunk's share of `replays.Replayed`. To the driver. Matrices are flat, row by row."""
+
+    chunk: int
+    caught: npt.NDArray[np.int64]
+    """[window, expiry]"""
+    peak_ids: npt.NDArray[np.int64]
+    pair_caught: npt.NDArray[np.int64]
+    """[pair]"""
+    pair_peak_ids: npt.NDArray[np.int64]
+    window_counts: npt.NDArray[np.int64]
+    """As `headroom.LeftCounts`: [pair, step]"""
+    expiry_counts: npt.NDArray[np.int64]
+    least_window: npt.NDArray[np.int64]
+    """[pair, source]"""
+    least_expiry_us: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Receipts of a unit that follow each other and lie in one slice. Key: the slice."""
+
+    number: int
+    """Of the first one."""
+    key_us: npt.NDArray[np.int64]
+    unique_message_id: pa.Array
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+    domain: npt.NDArray[np.int32]
+    domains: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """How far some strips reach. To the driver."""
+
+    slice: npt.NDArray[np.int32]
+    number: npt.NDArray[np.int64]
+    receipts: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """The numbers of receipts that are duplicates by verdict. Key: the slice."""
+
+    number: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Receipts that follow each other in the log, as `verdict_batch` takes them. Key: the slice."""
+
+    first_row: int
+    ids: pa.Array
+    domain: npt.NDArray[np.int32]
+    domains: list[str]
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+    verdicts: npt.NDArray[np.int32]

@@ -7,7 +7,7 @@ from cut_logs import US, Cutting, File, assemble, cuttings, files, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from receiver.chunks.chunked import ChunkedLog
+from receiver.steps.log import ChunkedLog
 from receiver.domains import domain_key
 from receiver.logs import read_logs
 from receiver.report.json_object import json_text
@@ -33,7 +33,7 @@ def analysed_whole(paths, question):
 
 def analysed_in_chunks(paths, question, cutting):
     made = assemble(paths, cutting, question.key)
-    return analyse(ChunkedLog(made.plan, made.reports, made.chunks), question)
+    return analyse(ChunkedLog(made.plan, made.reports, made.chunks, question=question), question)
 
 
 def assert_same(found, expected):

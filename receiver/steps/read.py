@@ -1,24 +1,24 @@
-"""From units to pieces: every row is checked by the log's own readers, and what the units hold is reported."""
+"""Reading: every row is checked by the log's own readers, ids become digests, and what the units hold is reported."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import accumulate, groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.compute as pc
+import pyarrow as pa
 
-from receiver.chunks.columns import stable_order
-from receiver.chunks.parcels import Parcel, parcel_of, unpack
-from receiver.chunks.units import read_unit
-from receiver.chunks.values import Piece, Unit, UnitReport
 from receiver.domains import DomainKey
 from receiver.errors import LogFormatError
 from receiver.logs import Batch, ReadOptions, StatusLine, no_receipt, optional_columns
 from receiver.logs.batch import TimeUnit
+from receiver.logs.files import LogFile, open_log
+from receiver.logs.parquet import RowGroups, group_sizes, read_parquet
 from receiver.logs.rows import two_units
 from receiver.simulate.numbering import (
     Channels,
@@ -29,47 +29,60 @@ from receiver.simulate.numbering import (
     longest_delivery_us,
     plain_text,
 )
+from receiver.steps.columns import stable_order
+from receiver.steps.digests import digests_of
+from receiver.steps.rows import Row
+from receiver.steps.schemas import Piece, Unit, UnitReport
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["SAMPLE_ROWS", "ingest", "pieces_of", "reports_of", "status_lines_of"]
+__all__ = ["SAMPLE_ROWS", "Reading", "pieces_of", "read_unit", "reading", "reports_of", "status_lines_of", "units_of"]
+
+_PARQUET = b"PAR1"
 
 SAMPLE_ROWS = 8_192
 """One receipt in so many of a channel tells the plan where it stands: chunks come out about so exact."""
 
 
-def ingest(options: ReadOptions, *, sample_rows: int = SAMPLE_ROWS) -> Callable[[Iterator[Parcel]], Iterator[Parcel]]:
-    """For `Flow.map`: each `Unit` becomes `Piece`s and one `UnitReport`. `options` are checked ones."""
-    return partial(_read_units, options, sample_rows)
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How units are read."""
+
+    options: ReadOptions
+    """Checked ones."""
+    digest_key: bytes
+    with_ids: bool = False
+    """Whether the texts of ids are kept too."""
+    sample_rows: int = SAMPLE_ROWS
 
 
-def _read_units(options: ReadOptions, sample_rows: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-    for parcel in parcels:
-        unit = unpack(Unit, parcel.payload)
-        for value in pieces_of(unit, options, sample_rows=sample_rows):
-            yield parcel_of(unit.number, value)
+def reading(how: Reading) -> Callable[[Iterator[Row]], Iterator[Row]]:
+    """For `Flow.map`: each `Unit` becomes `Piece`s and one `UnitReport`."""
 
+    def work(rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            unit = row.value
+            for value in pieces_of(unit.number, read_unit(unit, how.options), how):
+                yield Row(unit.number, value)
 
-def _as_it_is(piece: Piece, _batch: Batch) -> Piece:
-    return piece
+    return work
 
 
 def pieces_of(
-    unit: Unit,
-    options: ReadOptions,
-    *,
-    sample_rows: int = SAMPLE_ROWS,
-    carry: Callable[[Piece, Batch], Piece] = _as_it_is,
-) -> Iterator[Piece | UnitReport]:
+    unit: int,
+    batches: Iterator[Batch],
+    how: Reading,
+    carry: Callable[[Piece, Batch], Any] = lambda piece, _batch: piece,
+) -> Iterator[Any]:
     """The pieces of a unit in order, then its report. What is wrong with the unit is told by the report.
 
-    `carry` may make of a piece one that holds more of its batch.
+    `carry` may make of a piece something that holds more of its batch.
     """
-    tally = _Tally(unit.number, sample_rows)
+    tally = _Tally(unit, how)
     problem = None
     try:
-        for batch in read_unit(unit, options):
+        for batch in batches:
             piece = tally.add(batch)
             if piece is not None:
                 yield carry(piece, batch)
@@ -83,7 +96,7 @@ class _Tally:
     """What is known of a unit so far."""
 
     unit: int
-    sample_rows: int
+    how: Reading
     receipts: int = 0
     unchecked: int = 0
     skipped: int = 0
@@ -114,7 +127,7 @@ class _Tally:
         self.first_us = first_us if self.first_us < 0 else min(self.first_us, first_us)
         self.latest_us = int(running[-1])
         self.receipts += len(batch)
-        self.unchecked += _count_empty(piece)
+        self.unchecked += int(np.count_nonzero((piece.id_high == 0) & (piece.id_low == 0)))
         self.redelivered += int(np.count_nonzero(piece.redelivered))
         self.max_delivery_us = max(self.max_delivery_us, longest_delivery_us(batch))
         return piece
@@ -123,12 +136,16 @@ class _Tally:
         sources = Texts()
         found, place = distinct(channel)
         channels = [self.channels.names[number] for number in found.tolist()]
+        ids = plain_text(batch.unique_message_id)
+        id_high, id_low = digests_of(ids, self.how.digest_key)
         return Piece(
             unit=self.unit,
             first_row=self.receipts,
             latest_us=self.latest_us,
             received_at_us=batch.received_at_us,
-            unique_message_id=plain_text(batch.unique_message_id),
+            id_high=id_high,
+            id_low=id_low,
+            unique_message_id=ids if self.how.with_ids else ids[:0],
             source=sources.column(batch.message_source_id, len(batch)),
             sources=sources.names,
             channel=place,
@@ -146,7 +163,7 @@ class _Tally:
         order = stable_order(channel)
         # Of the n-th receipt in this order, the number among all of its channel.
         number = np.arange(len(channel)) + np.repeat(seen - (np.cumsum(counts) - counts), counts)
-        rows = order[number % self.sample_rows == 0]
+        rows = order[number % self.how.sample_rows == 0]
         self.samples.append((channel[rows], running[rows], rows + self.receipts))
         self.by_channel = seen + counts
 
@@ -182,18 +199,9 @@ class _Tally:
 _NO_SAMPLE = (np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def _count_empty(piece: Piece) -> int:
-    return int(pc.sum(pc.equal(pc.binary_length(piece.unique_message_id), 0)).as_py() or 0)
-
-
-def reports_of(
-    parcels: Iterable[Parcel], units: Sequence[Unit], key: DomainKey, before: Sequence[UnitReport] = ()
-) -> list[UnitReport]:
-    """The reports by unit; `LogFormatError` for what is wrong with the log, as reading it in one place would tell.
-
-    `before` are those of what was read of the log before, in which nothing was wrong.
-    """
-    reports = sorted((unpack(UnitReport, parcel.payload) for parcel in parcels), key=lambda report: report.unit)
+def reports_of(found: Iterable[UnitReport], units: Sequence[Unit], key: DomainKey) -> list[UnitReport]:
+    """The reports by unit; `LogFormatError` for what is wrong with the log, as reading it in one place would tell."""
+    reports = sorted(found, key=lambda report: report.unit)
     told: dict[int, TimeUnit] = {}
     for report, unit in zip(reports, units, strict=True):
         if report.time_unit:
@@ -203,10 +211,9 @@ def reports_of(
                 raise two_units(unit.name, first, time_unit)
         if report.problem:
             raise LogFormatError(report.problem_place, report.problem, hint=report.problem_hint or None)
-    whole = [*before, *reports]
-    if not any(report.receipts for report in whole):
+    if not any(report.receipts for report in reports):
         raise no_receipt(list({unit.file: unit.name for unit in units}.values()))
-    check_columns({column for report in whole for column in report.columns_present}, key)
+    check_columns({column for report in reports for column in report.columns_present}, key)
     return reports
 
 
@@ -215,3 +222,48 @@ def status_lines_of(reports: Iterable[UnitReport]) -> Iterator[StatusLine]:
     for report in reports:
         for at_us, values in zip(report.status_at_us.tolist(), report.status_values, strict=True):
             yield StatusLine(at_us, json.loads(values))
+
+
+def units_of(files: Sequence[LogFile], *, rows_per_unit: int | None) -> list[Unit]:
+    """The units of files that each task can open, in order; whole files where `rows_per_unit` is None.
+
+    Nothing is read but the footers of Parquet files that may be cut.
+    """
+    units: list[Unit] = []
+    place = -1
+    for file in files:
+        place += not file.follows
+        assert file.path is not None  # noqa: S101 - standard input can't be read by many
+        path = os.fsencode(file.path.absolute())
+        units += [
+            Unit(len(units) + number, place, path, file.name, run.first, run.groups, run.rows_before)
+            for number, run in enumerate(_runs(file.path, rows_per_unit))
+        ]
+    return units
+
+
+def _runs(path: Path, rows_per_unit: int | None) -> list[RowGroups]:
+    """Runs of row groups; one without groups stands for a whole file."""
+    whole = [RowGroups(0, 0, 0)]
+    if rows_per_unit is None:
+        return whole
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_PARQUET)) != _PARQUET:
+                return whole
+        sizes = group_sizes(path)
+    except (OSError, pa.ArrowException):
+        return whole  # whoever reads it says what is wrong
+    before = list(accumulate(sizes, initial=0))
+    together = [list(run) for _, run in groupby(range(len(sizes)), lambda group: before[group] // rows_per_unit)]
+    return [RowGroups(run[0], len(run), before[run[0]]) for run in together] if len(together) > 1 else whole
+
+
+def read_unit(unit: Unit, options: ReadOptions) -> Iterator[Batch]:
+    """The receipts of a unit, or `LogFormatError`."""
+    file = LogFile(Path(os.fsdecode(unit.path)), unit.name, 0)  # a size is for showing progress only
+    with open_log(file, options) as (source, reader):
+        if unit.groups:
+            yield from read_parquet(source, options, RowGroups(unit.first_group, unit.groups, unit.first_row))
+        else:
+            yield from reader(source, options)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.chunks.columns import by_chunk, column, in_one, stable_order, used
-from receiver.chunks.parcels import Parcel, parcel_of, values_in
-from receiver.chunks.states import ChunkNeeds, Ready, State
-from receiver.chunks.values import Arrivals, Plan, chunk_of, row_of
 from receiver.simulate.needs import needs_of
 from receiver.simulate.replays import ValueCounts
 from receiver.simulate.rows import link_rows
 from receiver.simulate.summaries import counts_of
+from receiver.steps.columns import by_chunk, column, in_one, stable_order, used
+from receiver.steps.rows import Row, values_in
+from receiver.steps.schemas import Arrivals, ChunkNeeds, Plan, Ready, State, chunk_of, row_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,18 +41,23 @@ class _Needs(NamedTuple):
     expiry_us: npt.NDArray[np.int64]
 
 
-def looked_back(plan: Plan, before_us: npt.NDArray[np.int64]) -> Callable[[int, Iterator[Parcel]], Iterable[Parcel]]:
-    """For `Flow.grouped`: `State`, `Arrivals` -> `Ready`, `ChunkNeeds`. `before_us` as for `settled`."""
+def looked_back(
+    plan: Plan, before_us: npt.NDArray[np.int64], most: int
+) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
+    """For `Flow.grouped`: `State`, `Arrivals` -> `Ready`, `ChunkNeeds` with up to `most` of the largest expiries needed.
 
-    def work(_bundle: int, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-        states, arrivals = values_in(parcels, State, Arrivals)
+    `before_us` as for `settled`.
+    """
+
+    def work(_bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
+        states, arrivals = values_in(rows, State, Arrivals)
         arrivals_of = by_chunk(arrivals)
         while states:
             state = states.pop()
             sources, entries = _entries(state, arrivals_of.pop(state.chunk, []))
             needs = _needs(state, len(sources), entries, int(before_us[state.chunk]))
-            yield parcel_of(int(plan.chunk_bundle[state.chunk]), _ready(state, sources, entries, needs))
-            yield parcel_of(0, _counted(state, sources, needs))
+            yield Row(int(plan.chunk_bundle[state.chunk]), _ready(state, sources, entries, needs))
+            yield Row(0, _counted(state, sources, needs, most))
 
     return work
 
@@ -135,20 +139,21 @@ def _ready(state: State, sources: list[str], entries: _Entries, needs: _Needs) -
     )
 
 
-def _counted(state: State, sources: list[str], needs: _Needs) -> ChunkNeeds:
+def _counted(state: State, sources: list[str], needs: _Needs, most: int) -> ChunkNeeds:
     windows = ValueCounts.of(needs.window)
     place, with_duplicates = used(state.source[needs.row], sources)
-    most = np.zeros((2, len(with_duplicates)), np.int64)
-    np.maximum.at(most[0], place, needs.window)
-    np.maximum.at(most[1], place, needs.expiry_us)
+    largest = np.zeros((2, len(with_duplicates)), np.int64)
+    np.maximum.at(largest[0], place, needs.window)
+    np.maximum.at(largest[1], place, needs.expiry_us)
     return ChunkNeeds(
         chunk=state.chunk,
         window_values=windows.values,
         window_counts=windows.counts,
         expiry_step_counts=counts_of(needs.expiry_us),
         most_expiry_us=int(needs.expiry_us.max(initial=0)),
+        top_expiry_us=np.sort(needs.expiry_us)[-most:],
         sources=with_duplicates,
         duplicates=np.bincount(place, minlength=len(with_duplicates)).astype(np.int64),
-        window_need=most[0],
-        expiry_need_us=most[1],
+        window_need=largest[0],
+        expiry_need_us=largest[1],
     )

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.chunks.states import Tally
-from receiver.chunks.values import Plan
 from receiver.simulate.compiled import compiled
+from receiver.steps.schemas import Plan, Tally
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.chunks.values import Plan, Unit, UnitReport, channels_of
 from receiver.domains import Channel, DomainKey
 from receiver.simulate.crossing import parted_queues
 from receiver.simulate.summaries import slices_of
+from receiver.steps.schemas import Plan, Unit, UnitReport, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["bundles_of", "carry_us_of", "names_of", "plan_of", "splits_a_queue", "time_of"]
+__all__ = ["plan_of"]
 
 _BEFORE_EVERYTHING = -1
 
@@ -49,13 +48,12 @@ def plan_of(
     partition_rows: int,
     tasks: int = 1,
     chunks_per_domain: int | None = None,
-    hash_seed: int | None = None,
+    keeps_rows: bool = False,
 ) -> Plan:
     """Cut a log into chunks and bundles of about `chunk_rows` receipts, and its ids into parts of about
     `partition_rows`, at least one for each of `tasks` that run at once.
 
-    `chunks_per_domain` forces their number, as far as samples allow. Nobody can foresee the hash of an id unless
-    `hash_seed` is given, so no log can be made to deal all ids to one part.
+    `chunks_per_domain` forces their number, as far as samples allow; `keeps_rows` is for verdicts.
     """
     channels = [channels_of(report) for report in reports]
     name_of = names_of(reports, key)
@@ -83,13 +81,12 @@ def plan_of(
         cut_unit=np.array([chunk.unit for chunk in chunks], np.int32),
         cut_row=np.array([chunk.row for chunk in chunks], np.int64),
         partitions=max(tasks, -(-receipts // partition_rows)),
-        hash_seed=secrets.randbits(63) if hash_seed is None else hash_seed,
+        keeps_rows=keeps_rows,
         is_whole=(np.bincount(chunk_domain, minlength=len(domains)) == 1) & (not looks_for_crossing),
         start_us=start_us,
         slice_us=slice_us,
         slices=slices,
         looks_for_crossing=looks_for_crossing,
-        keeps_channels=looks_for_crossing,
     )
 
 

@@ -1,70 +1,169 @@
-"""A log that is cut into chunks, and asked as if it were whole: the steps in order, and what they add up to."""
+"""All steps in order: read, plan, cut into chunks, link, measure, replay; and what they add up to."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from receiver.chunks.ingest import status_lines_of
-from receiver.chunks.link import linked
-from receiver.chunks.lookback import looked_back
-from receiver.chunks.parcels import Flow, Parcel, unpack
-from receiver.chunks.replaying import Asked, replayed, top_needs
-from receiver.chunks.settle import settled
-from receiver.chunks.slices import Slices
-from receiver.chunks.spans import arriving
-from receiver.chunks.standings import standings_of
-from receiver.chunks.states import ChunkNeeds, ChunkReplay, Leaving, Ready, State, Tally, TopNeeds
-from receiver.chunks.tails import tail_plan, tailing
-from receiver.chunks.values import Body, Departures, Ids, Labels, LinkCounts, Opening, Plan, UnitReport
+from receiver.domains import DomainKey
+from receiver.settings import SimulateSettings
+from receiver.simulate.analysis import Question
 from receiver.simulate.figures import LogFigures, Timeline
+from receiver.simulate.grid import chosen_expiries_us, chosen_windows
 from receiver.simulate.headroom import LeftCounts, expiry_need_us, pair_outcome
+from receiver.simulate.recommend import with_margin
 from receiver.simulate.replays import Crossing, DomainCounts, Facts, Replayed, SourceNeeds, ValueCounts
 from receiver.simulate.summaries import STEPS, histogram_of, in_order, worst
+from receiver.steps.assemble import assembled, cut
+from receiver.steps.link import linked
+from receiver.steps.lookback import looked_back
+from receiver.steps.plan import plan_of
+from receiver.steps.read import reports_of, status_lines_of
+from receiver.steps.replaying import Asked, replayed, top_needs
+from receiver.steps.rows import Flow, Row
+from receiver.steps.schemas import (
+    Arrivals,
+    Body,
+    ChunkNeeds,
+    ChunkReplay,
+    Departures,
+    Ids,
+    Labels,
+    Leaving,
+    LinkCounts,
+    Opening,
+    Piece,
+    Plan,
+    Ready,
+    State,
+    Stretch,
+    Tail,
+    Tally,
+    TopNeeds,
+    Unit,
+    UnitReport,
+)
+from receiver.steps.settle import settled
+from receiver.steps.slices import Slices, sliced
+from receiver.steps.spans import arriving
+from receiver.steps.standings import standings_of
+from receiver.steps.tails import tail_plan, tailing
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["ChunkedLog"]
+__all__ = ["ChunkedLog", "Sizes", "chunked_log", "chunks_of"]
 
 _Value = TypeVar("_Value")
-_Work = Callable[[int, Iterator[Parcel]], Iterable[Parcel]]
+_Work = Callable[[int, Iterator[Row]], Iterable[Row]]
+_LEAST_CHUNK_ROWS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a task holds at most, in receipts: they bound its memory."""
+
+    chunk_rows: int = 4_000_000
+    partition_rows: int = 2_000_000
+    slice_rows: int = 500_000
+    """Of the whole log, for verdicts; whoever writes them into one file holds so many too."""
+
+    def chunks_of(self, receipts: int, cores: int) -> int:
+        """The receipts of a chunk: as many chunks as cores, or times as many."""
+        rounds = max(1, -(-receipts // (self.chunk_rows * cores)))
+        return max(min(_LEAST_CHUNK_ROWS, self.chunk_rows), -(-receipts // (cores * rounds)))
+
+
+def chunked_log(
+    pieces: Flow,
+    units: Sequence[Unit],
+    key: DomainKey,
+    *,
+    cores: int,
+    sizes: Sizes | None = None,
+    with_verdicts: bool = False,
+    question: Question | None = None,
+) -> ChunkedLog:
+    """Cut a log up that was read: `pieces` holds `Piece` and `UnitReport` (see `read`), kept; `cores` work at once.
+
+    `with_verdicts` keeps what it takes to tell the verdict on each receipt; `question` is what will be asked, as far as it
+    is known.
+    """
+    sizes = sizes or Sizes()
+    reports = reports_of(_collected(pieces, UnitReport, "Reading receipts"), units, key)
+    receipts = sum(report.receipts for report in reports)
+    plan = plan_of(
+        reports,
+        units,
+        key,
+        chunk_rows=sizes.chunks_of(receipts, cores),
+        partition_rows=sizes.partition_rows,
+        tasks=cores,
+        keeps_rows=with_verdicts,
+    )
+    chunks = chunks_of(pieces, plan).kept("Cutting into chunks")
+    slice_rows = min(sizes.chunks_of(receipts, cores), sizes.slice_rows)
+    slices = sliced(pieces, plan, reports, units, slice_rows) if with_verdicts else None
+    pieces.forget()
+    return ChunkedLog(plan, reports, chunks, slices=slices, question=question)
+
+
+def chunks_of(pieces: Flow, plan: Plan) -> Flow:
+    """The `Opening`, the `Body` and the `Ids` of each chunk."""
+    stretches = pieces.only(Piece).map(cut(plan), Stretch)
+    return stretches.grouped(assembled(plan), plan.bundles, Opening, Body, Ids)
 
 
 def _collected(flow: Flow, kind: type[_Value], what: str) -> list[_Value]:
-    return [unpack(kind, parcel.payload) for parcel in flow.only(kind.__name__).collect(what)]
+    return [row.value for row in flow.only(kind).collect(what)]
 
 
 class ChunkedLog:
-    """The `Replays` of a log whose chunks have been assembled: `chunks` holds `Body`, `Ids` and `Opening` parcels."""
+    """The `Replays` of a log whose chunks have been assembled: `chunks` holds `Body`, `Ids` and `Opening`."""
 
     def __init__(
-        self, plan: Plan, reports: Sequence[UnitReport], chunks: Flow, *, slices: Slices | None = None
+        self,
+        plan: Plan,
+        reports: Sequence[UnitReport],
+        chunks: Flow,
+        *,
+        slices: Slices | None = None,
+        question: Question | None = None,
     ) -> None:
         self.slices = slices
         """Where verdicts will be asked for."""
+        self._question = question or Question(plan.key)
+        self._settings = self._question.settings or SimulateSettings()
         self._plan = plan
         self._reports = reports
         self._chunks = chunks
+        self._behind: tuple[int, int, Flow] | None = None
+        """Chunks behind their tails, and the largest window and expiry that the tails suit."""
         openings = _collected(chunks, Opening, "Cutting into chunks")
         self._openings = sorted(openings, key=lambda opening: opening.chunk)
         before_us = self._latest_before_us()
-        links = chunks.only(Ids.__name__).grouped(linked(plan), plan.partitions).kept("Linking ids")
+        links = chunks.only(Ids).grouped(linked(plan), plan.partitions, Labels, Departures, LinkCounts)
+        links = links.kept("Linking ids")
         self._link_counts = _collected(links, LinkCounts, "Linking ids")
-        bodies = chunks.only(Body.__name__).plus(links.only(Labels.__name__, Departures.__name__))
-        settling = bodies.grouped(settled(plan, before_us, plan.partitions), plan.bundles).kept("Counting")
+        bodies = chunks.only(Body).plus(links.only(Labels, Departures))
+        settling = bodies.grouped(settled(plan, before_us, plan.partitions), plan.bundles, State, Tally, Leaving)
+        settling = settling.kept("Counting")
         self._tallies = sorted(_collected(settling, Tally, "Counting"), key=lambda tally: tally.chunk)
         self._standings = standings_of(plan, self._tallies)
-        arrivals = settling.only(Leaving.__name__).grouped(arriving(plan, self._standings), plan.partitions)
-        states = settling.only(State.__name__).plus(arrivals)
-        self._ready = states.grouped(looked_back(plan, before_us), plan.bundles).kept("Measuring duplicates")
+        arrivals = settling.only(Leaving).grouped(arriving(plan, self._standings), plan.partitions, Arrivals)
+        measuring = looked_back(plan, before_us, self._settings.max_missed + 1)
+        ready = settling.only(State).plus(arrivals).grouped(measuring, plan.bundles, Ready, ChunkNeeds)
+        self._ready = ready.kept("Measuring duplicates")
         self._needs = _collected(self._ready, ChunkNeeds, "Measuring duplicates")
         links.forget()
         settling.forget()
+        if slices is None:
+            chunks.forget()
 
     def _latest_before_us(self) -> npt.NDArray[np.int64]:
         before_us = np.full(self._plan.chunks, -1, np.int64)
@@ -170,23 +269,34 @@ class ChunkedLog:
         short = [window for window in windows if window < most]  # each of the others misses nothing
         if not short or max_missed >= self._facts.log.duplicates:
             return [0] * len(windows)
-        tops = self._replayed(top_needs(short, max_missed + 1), short[-1], 0, TopNeeds, "Trying windows")
+        behind = self._behind_tails(*self._widest(windows, max_missed))
+        work = top_needs(short, max_missed + 1)
+        tops = _collected(behind.each_key(work, TopNeeds), TopNeeds, "Trying windows")
         found = {
             window: expiry_need_us(np.concatenate([top.expiry_us[top.window == place] for top in tops]), max_missed)
             for place, window in enumerate(short)
         }
         return [found.get(window, 0) for window in windows]
 
+    def _widest(self, tried: Sequence[int], max_missed: int) -> tuple[int, int]:
+        """The largest window and expiry that replays will ask for, the windows tried being those of the candidates."""
+        facts, asked = self._facts, self._question
+        # No window needs a larger expiry than none.
+        needs_us = np.concatenate([each.top_expiry_us for each in self._needs])
+        window, expiry_us = with_margin(max(tried), expiry_need_us(needs_us, max_missed), self._settings.margin)
+        return (
+            max(window, *(asked.windows or chosen_windows(facts.window_needs.most)), *tried),
+            max(expiry_us, *(asked.expiries_us or chosen_expiries_us(facts.most_expiry_need_us))),
+        )
+
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
         sources = self._facts.sources
         asked = Asked(list(windows), list(expiries_us), list(pairs), sources)
-        shares = self._replayed(
-            replayed(self._plan, asked),
+        behind = self._behind_tails(
             max([*windows, *(window for window, _ in pairs)]),
             max([*expiries_us, *(expiry_us for _, expiry_us in pairs)]),
-            ChunkReplay,
-            "Replaying",
         )
+        shares = _collected(behind.each_key(replayed(self._plan, asked), ChunkReplay), ChunkReplay, "Replaying")
         shape = (len(windows), len(expiries_us))
         caught = np.zeros((len(self._plan.domains), *shape), np.int64)
         peaks = np.zeros((len(self._plan.domains), *shape), np.int64)
@@ -204,18 +314,23 @@ class ChunkedLog:
         ]
         return Replayed(tuple(caught), tuple(peaks), tuple(outcomes))
 
-    def _replayed(self, work: _Work, window: int, expiry_us: int, kind: type[_Value], what: str) -> list[_Value]:
-        return _collected(self._behind_tails(window, expiry_us).grouped(work, self._plan.bundles), kind, what)
-
-    def judged(self, work: _Work, window: int, expiry_us: int) -> Flow:
+    def judged(self, work: _Work, window: int, expiry_us: int, *kinds: type[Any]) -> Flow:
         """What `work` makes of each bundle's `Ready`, `Tail` and `Body`, ready to be replayed under one setting."""
-        chunks = self._behind_tails(window, expiry_us).plus(self._chunks.only(Body.__name__))
-        return chunks.grouped(work, self._plan.bundles)
+        chunks = self._ready.only(Ready).plus(self._tails(window, expiry_us), self._chunks.only(Body))
+        return chunks.grouped(work, self._plan.bundles, *kinds)
+
+    def _tails(self, window: int, expiry_us: int) -> Flow:
+        tails = tail_plan(self._plan, self._standings, self._tallies, window, expiry_us)
+        return self._ready.only(Ready).map(tailing(self._plan, tails), Tail)
 
     def _behind_tails(self, window: int, expiry_us: int) -> Flow:
-        chunks = self._ready.only(Ready.__name__)
-        tails = tail_plan(self._plan, self._standings, self._tallies, window, expiry_us)
-        return chunks.plus(chunks.map(tailing(self._plan, tails)))
+        if self._behind is not None:
+            if self._behind[0] >= window and self._behind[1] >= expiry_us:
+                return self._behind[2]
+            self._behind[2].forget()
+        chunks = self._ready.only(Ready).plus(self._tails(window, expiry_us)).dealt(self._plan.bundles)
+        self._behind = window, expiry_us, chunks.kept("Putting chunks behind their tails")
+        return self._behind[2]
 
 
 def _lefts(shares: Sequence[ChunkReplay], place: int, pairs: int, sources: int) -> LeftCounts:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_chunked import KEYS, hot_domains
 
-from receiver.chunks.chunked import ChunkedLog
-from receiver.chunks.slices import sliced
-from receiver.chunks.verdicts import verdict_batches, write_parts
+from receiver.steps.log import ChunkedLog
+from receiver.steps.slices import sliced
+from receiver.steps.verdicts import verdict_batches, write_parts
 from receiver.domains import domain_key
 from receiver.errors import OutputError
 from receiver.logs import read_logs
