@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from receiver.simulate.analysis import Question
     from receiver.simulate.figures import Analysis
 
-__all__ = ["Asked", "Cluster", "Master", "State", "Verbose", "simulate_here", "simulate_on_spark", "single_setting"]
+__all__ = ["Asked", "Cluster", "Master", "Verbose", "simulate_here", "simulate_on_spark", "single_setting"]
 
 Master = Annotated[
     str | None,
@@ -31,13 +29,6 @@ Master = Annotated[
         metavar="URL",
         help="Where Spark runs: local[4], spark://HOST:7077, yarn, k8s://HOST:PORT. Left out, it is as Spark is "
         "configured, or else all cores here.",
-    ),
-]
-State = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR",
-        help="Keep here what the next run needs of this log, and read only what is new since the last; Spark only.",
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Let through what Spark and Java say.")]
@@ -69,7 +60,6 @@ class Cluster(NamedTuple):
 
     master: str | None
     verbose: bool
-    state: str | None
 
 
 def simulate_here(asked: Asked) -> Analysis:
@@ -100,9 +90,6 @@ def simulate_here(asked: Asked) -> Analysis:
 
 def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
     """The same in the tasks of Spark; its `--verdicts` may name a folder, which they fill with Parquet."""
-    from receiver.chunks.sizing import chunked_log
-    from receiver.chunks.state import StateFolder
-    from receiver.chunks.verdicts import verdict_batches, write_parts
     from receiver.logs import checked_options
     from receiver.logs.files import find_files
     from receiver.logs.output import appearing
@@ -110,6 +97,8 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
     from receiver.simulate.analysis import analyse
     from receiver.simulate.verdicts import SCHEMA
     from receiver.spark.session import session
+    from receiver.steps.log import chunked_log
+    from receiver.steps.verdicts import verdict_batches, write_parts
 
     question = asked.question
     with ExitStack() as outputs:
@@ -120,11 +109,8 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
                 folder = outputs.enter_context(appearing(asked.verdicts))
             else:
                 table = outputs.enter_context(open_table(asked.verdicts, SCHEMA))
-        if cluster.state == "":
-            raise SettingsError("--state names no folder", hint="the current one is .")
-        state = None if cluster.state is None else StateFolder(Path(cluster.state))
         options = checked_options(asked.options)
-        files = find_files(asked.logs) if state is None else state.find_files(asked.logs)
+        files = find_files(asked.logs)
         spare_logs(
             [str(file.path) for file in files if file.path is not None], report=asked.report, verdicts=asked.verdicts
         )
@@ -132,17 +118,12 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
         told = outputs.enter_context(stages("Starting Spark"))
         spark = outputs.enter_context(session(cluster.master, verbose=cluster.verbose))
 
-        from receiver.spark.flow import start  # once it is known that there is a Spark
+        from receiver.spark.sources import read_files  # once it is known that there is a Spark
 
+        key, with_verdicts = domain_key(question.key), asked.verdicts is not None
+        read = read_files(spark, files, options, key, with_ids=with_verdicts, told=told)
         log = chunked_log(
-            files,
-            options,
-            domain_key(question.key),
-            start=partial(start, spark, told=told),
-            cores=spark.sparkContext.defaultParallelism,
-            with_verdicts=asked.verdicts is not None,
-            state=state,
-            note=lambda text: print(f"note: {text}", file=sys.stderr),
+            *read, key, cores=spark.sparkContext.defaultParallelism, with_verdicts=with_verdicts, question=question
         )
         analysis = analyse(log, question)
         if single := single_setting(question):

@@ -31,28 +31,23 @@ _MASTER = re.compile(
     rf"local(\[({_COUNT}|\*)(, *{_COUNT})?\])?|local-cluster\[{_COUNT}, *{_COUNT}, *{_COUNT}\]|spark://.+|yarn|k8s://.+"
 )
 
-_COMPILE_LITTLE = "-XX:TieredStopAtLevel=1"
-"""To the JVM, in which parcels do no more than pass by: its best compiler took half of all the processor time."""
-
 _CONTEXT_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Java's own would hold on to a hundred blocks as it writes them.
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
-    "spark.executor.defaultJavaOptions": _COMPILE_LITTLE,
-    # Parcels are compressed already.
-    "spark.shuffle.compress": "false",
-    "spark.rdd.compress": "false",
-    "spark.shuffle.spill.compress": "false",
 }
 _LOCAL_DEFAULTS = {
+    # What is shuffled goes to this machine's own disks.
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
 _SESSION_SETTINGS = {
-    # A flow's partitions are as many as it asked for.
+    # Partitions are as many as a flow asked for.
     "spark.sql.adaptive.enabled": "false",
-    # Parcels may be large: a batch, or a block of what is kept, never waits for a second one.
+    # Rows may be large: a batch, or a block of what is kept, never waits for a second one.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(1 << 20),
     "spark.sql.inMemoryColumnarStorage.batchSize": "1",
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
@@ -142,9 +137,7 @@ def _started(master: str | None, printed: IO[bytes] | None) -> SparkContext:
         launch_conf = SparkConf(loadDefaults=False).setAppName("receiver")
         if master is not None:
             launch_conf.setMaster(master)
-        with _defaults_in_environment(
-            SPARK_DRIVER_MEMORY=f"{1024 + 256 * (os.cpu_count() or 1)}m", SPARK_SUBMIT_OPTS=_COMPILE_LITTLE
-        ):
+        with _defaults_in_environment(SPARK_DRIVER_MEMORY=f"{1024 + 256 * (os.cpu_count() or 1)}m"):
             apart = {"stdout": printed or _STANDARD_ERROR, "stderr": printed}
             gateway = launch_gateway(launch_conf, apart)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from receiver.steps.assemble import assembled, cut
 from receiver.steps.link import linked
 from receiver.steps.lookback import looked_back
 from receiver.steps.plan import plan_of
-from receiver.steps.read import reports_of, status_lines_of
+from receiver.steps.read import status_lines_of
 from receiver.steps.replaying import Asked, replayed, top_needs
 from receiver.steps.rows import Flow, Row
 from receiver.steps.schemas import (
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ChunkedLog", "Sizes", "chunked_log", "chunks_of"]
 
-_Value = TypeVar("_Value")
 _Work = Callable[[int, Iterator[Row]], Iterable[Row]]
 _LEAST_CHUNK_ROWS = 50_000
 
@@ -82,6 +81,7 @@ class Sizes:
 def chunked_log(
     pieces: Flow,
     units: Sequence[Unit],
+    reports: Sequence[UnitReport],
     key: DomainKey,
     *,
     cores: int,
@@ -89,13 +89,12 @@ def chunked_log(
     with_verdicts: bool = False,
     question: Question | None = None,
 ) -> ChunkedLog:
-    """Cut a log up that was read: `pieces` holds `Piece` and `UnitReport` (see `read`), kept; `cores` work at once.
+    """Cut a log up that was read: `pieces` holds every `Piece`, kept (see `read`); `cores` work at once.
 
     `with_verdicts` keeps what it takes to tell the verdict on each receipt; `question` is what will be asked, as far as it
     is known.
     """
     sizes = sizes or Sizes()
-    reports = reports_of(_collected(pieces, UnitReport, "Reading receipts"), units, key)
     receipts = sum(report.receipts for report in reports)
     plan = plan_of(
         reports,
@@ -106,11 +105,10 @@ def chunked_log(
         tasks=cores,
         keeps_rows=with_verdicts,
     )
-    chunks = chunks_of(pieces, plan).kept("Cutting into chunks")
+    chunks = chunks_of(pieces, plan)
     slice_rows = min(sizes.chunks_of(receipts, cores), sizes.slice_rows)
     slices = sliced(pieces, plan, reports, units, slice_rows) if with_verdicts else None
-    pieces.forget()
-    return ChunkedLog(plan, reports, chunks, slices=slices, question=question)
+    return ChunkedLog(plan, reports, chunks, slices=slices, question=question, done_with=pieces)
 
 
 def chunks_of(pieces: Flow, plan: Plan) -> Flow:
@@ -119,12 +117,11 @@ def chunks_of(pieces: Flow, plan: Plan) -> Flow:
     return stretches.grouped(assembled(plan), plan.bundles, Opening, Body, Ids)
 
 
-def _collected(flow: Flow, kind: type[_Value], what: str) -> list[_Value]:
-    return [row.value for row in flow.only(kind).collect(what)]
-
-
 class ChunkedLog:
-    """The `Replays` of a log whose chunks have been assembled: `chunks` holds `Body`, `Ids` and `Opening`."""
+    """The `Replays` of a log whose `chunks` hold `Body`, `Ids` and `Opening`.
+
+    What it was made of, `done_with`, is forgotten as soon as it isn't needed.
+    """
 
     def __init__(
         self,
@@ -134,6 +131,7 @@ class ChunkedLog:
         *,
         slices: Slices | None = None,
         question: Question | None = None,
+        done_with: Flow | None = None,
     ) -> None:
         self.slices = slices
         """Where verdicts will be asked for."""
@@ -141,29 +139,28 @@ class ChunkedLog:
         self._settings = self._question.settings or SimulateSettings()
         self._plan = plan
         self._reports = reports
-        self._chunks = chunks
         self._behind: tuple[int, int, Flow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
-        openings = _collected(chunks, Opening, "Cutting into chunks")
-        self._openings = sorted(openings, key=lambda opening: opening.chunk)
+        self._chunks, openings = chunks.kept("Cutting into chunks", Opening)
+        if done_with is not None:
+            done_with.forget()
+        self._openings: list[Opening] = sorted(openings, key=lambda opening: opening.chunk)
         before_us = self._latest_before_us()
-        links = chunks.only(Ids).grouped(linked(plan), plan.partitions, Labels, Departures, LinkCounts)
-        links = links.kept("Linking ids")
-        self._link_counts = _collected(links, LinkCounts, "Linking ids")
-        bodies = chunks.only(Body).plus(links.only(Labels, Departures))
+        links = self._chunks.only(Ids).grouped(linked(plan), plan.partitions, Labels, Departures, LinkCounts)
+        links, self._link_counts = links.kept("Linking ids", LinkCounts)
+        bodies = self._chunks.only(Body).plus(links.only(Labels, Departures))
         settling = bodies.grouped(settled(plan, before_us, plan.partitions), plan.bundles, State, Tally, Leaving)
-        settling = settling.kept("Counting")
-        self._tallies = sorted(_collected(settling, Tally, "Counting"), key=lambda tally: tally.chunk)
+        settling, tallies = settling.kept("Counting", Tally)
+        self._tallies: list[Tally] = sorted(tallies, key=lambda tally: tally.chunk)
+        links.forget()
+        if slices is None:
+            self._chunks.forget()
         self._standings = standings_of(plan, self._tallies)
         arrivals = settling.only(Leaving).grouped(arriving(plan, self._standings), plan.partitions, Arrivals)
         measuring = looked_back(plan, before_us, self._settings.max_missed + 1)
         ready = settling.only(State).plus(arrivals).grouped(measuring, plan.bundles, Ready, ChunkNeeds)
-        self._ready = ready.kept("Measuring duplicates")
-        self._needs = _collected(self._ready, ChunkNeeds, "Measuring duplicates")
-        links.forget()
+        self._ready, self._needs = ready.kept("Measuring duplicates", ChunkNeeds)
         settling.forget()
-        if slices is None:
-            chunks.forget()
 
     def _latest_before_us(self) -> npt.NDArray[np.int64]:
         before_us = np.full(self._plan.chunks, -1, np.int64)
@@ -271,7 +268,7 @@ class ChunkedLog:
             return [0] * len(windows)
         behind = self._behind_tails(*self._widest(windows, max_missed))
         work = top_needs(short, max_missed + 1)
-        tops = _collected(behind.each_key(work, TopNeeds), TopNeeds, "Trying windows")
+        tops = behind.each_key(work, TopNeeds).collect("Trying windows")
         found = {
             window: expiry_need_us(np.concatenate([top.expiry_us[top.window == place] for top in tops]), max_missed)
             for place, window in enumerate(short)
@@ -296,7 +293,7 @@ class ChunkedLog:
             max([*windows, *(window for window, _ in pairs)]),
             max([*expiries_us, *(expiry_us for _, expiry_us in pairs)]),
         )
-        shares = _collected(behind.each_key(replayed(self._plan, asked), ChunkReplay), ChunkReplay, "Replaying")
+        shares = behind.each_key(replayed(self._plan, asked), ChunkReplay).collect("Replaying")
         shape = (len(windows), len(expiries_us))
         caught = np.zeros((len(self._plan.domains), *shape), np.int64)
         peaks = np.zeros((len(self._plan.domains), *shape), np.int64)
@@ -329,8 +326,9 @@ class ChunkedLog:
                 return self._behind[2]
             self._behind[2].forget()
         chunks = self._ready.only(Ready).plus(self._tails(window, expiry_us)).dealt(self._plan.bundles)
-        self._behind = window, expiry_us, chunks.kept("Putting chunks behind their tails")
-        return self._behind[2]
+        kept, _ = chunks.kept("Putting chunks behind their tails")
+        self._behind = window, expiry_us, kept
+        return kept
 
 
 def _lefts(shares: Sequence[ChunkReplay], place: int, pairs: int, sources: int) -> LeftCounts:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from receiver import errors
 from receiver.steps.schemas import Failure
 
-__all__ = ["Flow", "Row", "batches_of", "rows_of", "schema_of", "values_in"]
+__all__ = ["Flow", "Row", "batches_of", "failure_of", "rows_of", "schema_of", "values_in"]
 
 _BLOCK_BYTES = 8 << 20
 """Of a value in one row: longer columns go on in further rows, so that no buffer has to hold a chunk."""
@@ -70,16 +70,19 @@ class Flow(Protocol):
 
     def plus(self, *others: Self) -> Self: ...
 
-    def kept(self, what: str) -> Flow:
-        """The same, worked out now and kept for whoever asks later; `what` names the step to those who wait."""
+    def kept(self, what: str, *counts: type[Any]) -> tuple[Self, list[Any]]:
+        """The same, worked out now and kept for whoever asks later, and what it holds of the kinds that are `counts`.
+
+        `what` names the step to those who wait.
+        """
         ...
 
-    def collect(self, what: str) -> list[Row]:
-        """Bring rows here, in no order: counts, never receipts."""
+    def collect(self, what: str) -> list[Any]:
+        """Bring values here, in no order: counts, never receipts."""
         ...
 
-    def in_order(self, what: str) -> Iterator[Row]:
-        """Bring here what `grouped` has made and was kept, a key at a time: by ascending key, then as its work made it.
+    def in_order(self, what: str) -> Iterator[Any]:
+        """Bring here the values that `grouped` has made and was kept, a key at a time: by ascending key, then as its work made it.
 
         The work must not have given its rows other keys.
         """
@@ -238,6 +241,12 @@ def _joined(blocks: list[Any]) -> Any:
         else:
             columns[each.name] = [name for cell in cells for name in cell] if isinstance(cells[0], list) else cells[0]
     return kind(**columns)
+
+
+def failure_of(error: errors.ReceiverError) -> Failure:
+    """An error as a value."""
+    place, problem = (error.place, error.problem) if isinstance(error, errors.LogFormatError) else ("", error.message)
+    return Failure(type(error).__name__, place, problem, error.hint or "")
 
 
 def _raised(failure: Failure) -> errors.ReceiverError:

@@ -62,8 +62,7 @@ def sliced(pieces: Flow, plan: Plan, reports: Sequence[UnitReport], units: Seque
     slices = plan_of(reports, units, _WHOLE_LOG, chunk_rows=slice_rows, partition_rows=slice_rows)
     unit_number = np.cumsum([0, *(report.receipts for report in reports)])
     strips = pieces.only(Piece).map(partial(_cut, plan, slices, unit_number), Strip, Extents)
-    strips = strips.kept("Putting receipts in order")
-    extents = [row.value for row in strips.only(Extents).collect("Putting receipts in order")]
+    strips, extents = strips.kept("Putting receipts in order", Extents)
     number, slice_of = column(extents, "number", np.int64), column(extents, "slice", np.int32)
     receipts = np.bincount(slice_of, column(extents, "receipts", np.int64), slices.chunks).astype(np.int64)
     order = np.argsort(number)

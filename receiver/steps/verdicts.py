@@ -30,10 +30,11 @@ def verdict_batches(log: ChunkedLog, window: int, expiry_us: int) -> Iterator[pa
     The log was made `with_verdicts`, as for `write_parts`.
     """
     places, receipts = _receipts_and_caught(log, window, expiry_us)
-    judged = receipts.grouped(partial(_judged_rows, places), places.slices, Judged).kept("Judging receipts")
+    judged = receipts.grouped(partial(_judged_rows, places), places.slices, Judged)
+    judged, _ = judged.kept("Judging receipts")
     try:
-        for row in judged.in_order("Writing verdicts"):
-            yield _batch(row.value)
+        for some in judged.in_order("Writing verdicts"):
+            yield _batch(some)
     finally:
         judged.forget()
 

@@ -48,17 +48,17 @@ class PlainFlow:
     def plus(self, *others: "PlainFlow") -> "PlainFlow":
         return self._with([row for flow in (self, *others) for row in flow.rows])
 
-    def kept(self, what: str) -> "PlainFlow":
+    def kept(self, what: str, *counts: type):
         self.steps.append(what)
-        return self
+        return self, self.only(*counts).collect(what)
 
-    def collect(self, what: str) -> list[Row]:
+    def collect(self, what: str) -> list:
         self.steps.append(what)
-        return self._shuffled()
+        return [row.value for row in self._shuffled()]
 
-    def in_order(self, what: str) -> Iterator[Row]:
+    def in_order(self, what: str) -> Iterator:
         self.steps.append(what)
-        return iter(sorted(self.rows, key=lambda row: row.key))
+        return (row.value for row in sorted(self.rows, key=lambda row: row.key))
 
     def forget(self) -> None:
         pass
