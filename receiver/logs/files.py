@@ -24,7 +24,7 @@ from receiver.errors import LogFormatError, SettingsError
 from receiver.logs.batch import LogReader, LogSource, ReadOptions
 from receiver.logs.blocks import BOM
 from receiver.logs.columns import COLUMNS, spellings
-from receiver.logs.compacted import STATUS_LINES, STATUS_LINES_BEGIN, Manifest, manifest_of, read_status_lines
+from receiver.logs.compacted import STATUS_LINES_BEGIN, Manifest, manifest_of, read_status_lines
 from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
 from receiver.logs.jsonl import read_jsonl
@@ -111,7 +111,7 @@ def _expanded(text: str) -> list[LogFile]:
 
 
 def _compacted(folder: Path, manifest: Manifest) -> list[LogFile]:
-    files = [_log_file(folder / STATUS_LINES)] if manifest.status_lines else []
+    files = [_log_file(folder / manifest.status_lines_file)] if manifest.status_lines else []
     files += [
         _log_file(folder / part.path, follows=place > 0)
         for domain in manifest.domains

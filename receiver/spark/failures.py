@@ -96,10 +96,10 @@ _FAILURES = (
 
 
 @contextmanager
-def translated(printed: IO[bytes] | None) -> Iterator[None]:
+def translated(printed: IO[bytes] | None = None, *, quiet: bool = False) -> Iterator[None]:
     """Raise `SparkError` for what Spark raises in the block, which is its cause.
 
-    `printed` is what Java has printed; without it the user has seen that, and sees Spark's words in full.
+    `printed` is what Java has printed; without it the user has seen that, and sees Spark's words in full unless `quiet`.
     """
     try:
         yield
@@ -111,7 +111,7 @@ def translated(printed: IO[bytes] | None) -> Iterator[None]:
         gone = _java_is_gone(error)
         if not (gone or isinstance(error, (Py4JError, PySparkException))):
             raise
-        if printed is None:
+        if printed is None and not quiet:
             traceback.print_exception(error, file=sys.stderr)
         raise _meaning(str(error), _all_of(printed), gone=gone) from error
 

@@ -26,7 +26,7 @@ from receiver.steps.schemas import Failure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkFlow", "ddl_of", "start"]
+__all__ = ["SparkFlow", "ddl_of", "start", "task_output"]
 
 _SPARK_TYPES = {
     pa.int32(): "int",
@@ -73,15 +73,17 @@ class SparkFlow:
     frame: DataFrame
     kinds: tuple[type[Any], ...]
     told: Told | None = None
+    arriving: Callable[[Row], Row] | None = None
+    """What is made of each row as work takes it."""
 
     def map(self, work: _Map, *kinds: type[Any]) -> SparkFlow:
-        taken = self.kinds
+        taken, arriving = self.kinds, self.arriving
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            pa.set_cpu_count(1)  # a task has one core
-            return batches_of(_with_failure(work, rows_of(batches, *taken)), *kinds)
+            rows = rows_of(batches, *taken)
+            return task_output(work, rows if arriving is None else map(arriving, rows), *kinds)
 
-        return replace(self, frame=self.frame.mapInArrow(task, ddl_of(*kinds)), kinds=kinds)
+        return replace(self, frame=self.frame.mapInArrow(task, ddl_of(*kinds)), kinds=kinds, arriving=None)
 
     def dealt(self, keys: int) -> SparkFlow:
         return replace(self, frame=self.frame.repartitionById(keys, col("key")))
@@ -137,7 +139,13 @@ def _of_one_key(key: int, rows: Iterator[Row]) -> Iterator[Row]:
         yield row
 
 
-def _with_failure(work: _Map, rows: Iterator[Row]) -> Iterator[Row]:
+def task_output(work: _Map, rows: Iterator[Any], *kinds: type[Any]) -> Iterator[pa.RecordBatch]:
+    """What a task gives, in the Python process of an executor."""
+    pa.set_cpu_count(1)  # a task has one core
+    return batches_of(_with_failure(work, rows), *kinds)
+
+
+def _with_failure(work: _Map, rows: Iterator[Any]) -> Iterator[Row]:
     try:
         yield from work(rows)
         for _ in rows:  # a failure among them must not be passed over

@@ -18,11 +18,13 @@ Told = Callable[[str, int, int], None]
 """Hears what is being worked on, how many tasks are done, and how many there are in the stages that run now."""
 
 _LOOK_SECS = 0.2
+_DESCRIPTION = "spark.job.description"
 
 
 @contextmanager
 def watched(context: SparkContext, what: str, told: Told | None) -> Iterator[None]:
     """Name the Spark jobs that the block starts, and tell of them while they run."""
+    before = context.getLocalProperty(_DESCRIPTION)
     context.setJobDescription(what)
     ended = Event()
     watcher = Thread(target=_watch, args=(context, what, told, ended), daemon=True)
@@ -34,7 +36,7 @@ def watched(context: SparkContext, what: str, told: Told | None) -> Iterator[Non
         ended.set()
         if told is not None:
             watcher.join()
-        context.setJobDescription(None)  # type: ignore[arg-type]
+        context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]
 
 
 def _watch(context: SparkContext, what: str, told: Told, ended: Event) -> None:

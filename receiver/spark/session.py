@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["session"]
+__all__ = ["session", "tuned"]
 
 _STANDARD_ERROR = 2
 _PROBE_SECS = 5.0
@@ -83,9 +83,22 @@ def session(master: str | None, *, verbose: bool = False) -> Iterator[SparkSessi
                 context = _started(master, printed)
                 ending.callback(_stop, context)
                 spark = SparkSession.builder.getOrCreate()
-            for name, value in _SESSION_SETTINGS.items():
-                spark.conf.set(name, value)
-            yield spark
+            with tuned(spark):
+                yield spark
+
+
+@contextmanager
+def tuned(spark: SparkSession) -> Iterator[None]:
+    """The settings of a session that steps go by; in the end they are as they were."""
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in _SESSION_SETTINGS}
+    try:
+        for name, value in _SESSION_SETTINGS.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        with suppress(Exception):  # Java may be gone, which whoever lost it has told
+            for name, was in before.items():
+                spark.conf.unset(name) if was is None else spark.conf.set(name, was)
 
 
 def _check_master(master: str) -> None:

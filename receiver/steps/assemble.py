@@ -12,7 +12,7 @@ from receiver.domains import domain_key
 from receiver.simulate.numbering import distinct
 from receiver.steps.columns import changes, in_one, order_unless_sorted, runs, used
 from receiver.steps.rows import Row
-from receiver.steps.schemas import Body, Ids, Opening, Piece, Plan, Stretch, channels_of
+from receiver.steps.schemas import Body, Ids, Opening, Piece, Plan, Stretch, WholePiece, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,7 +38,7 @@ class _Cuts(NamedTuple):
     unit: npt.NDArray[np.int32]
     row: npt.NDArray[np.int64]
 
-    def positions(self, piece: Piece, key_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def positions(self, piece: Piece | WholePiece, key_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """How many receipts of a piece come before each."""
         own = np.clip(self.row - piece.first_row, 0, len(key_us))
         others = np.where(
@@ -49,14 +49,14 @@ class _Cuts(NamedTuple):
         return np.where(self.unit == piece.unit, own, others)
 
 
-def placing(plan: Plan) -> Callable[[Piece], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
+def placing(plan: Plan) -> Callable[[Piece | WholePiece], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
     """Tells of each receipt of a piece its key and its chunk."""
     name = domain_key(plan.key).name
     numbers = {domain: number for number, domain in enumerate(plan.domains)}
     later = np.flatnonzero(plan.cut_key_us >= 0)
     cuts = _Cuts(later, plan.cut_key_us[later], plan.cut_unit[later], plan.cut_row[later])
 
-    def places(piece: Piece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    def places(piece: Piece | WholePiece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         domains = np.array([numbers[name(channel)] for channel in channels_of(piece)], np.int64)
         key_us = _keys_us(plan, piece)
         return key_us, _chunks(plan, cuts, domains[piece.channel], cuts.positions(piece, key_us))
@@ -64,7 +64,7 @@ def placing(plan: Plan) -> Callable[[Piece], tuple[npt.NDArray[np.int64], npt.ND
     return places
 
 
-def _keys_us(plan: Plan, piece: Piece) -> npt.NDArray[np.int64]:
+def _keys_us(plan: Plan, piece: Piece | WholePiece) -> npt.NDArray[np.int64]:
     """Of each receipt of a piece, the largest time of its file up to it."""
     latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
     keys: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
@@ -110,6 +110,7 @@ def _stretches(
         "source": piece.source,
         "redelivered": piece.redelivered,
         "digest_hash": piece.digest_hash,
+        "row_id": piece.row_id,
         "channel": piece.channel if plan.looks_for_crossing else piece.channel[:0],
     }
     if order is not None:
@@ -144,6 +145,7 @@ class _Rows(NamedTuple):
     channel: npt.NDArray[np.int32]
     id_high: npt.NDArray[np.int64]
     id_low: npt.NDArray[np.int64]
+    row_id: npt.NDArray[np.int64]
 
     def some(self, rows: npt.NDArray[Any] | slice) -> _Rows:
         return _Rows._make(column[rows] if len(column) else column for column in self)
@@ -197,6 +199,7 @@ def _joined(stretches: list[Stretch]) -> tuple[_Rows, _Names]:
         channel=channel,
         id_high=np.concatenate([stretch.id_high for stretch in stretches]),
         id_low=np.concatenate([stretch.id_low for stretch in stretches]),
+        row_id=np.concatenate([stretch.row_id for stretch in stretches]),
     )
     return rows, _Names(sources, channels)
 
@@ -249,16 +252,19 @@ def _body(plan: Plan, chunk: int, unchecked_at_us: npt.NDArray[np.int64], checke
         source=source,
         sources=sources,
         redelivered=checked.redelivered,
-        unit=checked.unit if plan.keeps_rows else checked.unit[:0],
-        unit_row=checked.unit_row if plan.keeps_rows else checked.unit_row[:0],
+        number=_numbers(plan, checked) if plan.keeps_rows else checked.row_id[:0],
         unchecked_at_us=unchecked_at_us,
     )
+
+
+def _numbers(plan: Plan, rows: _Rows) -> npt.NDArray[np.int64]:
+    return rows.row_id if len(rows.row_id) else plan.unit_number[rows.unit] + rows.unit_row
 
 
 def _ids(plan: Plan, chunk: int, checked: _Rows, names: _Names) -> Iterator[Row]:
     row = np.arange(len(checked.source), dtype=np.int32)
     part = _parts(plan, chunk, checked.id_low)
-    dealt = checked.without("chunk", "received_at_us", "redelivered")
+    dealt = checked.without("chunk", "received_at_us", "redelivered", "row_id")
     if not plan.looks_for_crossing:
         dealt = dealt.without("key_us", "unit", "unit_row", "channel")
     by_part = order_unless_sorted(part)

@@ -87,11 +87,13 @@ def chunked_log(
     cores: int,
     sizes: Sizes | None = None,
     with_verdicts: bool = False,
+    keeps_rows: bool = False,
     question: Question | None = None,
 ) -> ChunkedLog:
     """Cut a log up that was read: `pieces` holds every `Piece`, kept (see `read`); `cores` work at once.
 
-    `with_verdicts` keeps what it takes to tell the verdict on each receipt; `question` is what will be asked, as far as it
+    `with_verdicts` keeps what it takes to write the verdict on each receipt, `keeps_rows` to tell which are duplicates by
+    verdict; `question` is what will be asked, as far as it
     is known.
     """
     sizes = sizes or Sizes()
@@ -103,7 +105,7 @@ def chunked_log(
         chunk_rows=sizes.chunks_of(receipts, cores),
         partition_rows=sizes.partition_rows,
         tasks=cores,
-        keeps_rows=with_verdicts,
+        keeps_rows=keeps_rows or with_verdicts,
     )
     chunks = chunks_of(pieces, plan)
     slice_rows = min(sizes.chunks_of(receipts, cores), sizes.slice_rows)
@@ -153,7 +155,7 @@ class ChunkedLog:
         settling, tallies = settling.kept("Counting", Tally)
         self._tallies: list[Tally] = sorted(tallies, key=lambda tally: tally.chunk)
         links.forget()
-        if slices is None:
+        if not plan.keeps_rows:
             self._chunks.forget()
         self._standings = standings_of(plan, self._tallies)
         arrivals = settling.only(Leaving).grouped(arriving(plan, self._standings), plan.partitions, Arrivals)
@@ -171,6 +173,11 @@ class ChunkedLog:
 
     def facts(self) -> Facts:
         return self._facts
+
+    def forget(self) -> None:
+        """What is kept of the log isn't needed any more."""
+        for flow in (self._chunks, self._ready, *(self._behind[2:] if self._behind else ())):
+            flow.forget()
 
     @cached_property
     def _facts(self) -> Facts:

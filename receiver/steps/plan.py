@@ -81,6 +81,7 @@ def plan_of(
         cut_unit=np.array([chunk.unit for chunk in chunks], np.int32),
         cut_row=np.array([chunk.row for chunk in chunks], np.int64),
         partitions=max(tasks, -(-receipts // partition_rows)),
+        unit_number=np.cumsum([0, *(report.receipts for report in reports)], dtype=np.int64),
         keeps_rows=keeps_rows,
         is_whole=(np.bincount(chunk_domain, minlength=len(domains)) == 1) & (not looks_for_crossing),
         start_us=start_us,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,17 @@ from receiver.steps.schemas import Piece, Unit, UnitReport
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["SAMPLE_ROWS", "Reading", "pieces_of", "read_unit", "reading", "reports_of", "status_lines_of", "units_of"]
+__all__ = [
+    "SAMPLE_ROWS",
+    "Reading",
+    "pieces_of",
+    "read_unit",
+    "reading",
+    "renumbered",
+    "reports_of",
+    "status_lines_of",
+    "units_of",
+]
 
 _PARQUET = b"PAR1"
 
@@ -67,6 +77,11 @@ def reading(how: Reading) -> Callable[[Iterator[Row]], Iterator[Row]]:
                 yield Row(unit.number, value)
 
     return work
+
+
+def renumbered(numbers: dict[int, int]) -> Callable[[Row], Row]:
+    """Gives pieces other units: where units are found as they are read, their order is known at the end."""
+    return lambda row: Row(row.key, replace(row.value, unit=numbers[row.value.unit]))
 
 
 def pieces_of(
@@ -154,6 +169,7 @@ class _Tally:
             receivers=[each.receiver_id for each in channels],
             redelivered=np.zeros(0, np.bool_) if batch.jms_redelivered is None else batch.jms_redelivered,
             digest_hash=np.zeros(0, np.uint64) if batch.body_digest is None else digest_hashes(batch.body_digest),
+            row_id=np.zeros(0, np.int64),
         )
 
     def _sample(self, channel: npt.NDArray[np.int32], running: npt.NDArray[np.int64]) -> None:
@@ -171,6 +187,9 @@ class _Tally:
         channel, latest_us, row = (np.concatenate(column) for column in zip(_NO_SAMPLE, *self.samples, strict=True))
         return UnitReport(
             unit=self.unit,
+            file="",
+            first_row=-1,
+            last_row=-1,
             receipts=self.receipts,
             unchecked=self.unchecked,
             skipped=self.skipped,

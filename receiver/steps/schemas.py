@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NEVER",
     "Arrivals",
+    "BadRows",
     "Body",
     "Caught",
     "ChunkNeeds",
@@ -35,6 +36,7 @@ __all__ = [
     "Leaving",
     "LinkCounts",
     "Opening",
+    "Part",
     "Piece",
     "Plan",
     "Ready",
@@ -46,6 +48,8 @@ __all__ = [
     "TopNeeds",
     "Unit",
     "UnitReport",
+    "WholePiece",
+    "WholeRows",
     "channels_of",
     "chunk_of",
     "label_of",
@@ -128,6 +132,8 @@ class Piece:
     redelivered: npt.NDArray[np.bool_]
     digest_hash: npt.NDArray[np.uint64]
     """0 where the digest is missing."""
+    row_id: npt.NDArray[np.int64]
+    """What a caller's frame tells its rows by; empty where nobody asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,10 @@ class UnitReport:
     """What a unit holds, for the plan."""
 
     unit: int
+    file: str
+    """Of units that were found in a frame: their file, and the first and last row in it."""
+    first_row: int
+    last_row: int
     receipts: int
     unchecked: int
     skipped: int
@@ -165,7 +175,7 @@ class UnitReport:
     problem_hint: str
 
 
-def channels_of(value: Piece | UnitReport) -> list[Channel]:
+def channels_of(value: Piece | WholePiece | UnitReport) -> list[Channel]:
     """The channels that its numbers stand for."""
     return [Channel(*parts) for parts in zip(value.connections, value.destinations, value.receivers, strict=True)]
 
@@ -193,8 +203,10 @@ class Plan:
     cut_row: npt.NDArray[np.int64]
     partitions: int
     """Into how many parts the ids are dealt."""
+    unit_number: npt.NDArray[np.int64]
+    """Unit -> the place of its first receipt in the order of reading."""
     keeps_rows: bool
-    """Whether verdicts will be told, so that each receipt keeps where it was read."""
+    """Whether verdicts will be told, so that each receipt keeps its number."""
     is_whole: npt.NDArray[np.bool_]
     """Per domain, whether it is so small that all of its ids go to one part."""
     start_us: int
@@ -240,6 +252,8 @@ class Stretch:
     redelivered: npt.NDArray[np.bool_]
     """Empty where the file lacks it, and so is the next."""
     digest_hash: npt.NDArray[np.uint64]
+    row_id: npt.NDArray[np.int64]
+    """As in `Piece`."""
     channel: npt.NDArray[np.int32]
     """Only where the plan keeps channels."""
     connections: list[str]
@@ -270,9 +284,8 @@ class Body:
     """Each of them sent some of these receipts."""
     redelivered: npt.NDArray[np.bool_]
     """Empty where the whole log lacks it, and so are all in `Piece`; absent flags of a file among others are False."""
-    unit: npt.NDArray[np.int32]
-    """This and the next only where verdicts will be told, else empty."""
-    unit_row: npt.NDArray[np.int64]
+    number: npt.NDArray[np.int64]
+    """Only where verdicts will be told, else empty: the `Piece.row_id`, or the place in the order of reading."""
     unchecked_at_us: npt.NDArray[np.int64]
     """When the chunk's receipts without id came, as read."""
 
@@ -525,6 +538,8 @@ class Caught:
     """The numbers of receipts that are duplicates by verdict. Key: the slice."""
 
     number: npt.NDArray[np.int64]
+    by_time: npt.NDArray[np.bool_]
+    """Whether only the time queue held the id; empty where nobody asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,3 +553,70 @@ class Judged:
     source: npt.NDArray[np.int32]
     sources: list[str]
     verdicts: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class WholePiece:
+    """A `Piece` with every column of its receipts, to be written elsewhere."""
+
+    unit: int
+    first_row: int
+    latest_us: int
+    received_at_us: npt.NDArray[np.int64]
+    unique_message_id: pa.Array
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+    channel: npt.NDArray[np.int32]
+    connections: list[str]
+    destinations: list[str]
+    receivers: list[str]
+    redelivered: npt.NDArray[np.bool_]
+    jms_timestamp_ms: npt.NDArray[np.int64]
+    body_digest: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRows:
+    """Receipts of a `WholePiece` whose chunks are in one bundle, in order. Key: the bundle."""
+
+    unit: int
+    unit_row: int
+    """Of the first one."""
+    chunk: npt.NDArray[np.int32]
+    key_us: npt.NDArray[np.int64]
+    received_at_us: npt.NDArray[np.int64]
+    unique_message_id: pa.Array
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+    channel: npt.NDArray[np.int32]
+    connections: list[str]
+    destinations: list[str]
+    receivers: list[str]
+    redelivered: npt.NDArray[np.bool_]
+    jms_timestamp_ms: npt.NDArray[np.int64]
+    body_digest: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """The file that tells of a unit's unreadable rows."""
+
+    unit: int
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file that was written: receipts of one chunk and one day."""
+
+    chunk: int
+    place: int
+    """Of its first row in the bundle."""
+    day: int
+    """Since the epoch."""
+    rows: int
+    first_us: int
+    """The key of its first row."""
+    latest_us: int
+    """The largest time of its rows."""
+    file: str

@@ -31,8 +31,6 @@ _WHOLE_LOG = domain_key("name:log")
 class Places(NamedTuple):
     """Where the strips lie: by it a receipt's slice is told."""
 
-    unit_number: npt.NDArray[np.int64]
-    """Unit -> the number of its first receipt."""
     strip_number: npt.NDArray[np.int64]
     """The numbers at which strips begin, ascending, and their slices."""
     strip_slice: npt.NDArray[np.int32]
@@ -60,17 +58,16 @@ class Slices(NamedTuple):
 def sliced(pieces: Flow, plan: Plan, reports: Sequence[UnitReport], units: Sequence[Unit], slice_rows: int) -> Slices:
     """Cut a log into slices of about so many receipts. Domains are named as in `plan`."""
     slices = plan_of(reports, units, _WHOLE_LOG, chunk_rows=slice_rows, partition_rows=slice_rows)
-    unit_number = np.cumsum([0, *(report.receipts for report in reports)])
-    strips = pieces.only(Piece).map(partial(_cut, plan, slices, unit_number), Strip, Extents)
+    strips = pieces.only(Piece).map(partial(_cut, plan, slices), Strip, Extents)
     strips, extents = strips.kept("Putting receipts in order", Extents)
     number, slice_of = column(extents, "number", np.int64), column(extents, "slice", np.int32)
     receipts = np.bincount(slice_of, column(extents, "receipts", np.int64), slices.chunks).astype(np.int64)
     order = np.argsort(number)
-    places = Places(unit_number, number[order], slice_of[order], np.cumsum(receipts) - receipts)
+    places = Places(number[order], slice_of[order], np.cumsum(receipts) - receipts)
     return Slices(strips.only(Strip), places)
 
 
-def _cut(plan: Plan, slices: Plan, unit_number: npt.NDArray[np.int64], rows: Iterator[Row]) -> Iterator[Row]:
+def _cut(plan: Plan, slices: Plan, rows: Iterator[Row]) -> Iterator[Row]:
     """Each `Piece` becomes strips, and all of them `Extents`."""
     places, name = placing(slices), domain_key(plan.key).name
     extents: list[tuple[int, int, int]] = []
@@ -83,7 +80,7 @@ def _cut(plan: Plan, slices: Plan, unit_number: npt.NDArray[np.int64], rows: Ite
             source, sources = used(piece.source[some], piece.sources)
             domain, names = used(domain_of[some], domains)
             strip = Strip(
-                number=int(unit_number[piece.unit]) + piece.first_row + some.start,
+                number=int(plan.unit_number[piece.unit]) + piece.first_row + some.start,
                 key_us=key_us[some],
                 unique_message_id=piece.unique_message_id[some],
                 source=source,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +16,17 @@ from receiver.logs.writer import open_table
 from receiver.message import Verdict
 from receiver.simulate.verdicts import SCHEMA, VERDICTS, is_caught, stretches, verdict_batch
 from receiver.steps.columns import column
+from receiver.steps.columns import joined as joined_numbers
 from receiver.steps.log import ChunkedLog
 from receiver.steps.replaying import grid_counts, started
 from receiver.steps.rows import Flow, Row, values_in
 from receiver.steps.schemas import Body, Caught, Judged, Strip
 from receiver.steps.slices import Places, joined
 
-__all__ = ["verdict_batches", "write_parts"]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["caught_rows", "verdict_batches", "write_parts"]
 
 
 def verdict_batches(log: ChunkedLog, window: int, expiry_us: int) -> Iterator[pa.RecordBatch]:
@@ -59,18 +64,33 @@ def _receipts_and_caught(log: ChunkedLog, window: int, expiry_us: int) -> tuple[
 
 def _catch(places: Places, window: int, expiry_us: int, _bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
     """`Ready`, `Tail` and `Body` become `Caught`."""
+    found = joined_numbers(np.int64, (number for number, _ in _caught(window, expiry_us, rows)))
+    for each, some in places.by_slice(found):
+        yield Row(each, Caught(some, np.zeros(0, np.bool_)))
+
+
+def caught_rows(log: ChunkedLog, window: int, expiry_us: int) -> Flow:
+    """`Caught`, of all receipts that are duplicates by verdict, with their tiers. The log was made `with_verdicts`."""
+    return log.judged(partial(_catch_all, window, expiry_us), window, expiry_us, Caught)
+
+
+def _catch_all(window: int, expiry_us: int, bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
+    for number, by_time in _caught(window, expiry_us, rows):
+        yield Row(bundle, Caught(number, by_time))
+
+
+def _caught(
+    window: int, expiry_us: int, rows: Iterator[Row]
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]]:
+    """Chunk by chunk, the numbers of the duplicates by verdict, and whether only the time queue held each."""
     held = list(rows)
     bodies = [row.value for row in held if isinstance(row.value, Body)]
     body_of = {body.chunk: body for body in bodies}
-    numbers = []
     for chunk in started(row for row in held if not isinstance(row.value, Body)):
         duplicates = np.flatnonzero(chunk.rows.earlier[chunk.counted_from :] >= 0)
         needs_us = grid_counts(chunk, [window], [expiry_us], with_needs=True).needs_us[:, 0]
-        caught = duplicates[is_caught(needs_us, expiry_us)]
-        body = body_of[chunk.ready.chunk]
-        numbers.append(places.unit_number[body.unit[caught]] + body.unit_row[caught])
-    for each, some in places.by_slice(np.concatenate(numbers)):
-        yield Row(each, Caught(some))
+        caught = is_caught(needs_us, expiry_us)
+        yield body_of[chunk.ready.chunk].number[duplicates[caught]], needs_us[caught] >= 0
 
 
 def _judged_rows(places: Places, each: int, rows: Iterator[Row]) -> Iterator[Row]:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 from programs import run_program
-
 from receiver.chunks.parcels import Parcel
-from receiver.errors import SparkError
 from receiver.spark.flow import start
+
+from receiver.errors import SparkError
 from receiver.spark.session import session
 
 PARCELS = [Parcel(key, "", b"") for key in range(4)]

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import run_program
 from pyspark.cloudpickle import register_pickle_by_value
-
 from receiver.chunks.parcels import Parcel
-from receiver.errors import LogFormatError, SettingsError
 from receiver.spark.flow import start
 from tests.chunks.plain_flow import PlainFlow
+
+from receiver.errors import LogFormatError, SettingsError
 
 # Executors can't import it.
 register_pickle_by_value(sys.modules[__name__])

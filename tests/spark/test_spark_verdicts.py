@@ -6,10 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
 from receiver.chunks.chunked import ChunkedLog
 from receiver.chunks.sizing import Sizes, chunked_log
 from receiver.chunks.verdicts import verdict_batches, write_parts
+from receiver.spark.flow import start
+
 from receiver.domains import domain_key
 from receiver.errors import OutputError
 from receiver.logs import ReadOptions, checked_options, read_logs
@@ -17,7 +18,6 @@ from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest
 from receiver.simulate.verdicts import SCHEMA
 from receiver.simulate.verdicts import verdict_batches as verdict_batches_of_whole
-from receiver.spark.flow import start
 
 SAMPLE = [str(Path(__file__).parents[2] / "examples" / "artemis-receipts.csv.gz")]
 SETTING = (100, 5_000_000)

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import strategies as st
 from plain_flow import PlainFlow
 
+from receiver.domains import domain_key
+from receiver.logs import ReadOptions, checked_options
+from receiver.logs.files import find_files
 from receiver.steps.log import chunks_of
 from receiver.steps.plan import plan_of
 from receiver.steps.read import Reading, reading, reports_of, units_of
 from receiver.steps.rows import Row as Made
 from receiver.steps.schemas import Piece, Plan, Unit, UnitReport
-from receiver.domains import domain_key
-from receiver.logs import ReadOptions, checked_options
-from receiver.logs.files import find_files
 from tests.logs.reading import FORMATS, Row
 
 US = ReadOptions(time_unit="us")

@@ -7,10 +7,10 @@ import pytest
 from cut_logs import US, Cutting, File, assemble, cuttings, files, in_order, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from receiver.chunks import assemble as assembling
 from receiver.chunks.parcels import unpack
 from receiver.chunks.values import Body, Ids, Opening
+
 from receiver.domains import Channel, destination_name, domain_key
 from receiver.logs import read_logs
 from receiver.simulate.ingest import ingest

@@ -10,11 +10,11 @@ import pytest
 from cut_logs import US, Cutting, File, cuttings, files, read_units, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from receiver.chunks.ingest import reports_of
 from receiver.chunks.parcels import unpack
 from receiver.chunks.units import units_of
 from receiver.chunks.values import Piece, UnitReport
+
 from receiver.domains import domain_key
 from receiver.errors import LogFormatError
 from receiver.logs import ReadOptions, checked_options, read_logs

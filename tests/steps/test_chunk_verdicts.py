@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_chunked import KEYS, hot_domains
 
-from receiver.steps.log import ChunkedLog
-from receiver.steps.slices import sliced
-from receiver.steps.verdicts import verdict_batches, write_parts
 from receiver.domains import domain_key
 from receiver.errors import OutputError
 from receiver.logs import read_logs
 from receiver.simulate.ingest import ingest
 from receiver.simulate.verdicts import SCHEMA
 from receiver.simulate.verdicts import verdict_batches as verdict_batches_of_whole
+from receiver.steps.log import ChunkedLog
+from receiver.steps.slices import sliced
+from receiver.steps.verdicts import verdict_batches, write_parts
 from tests.logs.reading import Row
 
 SETTINGS = st.tuples(st.integers(0, 6), st.sampled_from([0, 1, 3, 10, 40, 1000])).filter(any)

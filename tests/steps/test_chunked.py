@@ -7,7 +7,6 @@ from cut_logs import US, Cutting, File, assemble, cuttings, files, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from receiver.steps.log import ChunkedLog
 from receiver.domains import domain_key
 from receiver.logs import read_logs
 from receiver.report.json_object import json_text
@@ -15,6 +14,7 @@ from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
+from receiver.steps.log import ChunkedLog
 from tests.logs.reading import Row
 
 KEYS = st.sampled_from(["default", "destination", "connection", "receiver", "name:all"])

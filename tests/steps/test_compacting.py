@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_flow import PlainFlow
 
-from receiver.chunks.compacting import _cuts, compact
-from receiver.chunks.ingest import reports_of
-from receiver.chunks.units import units_of
 from receiver.domains import Channel, domain_key
 from receiver.errors import LogFormatError, OutputError, SettingsError
 from receiver.logs import ReadOptions, checked_options, read_logs
-from receiver.logs.compacted import Manifest
+from receiver.logs.compacted import Manifest, manifest_of
 from receiver.logs.files import find_files
+from receiver.steps.compacting import _cuts, compact
+from receiver.steps.read import reports_of, units_of
+from receiver.steps.schemas import UnitReport
 from tests.logs.reading import Row, csv_bytes, read
 
 KEYS = ["default", "destination", "connection", "receiver", "name:all"]
@@ -38,7 +38,7 @@ def compacted(paths, folder: Path, cutting: Cutting, key: str = "default", optio
             checked_options(options),
             domain_key(key),
             folder,
-            start=lambda parcels, _tasks: PlainFlow(parcels, seed=cutting.seed),
+            start=lambda rows, _tasks: PlainFlow(rows, seed=cutting.seed),
             rows_per_file=cutting.chunk_rows,
             sample_rows=cutting.sample_rows,
         )
@@ -94,7 +94,7 @@ def test_tasks_see_the_order_that_one_process_sees(log, cutting):
     with written(log) as paths, new_folder() as folder:
         compacted(paths, folder, cutting, "connection")
         units, flow = read_units([str(folder)], cutting, ReadOptions())
-        reports = reports_of(flow.only("UnitReport").parcels, units, domain_key("connection"))
+        reports = reports_of([row.value for row in flow.only(UnitReport).rows], units, domain_key("connection"))
         once_more = folder / "again"
         once_more.mkdir()
         compacted([folder], once_more, cutting, "connection", ReadOptions())
@@ -144,24 +144,24 @@ def test_columns_that_the_log_lacks_are_lacking(tmp_path):
 class Retried(PlainFlow):
     """Each task fails at its end, and is tried again."""
 
-    def _with(self, parcels):
-        return Retried(super()._with(parcels).parcels)
+    def _with(self, rows, *kinds):
+        return Retried(super()._with(rows, *kinds).rows)
 
-    def map(self, work):
-        def twice(parcels):
-            parcels = list(parcels)
-            list(work(iter(parcels)))
-            return work(iter(parcels))
+    def map(self, work, *kinds):
+        def twice(rows):
+            rows = list(rows)
+            list(work(iter(rows)))
+            return work(iter(rows))
 
-        return super().map(twice)
+        return super().map(twice, *kinds)
 
-    def grouped(self, work, keys):
-        def twice(key, parcels):
-            parcels = list(parcels)
-            list(work(key, iter(parcels)))
-            return work(key, iter(parcels))
+    def each_key(self, work, *kinds):
+        def twice(key, rows):
+            rows = list(rows)
+            list(work(key, iter(rows)))
+            return work(key, iter(rows))
 
-        return super().grouped(twice, keys)
+        return super().each_key(twice, *kinds)
 
 
 def test_tasks_that_are_tried_again_leave_nothing_behind(tmp_path):
@@ -175,7 +175,7 @@ def test_tasks_that_are_tried_again_leave_nothing_behind(tmp_path):
         options,
         domain_key("destination"),
         out,
-        start=lambda parcels, _: Retried(parcels),
+        start=lambda rows, _: Retried(rows),
         rows_per_file=4,
     )
     parts = [part.path for domain in manifest.domains for part in domain.files]
@@ -188,7 +188,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from plain_flow import PlainFlow
-from receiver.chunks.compacting import compact
+from receiver.steps.compacting import compact
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions
 from receiver.logs.files import find_files
@@ -197,7 +197,7 @@ from receiver.logs.output import appearing
 with appearing(sys.argv[2]) as folder:
     Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     compact(
-        find_files([sys.argv[1]]), ReadOptions(), domain_key("name:x"), folder, start=lambda parcels, _: PlainFlow(parcels)
+        find_files([sys.argv[1]]), ReadOptions(), domain_key("name:x"), folder, start=lambda rows, _: PlainFlow(rows)
     )
 """
 
@@ -287,9 +287,78 @@ def test_a_folder_that_tasks_can_not_see(tmp_path):
     log.write_bytes(csv_bytes([Row(1, "a")]))
     out.mkdir()
 
-    def start_elsewhere(parcels, _tasks):
-        (out / "attempts").rmdir()
-        return PlainFlow(parcels)
+    def start_elsewhere(rows, _tasks):
+        next(out.glob(".attempts-*")).rmdir()
+        return PlainFlow(rows)
 
     with pytest.raises(OutputError, match="that every task sees"):
         compact(find_files([str(log)]), US, domain_key("name:x"), out, start=start_elsewhere)
+
+
+def added(paths, out: Path, cutting: Cutting, key: str, options: ReadOptions = US) -> Manifest:
+    with small_pieces(cutting.piece_rows):
+        return compact(
+            find_files([str(path) for path in paths]),
+            checked_options(options),
+            domain_key(key),
+            out,
+            start=lambda rows, _tasks: PlainFlow(rows, seed=cutting.seed),
+            before=manifest_of(out),
+            rows_per_file=cutting.chunk_rows,
+            sample_rows=cutting.sample_rows,
+        )
+
+
+@given(files(), files(), cuttings, st.sampled_from(KEYS))
+@settings(max_examples=30)
+def test_a_log_that_grew_reads_back_as_both_logs(old, new, cutting, key):
+    latest = max(row.received_at for file in old for row in file.rows)
+    new = [
+        file._replace(rows=[row._replace(received_at=row.received_at + latest) for row in file.rows]) for file in new
+    ]
+    with written(old) as first, written(new) as second, new_folder() as folder:
+        compacted(first, folder, cutting, key)
+        manifest = added(second, folder, cutting, key)
+        assert manifest_of(folder) == manifest
+        assert by_domain(read(folder, time_unit="us"), key) == by_domain(read(*first, *second, time_unit="us"), key)
+
+
+def test_receipts_that_come_before_old_ones_are_refused(tmp_path):
+    old, new = write(tmp_path, [File("csv", [Row(5, "a"), Row(9, "b")]), File("csv", [Row(8, "c")])])
+    out = tmp_path / "out"
+    out.mkdir()
+    compacted([old], out, Cutting(chunk_rows=100), "name:x")
+    before = sorted(path.read_bytes() for path in out.rglob("*") if path.is_file())
+    with pytest.raises(SettingsError, match="come before"):
+        added([new], out, Cutting(chunk_rows=100), "name:x")
+    with pytest.raises(SettingsError, match="was made by the domain key"):
+        added([new], out, Cutting(chunk_rows=100), "name:y")
+    assert sorted(path.read_bytes() for path in out.rglob("*") if path.is_file()) == before
+
+
+def test_of_two_that_add_at_once_the_later_is_refused(tmp_path):
+    logs = write(tmp_path, [File("csv", [Row(time, str(time))]) for time in (1, 2, 3)])
+    out = tmp_path / "out"
+    out.mkdir()
+    compacted(logs[:1], out, Cutting(chunk_rows=100), "name:x")
+
+    def start_late(rows, _tasks):
+        added(logs[1:2], out, Cutting(chunk_rows=100), "name:x")
+        return PlainFlow(rows)
+
+    before = manifest_of(out)
+    with pytest.raises(OutputError, match="another run"):
+        compact(find_files(logs[2:]), US, domain_key("name:x"), out, start=start_late, before=before)
+    assert [row.unique_message_id for row in read(out)] == ["1", "2"]
+
+
+def test_status_lines_grow(tmp_path):
+    log, later = tmp_path / "a.log", tmp_path / "b.log"
+    log.write_text(STATUS.format(1, 1) + MESSAGE)
+    later.write_text(STATUS.format(2, 2) + MESSAGE.replace("2017", "2018"))
+    out = tmp_path / "out"
+    out.mkdir()
+    compacted([log], out, Cutting(chunk_rows=100), "destination")
+    assert added([later], out, Cutting(chunk_rows=100), "destination").status_lines == 2
+    found = [line.values["rDupsDet"] for batch in read_logs([str(out)], ReadOptions()) for line in batch.status_lines]
+    assert found == [1, 2]

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from receiver.chunks.link import linked
 from receiver.chunks.parcels import Parcel, pack, unpack
 from receiver.chunks.values import NEVER, Departures, Ids, Labels, LinkCounts, Plan
+
 from receiver.domains import destination_name
 from receiver.simulate import interning
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from cut_logs import Cutting, File, assemble, cuttings, files, written
 from hypothesis import given, settings
-
 from receiver.chunks.values import Opening
+
 from receiver.simulate.summaries import slices_of
 from tests.logs.reading import Row
 

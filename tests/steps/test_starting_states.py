@@ -7,12 +7,12 @@ import numpy as np
 from cut_logs import Cutting, File, assemble, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_chunked import hot_domains
-
-from receiver import TwoTierDetector
 from receiver.chunks.chunked import ChunkedLog
 from receiver.chunks.replaying import started
 from receiver.chunks.tails import tail_plan, tailing
+from test_chunked import hot_domains
+
+from receiver import TwoTierDetector
 
 
 def _told(detector: TwoTierDetector, receipts):
