@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import typer
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from receiver.simulate.analysis import Question
     from receiver.simulate.figures import Analysis
 
-__all__ = ["Asked", "Cluster", "Master", "Verbose", "simulate_here", "simulate_on_spark", "single_setting"]
+__all__ = ["Asked", "Cluster", "Master", "OrderBy", "Verbose", "simulate_here", "simulate_on_spark", "single_setting"]
 
 Master = Annotated[
     str | None,
@@ -30,6 +33,10 @@ Master = Annotated[
         help="Where Spark runs: local[4], spark://HOST:7077, yarn, k8s://HOST:PORT. Left out, it is as Spark is "
         "configured, or else all cores here.",
     ),
+]
+OrderBy = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="The order of a table's or a frame's rows; Spark only."),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Let through what Spark and Java say.")]
 
@@ -60,6 +67,7 @@ class Cluster(NamedTuple):
 
     master: str | None
     verbose: bool
+    order_by: str | None
 
 
 def simulate_here(asked: Asked) -> Analysis:
@@ -110,18 +118,32 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
             else:
                 table = outputs.enter_context(open_table(asked.verdicts, SCHEMA))
         options = checked_options(asked.options)
-        files = find_files(asked.logs)
-        spare_logs(
-            [str(file.path) for file in files if file.path is not None], report=asked.report, verdicts=asked.verdicts
-        )
-        files = outputs.enter_context(_at_hand(files, cluster.master))
+        logs = list(map(_local, asked.logs))
+        files = None
+        if cluster.order_by is None and not any("://" in log or log.startswith("table:") for log in logs):
+            files = find_files(logs)
+            read_from = [str(file.path) for file in files if file.path is not None]
+            spare_logs(read_from, report=asked.report, verdicts=asked.verdicts)
+            files = outputs.enter_context(_at_hand(files, cluster.master))
         told = outputs.enter_context(stages("Starting Spark"))
         spark = outputs.enter_context(session(cluster.master, verbose=cluster.verbose))
 
-        from receiver.spark.sources import read_files  # once it is known that there is a Spark
+        from receiver.spark.sources import read_elsewhere, read_files  # once it is known that there is a Spark
 
         key, with_verdicts = domain_key(question.key), asked.verdicts is not None
-        read = read_files(spark, files, options, key, with_ids=with_verdicts, told=told)
+        if files is not None:
+            read = read_files(spark, files, options, key, with_ids=with_verdicts, told=told)
+        else:
+            read = read_elsewhere(
+                spark,
+                [log if "://" in log or log.startswith("table:") else Path(log).absolute().as_uri() for log in logs],
+                options,
+                key,
+                order_by=cluster.order_by,
+                with_ids=with_verdicts,
+                told=told,
+                note=lambda text: print(f"note: {text}", file=sys.stderr),
+            )
         log = chunked_log(
             *read, key, cores=spark.sparkContext.defaultParallelism, with_verdicts=with_verdicts, question=question
         )
@@ -134,6 +156,11 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
                     table.write(batch)
         write_report(analysis)
     return analysis
+
+
+def _local(log: str) -> str:
+    """A file: URL as the path it is."""
+    return url2pathname(urlsplit(log).path) if log.startswith("file:") else log
 
 
 def _page(analysis: Analysis) -> str:

@@ -6,6 +6,7 @@ What a file holds wins over what its name ends with; the ending decides only whe
 from __future__ import annotations
 
 import glob
+import io
 import os
 import shutil
 import stat
@@ -31,7 +32,7 @@ from receiver.logs.jsonl import read_jsonl
 from receiver.logs.parquet import read_parquet
 from receiver.logs.segments import segment_names
 
-__all__ = ["LogFile", "find_files", "open_log", "spooled"]
+__all__ = ["LogFile", "find_files", "open_content", "open_log", "spooled"]
 
 _PIECE_BYTES = 128 << 10
 _HEAD_BYTES = 64 << 10
@@ -172,6 +173,11 @@ def open_log(
             yield _source(file, stream, options, told)
     except OSError as error:
         raise LogFormatError(file.name, f"can't be read: {error.strerror or error}") from error
+
+
+def open_content(name: str, content: bytes, options: ReadOptions) -> tuple[LogSource, LogReader]:
+    """The same of a file whose bytes are at hand."""
+    return _source(LogFile(Path(name), name, None), io.BytesIO(content), options, lambda _bytes: None)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -24,6 +25,7 @@ from receiver.spark.failures import translated
 from receiver.spark.session import tuned
 from receiver.spark.sources import Ordered, file_and_row, named, ordered, read_frame
 from receiver.steps.log import ChunkedLog, chunked_log
+from receiver.steps.read import Reading
 from receiver.steps.verdicts import caught_rows
 
 if TYPE_CHECKING:
@@ -148,5 +150,5 @@ def _at_work(frame: DataFrame) -> Iterator[None]:
 
 def _log(receipts: Ordered, options: ReadOptions, question: Question, *, with_verdicts: bool = False) -> ChunkedLog:
     key, context = domain_key(question.key), receipts.frame.sparkSession.sparkContext
-    read = read_frame(receipts, options, key)
+    read = read_frame(receipts, Reading(options, secrets.token_bytes(16)), key)
     return chunked_log(*read, key, cores=context.defaultParallelism, keeps_rows=with_verdicts, question=question)

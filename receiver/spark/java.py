@@ -1,13 +1,92 @@
-"""Whether there is a Java that Spark can run in. Spark itself answers with a page of Java's own words, or hangs."""
+"""The Java that Spark runs in: whether it is there, what it prints, and an archive of classes that spares seconds of its start."""
 
 from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO
 
 from receiver.errors import SparkError
 from receiver.java import require_java
 
-__all__ = ["check_java"]
+__all__ = ["archive_options", "check_java", "keep_errors_apart", "printing_to", "submitted"]
+
+_STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
+_MODULE = "jdk.incubator.vector"
+_SETTLED_SECS = 60.0
+_SILENT = "-Xlog:disable -Xlog:all=error:stderr"
 
 
 def check_java() -> None:
     """Raise `SparkError` unless the Java that Spark's scripts would start is new enough and complete."""
-    require_java("Spark", SparkError, module="jdk.incubator.vector")
+    require_java("Spark", SparkError, module=_MODULE)
+
+
+def submitted() -> bool:
+    """Whether spark-submit runs this process, in whose Java Spark is."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def keep_errors_apart() -> None:
+    """Let standard error be that of spark-submit, which would put it into its standard output, among the results."""
+    if submitted():
+        with suppress(OSError):  # a system without /proc, or a socket
+            sys.stderr = Path(f"/proc/{os.getppid()}/fd/{_STANDARD_ERROR}").open("a", buffering=1, encoding="utf-8")  # noqa: SIM115
+
+
+@contextmanager
+def printing_to(printed: IO[bytes] | None) -> Iterator[None]:
+    """What is launched in the block prints to a file, or all of it to standard error."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    to = _STANDARD_ERROR if printed is None else printed.fileno()
+    before = {number: os.dup(number) for number in (_STANDARD_OUTPUT, _STANDARD_ERROR)}
+    try:
+        for number in before:
+            os.dup2(to, number)
+        yield
+    finally:
+        for number, kept in before.items():
+            os.dup2(kept, number)
+            os.close(kept)
+
+
+def archive_options() -> str:
+    """What to tell Java so that it takes its classes from an archive in the user's cache, or leaves one there at its end.
+
+    Java itself leaves an archive alone that doesn't fit; nothing where there is no such place.
+    """
+    archive = _archive()
+    if archive is None:
+        return ""
+    for unfinished in archive.parent.glob(f"{archive.stem}-*.new"):
+        with suppress(OSError):
+            # Java writes it after this process has ended, for some seconds.
+            if time.time() - unfinished.stat().st_mtime > _SETTLED_SECS:
+                unfinished.replace(archive)
+    if archive.exists():
+        return f"-Xshare:auto -XX:SharedArchiveFile={archive} {_SILENT}"
+    return f"-XX:ArchiveClassesAtExit={archive.with_name(f'{archive.stem}-{os.getpid()}.new')} {_SILENT}"
+
+
+def _archive() -> Path | None:
+    """One for each Java and Spark."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    try:
+        place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reliable-receiver"
+        place.mkdir(parents=True, exist_ok=True)
+        real = Path(java or "").resolve(strict=True)
+        told = f"{real} {real.stat().st_mtime_ns} {real.stat().st_size} {version('pyspark')}"
+    except (OSError, RuntimeError, ModuleNotFoundError):
+        return None
+    if not os.access(place, os.W_OK) or " " in str(place):
+        return None
+    return place / f"spark-{hashlib.sha256(told.encode()).hexdigest()[:16]}.jsa"

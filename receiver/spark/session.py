@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import socket
 import sys
 import tempfile
@@ -15,8 +16,7 @@ from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING
 
 from receiver.errors import MissingExtraError, SettingsError, SparkError
-from receiver.spark.java import check_java
-from receiver.spark.submitted import GIVEN_BY_SPARK_SUBMIT
+from receiver.spark.java import archive_options, check_java, printing_to, submitted
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["session", "tuned"]
 
-_STANDARD_ERROR = 2
 _PROBE_SECS = 5.0
 _COUNT = "[1-9][0-9]{0,5}"
 _MASTER = re.compile(
@@ -140,24 +139,22 @@ def _child(active: SparkSession, master: str | None) -> SparkSession:
 
 def _started(master: str | None, printed: IO[bytes] | None) -> SparkContext:
     """Java, then Spark in it. `printed` takes what they and the workers print; else it goes to standard error."""
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
+    from pyspark import SparkContext
 
-    submitted = GIVEN_BY_SPARK_SUBMIT in os.environ
-    if SparkContext._gateway is None:
-        if not submitted:
-            check_java()
-        launch_conf = SparkConf(loadDefaults=False).setAppName("receiver")
-        if master is not None:
-            launch_conf.setMaster(master)
-        with _defaults_in_environment(SPARK_DRIVER_MEMORY=f"{1024 + 256 * (os.cpu_count() or 1)}m"):
-            apart = {"stdout": printed or _STANDARD_ERROR, "stderr": printed}
-            gateway = launch_gateway(launch_conf, apart)  # type: ignore[no-untyped-call]
-        SparkContext._ensure_initialized(gateway=gateway)
-    context = SparkContext(conf=_conf(master, silent=submitted and printed is not None))
-    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-        context.pythonExec = sys.executable
-    return context
+    if submitted():
+        return SparkContext(conf=_conf(master, silent=printed is not None))
+    check_java()
+    launching = {
+        "SPARK_DRIVER_MEMORY": f"{1024 + 256 * (os.cpu_count() or 1)}m",
+        "SPARK_SUBMIT_OPTS": archive_options(),
+        "PYSPARK_SUBMIT_ARGS": "pyspark-shell" if master is None else f"--master {shlex.quote(master)} pyspark-shell",
+    }
+    with printing_to(printed):
+        with _defaults_in_environment(launching):
+            conf = _conf(master, silent=False)  # starts Java, unless it runs
+        local = str(conf.get("spark.master")).startswith("local")
+        with _defaults_in_environment({"PYSPARK_PYTHON": sys.executable} if local else {}):
+            return SparkContext(conf=conf)
 
 
 def _conf(master: str | None, *, silent: bool) -> SparkConf:
@@ -168,6 +165,8 @@ def _conf(master: str | None, *, silent: bool) -> SparkConf:
     if master is not None:
         conf.setMaster(master)
     conf.setIfMissing("spark.master", "local[*]")
+    if conf.get("spark.app.name", None) in {None, "pyspark-shell", "PySparkShell"}:
+        conf.setAppName("receiver")
     local = str(conf.get("spark.master")).startswith("local")
     for name, value in (_CONTEXT_DEFAULTS | (_LOCAL_DEFAULTS if local else {})).items():
         conf.setIfMissing(name, value)
@@ -177,7 +176,7 @@ def _conf(master: str | None, *, silent: bool) -> SparkConf:
 
 
 @contextmanager
-def _defaults_in_environment(**values: str) -> Iterator[None]:
+def _defaults_in_environment(values: dict[str, str]) -> Iterator[None]:
     missing = {name: value for name, value in values.items() if name not in os.environ}
     os.environ.update(missing)
     try:

@@ -1,9 +1,14 @@
-"""Where receipts come from: files that tasks read by the log's own readers, or any DataFrame with a log's columns."""
+"""Where receipts come from: files that tasks read by the log's own readers, tables, and any DataFrame with a log's columns.
+
+What stands at a URL comes through Spark's filesystems: Parquet by Spark's reader, which knows the rows of files; all else
+as bytes, so that our readers keep the text exact.
+"""
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby, islice, pairwise
@@ -15,12 +20,13 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException
-from pyspark.sql.functions import col, lit
+from pyspark.sql.functions import col, element_at, lit, split
 
-from receiver.errors import SettingsError
+from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import no_receipt
 from receiver.logs.batch import BATCH_ROWS
 from receiver.logs.columns import COLUMNS, fields_of
+from receiver.logs.files import open_content
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.times import read_times
 from receiver.spark.frames import SparkFlow, ddl_of, start, task_output
@@ -38,7 +44,17 @@ if TYPE_CHECKING:
     from receiver.logs.files import LogFile
     from receiver.spark.progress import Told
 
-__all__ = ["Ordered", "Read", "file_and_row", "named", "ordered", "read_files", "read_frame"]
+__all__ = [
+    "Ordered",
+    "Read",
+    "file_and_row",
+    "is_elsewhere",
+    "named",
+    "ordered",
+    "read_elsewhere",
+    "read_files",
+    "read_frame",
+]
 
 _UNIT_ROWS = 1_000_000
 _TASKS_PER_CORE = 16
@@ -75,6 +91,94 @@ def read_files(
     flow = start(spark, [Row(unit.number, unit) for unit in units], tasks, Unit, told)
     pieces, reports = flow.map(reading(how), Piece, UnitReport).kept(_WHAT, UnitReport)
     return Read(pieces.only(Piece), units, reports_of(reports, units, key))
+
+
+def is_elsewhere(log: str) -> bool:
+    """Whether a log is named by a URL, or as a table, rather than by a path."""
+    return re.match(r"table:|[A-Za-z][A-Za-z0-9+.-]+://", log) is not None
+
+
+def read_elsewhere(
+    spark: SparkSession,
+    logs: Sequence[str],
+    options: ReadOptions,
+    key: DomainKey,
+    *,
+    order_by: str | None = None,
+    with_ids: bool = False,
+    told: Told | None = None,
+    note: Callable[[str], None] = lambda _text: None,
+) -> Read:
+    """Read a table, or what stands at URLs: files, globs, and folders with folders of partitions in them."""
+    how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
+    frame: DataFrame
+    if any(log.startswith("table:") for log in logs):
+        if len(logs) > 1:
+            raise SettingsError("a table is read alone", hint="make a view of the union, and name that")
+        frame = _there(logs[0], lambda: spark.table(logs[0].removeprefix("table:")))
+    else:
+        if not all(map(is_elsewhere, logs)):
+            raise SettingsError(
+                "logs at paths and logs at URLs can't be read together", hint="write paths as file:///PATH"
+            )
+        contents = _contents(spark, logs)
+        names = [row.path for row in contents.select("path").collect()]
+        if not names:
+            raise LogFormatError(", ".join(logs), "no file matches", hint="name a log of receipts")
+        if not all(name.endswith(".parquet") for name in names):
+            if order_by is not None:
+                raise SettingsError("--order-by is for tables and Parquet", hint="rows of text stand in their order")
+            return _read_contents(contents, how, key, told)
+        frame = spark.read.option("mergeSchema", "true").parquet(*logs)
+    receipts = ordered(frame, options, order_by)
+    if receipts.note:
+        note(receipts.note)
+    return read_frame(receipts, how, key, told=told)
+
+
+def _there(log: str, opened: Callable[[], DataFrame]) -> DataFrame:
+    try:
+        return opened()
+    except AnalysisException as error:
+        said = str(error).splitlines()[0]
+        raise LogFormatError(log, f"can't be read: {said}", hint="is it spelled as Spark knows it?") from error
+
+
+def _contents(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
+    """`path` and `content` of each file; only what is asked for is read."""
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    name = element_at(split("path", "/"), -1)
+    return _there(", ".join(logs), lambda: reader.load(list(logs))).where(~name.startswith("_") & ~name.startswith("."))
+
+
+def _read_contents(contents: DataFrame, how: Reading, key: DomainKey, told: Told | None) -> Read:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task_output(partial(_read_content, how), batches, Piece, UnitReport)
+
+    frame = contents.select("path", "content").mapInArrow(task, ddl_of(Piece, UnitReport))
+    found, reports = SparkFlow(frame, (Piece, UnitReport), told).kept(_WHAT, UnitReport)
+    return _found(found, reports, key)
+
+
+def _read_content(how: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
+    place = 0
+    for batch in batches:
+        for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
+            name = unquote(path.as_py())
+            for value in pieces_of(_first_unit() + place, _batches(name, content.as_py(), how), how):
+                yield Row(0, replace(value, file=name) if isinstance(value, UnitReport) else value)
+            place += 1
+
+
+def _batches(name: str, content: bytes, how: Reading) -> Iterator[Batch]:
+    source, reader = open_content(name, content, how.options)
+    yield from reader(source, how.options)
+
+
+def _first_unit() -> int:
+    """Units are numbered as tasks find them."""
+    context = TaskContext.get()
+    return (0 if context is None else context.partitionId()) * _RUNS_PER_TASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +263,18 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind))
 
 
-def read_frame(
-    receipts: Ordered, options: ReadOptions, key: DomainKey, *, with_ids: bool = False, told: Told | None = None
-) -> Read:
-    """Read a frame's receipts. `options` are checked ones."""
-    how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
+def read_frame(receipts: Ordered, how: Reading, key: DomainKey, *, told: Told | None = None) -> Read:
+    """Read a frame's receipts."""
     found, reports = _read(receipts, how, told)
     if receipts.by_file and not _in_order(reports):
         # The rows of a file don't come one after the other, as after a shuffle.
         found.forget()
         found, reports = _read(replace(receipts, frame=receipts.frame.orderBy(_FILE, _ROW)), how, told)
+    return _found(found, reports, key)
+
+
+def _found(pieces: SparkFlow, reports: list[UnitReport], key: DomainKey) -> Read:
+    """What was read in units that are told apart only now."""
     if not reports:
         raise no_receipt([_FRAME])
     reports.sort(key=lambda report: (report.file, report.first_row, report.unit))
@@ -178,7 +284,7 @@ def read_frame(
     ]
     numbers = {report.unit: number for number, report in enumerate(reports)}
     checked = reports_of([replace(report, unit=numbers[report.unit]) for report in reports], units, key)
-    return Read(replace(found.only(Piece), arriving=renumbered(numbers)), units, checked)
+    return Read(replace(pieces.only(Piece), arriving=renumbered(numbers)), units, checked)
 
 
 def _read(receipts: Ordered, how: Reading, told: Told | None) -> tuple[SparkFlow, list[UnitReport]]:
@@ -212,16 +318,15 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _read_task(how: Reading, batches: Iterator[pa.RecordBatch], *, by_file: bool) -> Iterator[Row]:
     """Each run of rows of one file, or the whole partition, is a unit."""
-    context = TaskContext.get()
-    partition = 0 if context is None else context.partitionId()
+    first = _first_unit()
     for place, (file, rows) in enumerate(_runs_of_files(batches) if by_file else _whole(batches)):
         if place == _RUNS_PER_TASK:
             raise SettingsError(
                 f"more than {place:,} files, or parts of files, come to one task", hint="give a column to order by"
             )
         at = _At()
-        checked = _checked(rows, how, file or f"{_FRAME}, partition {partition}", at)
-        for value in pieces_of(partition * _RUNS_PER_TASK + place, checked, how, at.told):
+        checked = _checked(rows, how, file or f"{_FRAME}, partition {first // _RUNS_PER_TASK}", at)
+        for value in pieces_of(first + place, checked, how, at.told):
             if isinstance(value, UnitReport):
                 value = replace(value, file=file, first_row=at.first_row, last_row=at.last_row)  # noqa: PLW2901
             yield Row(0, value)

@@ -250,11 +250,9 @@ def failure_of(error: errors.ReceiverError) -> Failure:
 
 
 def _raised(failure: Failure) -> errors.ReceiverError:
-    kind = getattr(errors, failure.error)
-    hint = failure.hint or None
-    error: errors.ReceiverError
+    kind, hint = getattr(errors, failure.error), failure.hint or None
     if kind is errors.LogFormatError:
-        error = kind(failure.place, failure.problem, hint=hint)
-    else:
-        error = kind(failure.problem, hint=hint)
+        return errors.LogFormatError(failure.place, failure.problem, hint=hint)
+    error: errors.ReceiverError = kind.__new__(kind)  # a class may ask for other arguments than a message
+    errors.ReceiverError.__init__(error, failure.problem, hint=hint)
     return error

@@ -150,5 +150,5 @@ def test_a_row_that_can_not_be_read_is_told_by_file_and_row(spark, tmp_path):
     ]
     path = tmp_path / "bad.parquet"
     path.write_bytes(parquet_bytes(rows))
-    with pytest.raises(LogFormatError, match=r"bad\.parquet:8: received_at is "):
+    with pytest.raises(LogFormatError, match=r"bad\.parquet:8: received_at: "):
         size_windows(spark.read.parquet(str(path)))

@@ -3,18 +3,18 @@
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from cut_logs import US, Cutting, File, assemble, cuttings, files, in_order, written
+from cut_logs import DIGEST_KEY, US, Cutting, File, assemble, cuttings, files, in_order, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from receiver.chunks import assemble as assembling
-from receiver.chunks.parcels import unpack
-from receiver.chunks.values import Body, Ids, Opening
 
 from receiver.domains import Channel, destination_name, domain_key
 from receiver.logs import read_logs
 from receiver.simulate.ingest import ingest
 from receiver.simulate.replay import split_domains
+from receiver.steps.digests import digests_of
+from receiver.steps.schemas import Body, Ids, Opening
 from tests.logs.reading import Row
 
 KEYS = st.sampled_from(["default", "destination", "connection", "receiver", "name:all"])
@@ -29,16 +29,17 @@ def bodies_of(made, domain: int) -> list[Body]:
     return [bodies[chunk] for chunk in made.plan.of_domain(domain)]
 
 
-def places_in(made, value) -> list[tuple[int, int]]:
+def places_in(made, body: Body) -> list[tuple[int, int]]:
     """(file, row of the file) of receipts."""
-    rows_before = {
-        unit.number: sum(
-            report.receipts for report in made.reports[: unit.number] if made.units[report.unit].file == unit.file
-        )
-        for unit in made.units
-    }
-    pairs = zip(value.unit.tolist(), value.unit_row.tolist(), strict=True)
-    return [(made.units[unit].file, rows_before[unit] + row) for unit, row in pairs]
+    numbered = [(file, row) for file, rows in sorted(rows_of_files(made).items()) for row in range(rows)]
+    return [numbered[number] for number in body.number.tolist()]
+
+
+def rows_of_files(made) -> Counter:
+    counts = Counter()
+    for report in made.reports:
+        counts[made.units[report.unit].file] += report.receipts
+    return counts
 
 
 @given(files(), cuttings, KEYS)
@@ -72,21 +73,24 @@ def test_each_id_goes_to_one_part(log, cutting, key):
     bodies = {body.chunk: body for body in made.values(Body)}
     part_of = {}
     rows = {chunk: [] for chunk in bodies}
-    for parcel in made.chunks.only("Ids").parcels:
-        ids = unpack(Ids, parcel.payload)
+    for part, ids in made.chunks.only(Ids).rows:
         body = bodies[ids.chunk]
         assert (np.diff(ids.row) > 0).all()
         rows[ids.chunk] += ids.row.tolist()
-        for at, (row, text) in enumerate(zip(ids.row.tolist(), ids.text.to_pylist(), strict=True)):
+        for at, (row, *digest) in enumerate(
+            zip(ids.row.tolist(), ids.id_high.tolist(), ids.id_low.tolist(), strict=True)
+        ):
             domain = "" if made.plan.looks_for_crossing else made.plan.chunk_domain[ids.chunk]
-            assert part_of.setdefault((domain, text), parcel.key) == parcel.key < made.plan.partitions
+            assert part_of.setdefault((domain, *digest), part) == part < made.plan.partitions
             file, line = places_in(made, body)[row]
             receipt = log[file].rows[line]
-            assert receipt.unique_message_id == text
+            halves = digests_of(pa.array([receipt.unique_message_id]), DIGEST_KEY)
+            assert digest == [int(half[0]) for half in halves]
             assert ids.sources[ids.source[at]] == receipt.message_source_id
             assert (ids.digest_hash[at] != 0) == bool(receipt.body_digest)
             if made.plan.looks_for_crossing:
-                assert (ids.unit[at], ids.unit_row[at]) == (body.unit[row], body.unit_row[row])
+                number = made.plan.unit_number[ids.unit[at]] + ids.unit_row[at]
+                assert number == body.number[row]
                 assert ids.key_us[at] == max(row.received_at for row in log[file].rows[: line + 1])
                 channel = ids.connections[ids.channel[at]], ids.destinations[ids.channel[at]]
                 assert channel == (receipt.connection_id, receipt.destination)
@@ -94,7 +98,7 @@ def test_each_id_goes_to_one_part(log, cutting, key):
                 assert not len(ids.key_us)
                 assert not len(ids.channel)
     assert {chunk: sorted(found) for chunk, found in rows.items()} == {
-        chunk: list(range(len(body.unit))) for chunk, body in bodies.items()
+        chunk: list(range(len(body.number))) for chunk, body in bodies.items()
     }
 
 
@@ -131,19 +135,6 @@ def test_crossings_are_looked_for_where_a_queue_has_several_domains(log):
         if not row.destination.startswith("topic://")
     }
     assert made.plan.looks_for_crossing == (len(queues) > len({queue for queue, _ in queues}))
-
-
-def test_parcels_of_long_ids_are_cut(monkeypatch):
-    monkeypatch.setattr(assembling, "_MOST_TEXT_BYTES", 1000)
-    log = [
-        File("csv", [Row(number, f"{number}-" + "x" * 300, destination="q", connection_id="c") for number in range(20)])
-    ]
-    with written(log) as paths:
-        made = assemble(paths, Cutting(chunk_rows=20, partition_rows=20))
-    sizes = [sum(len(text) for text in ids.text.to_pylist()) for ids in made.values(Ids)]
-    assert len(sizes) > 5
-    assert max(sizes) < 1000 + 400
-    assert sorted(row for ids in made.values(Ids) for row in ids.row.tolist()) == list(range(20))
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 7, 64])

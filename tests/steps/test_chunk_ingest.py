@@ -10,26 +10,24 @@ import pytest
 from cut_logs import US, Cutting, File, cuttings, files, read_units, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from receiver.chunks.ingest import reports_of
-from receiver.chunks.parcels import unpack
-from receiver.chunks.units import units_of
-from receiver.chunks.values import Piece, UnitReport
 
 from receiver.domains import domain_key
 from receiver.errors import LogFormatError
 from receiver.logs import ReadOptions, checked_options, read_logs
 from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest as ingest_whole
+from receiver.steps.read import reports_of, units_of
+from receiver.steps.schemas import Piece, UnitReport
 from tests.logs.reading import Row, csv_bytes, parquet_bytes, read
 
 
 def pieces_of(flow) -> list[Piece]:
-    pieces = [unpack(Piece, parcel.payload) for parcel in flow.only("Piece").parcels]
+    pieces = [row.value for row in flow.only(Piece).rows]
     return sorted(pieces, key=lambda piece: (piece.unit, piece.first_row))
 
 
 def reports_by_unit(flow) -> list[UnitReport]:
-    reports = [unpack(UnitReport, parcel.payload) for parcel in flow.only("UnitReport").parcels]
+    reports = [row.value for row in flow.only(UnitReport).rows]
     return sorted(reports, key=lambda report: report.unit)
 
 
@@ -115,7 +113,7 @@ def told_apart(path, on_error="stop", key="default", **options) -> LogFormatErro
         ingest_whole(read_logs([str(path)], how), domain_key(key))
     units, flow = read_units([str(path)], Cutting(), how)
     with pytest.raises(LogFormatError) as cut:
-        reports_of(flow.only("UnitReport").parcels, units, domain_key(key))
+        reports_of(reports_by_unit(flow), units, domain_key(key))
     assert str(cut.value) == str(whole.value)
     assert (cut.value.place, cut.value.hint) == (whole.value.place, whole.value.hint)
     return cut.value
@@ -171,7 +169,7 @@ def test_skipped_rows_are_counted_and_are_no_receipts(tmp_path):
     times = ["1", "soon", "2", "", "3"]
     log = write_groups(tmp_path / "log.parquet", received_at=times, unique_message_id=list("abcde"))
     units, flow = read_units([str(log)], Cutting(), ReadOptions(on_error="skip"))
-    reports = reports_of(flow.only("UnitReport").parcels, units, domain_key("name:all"))
+    reports = reports_of(reports_by_unit(flow), units, domain_key("name:all"))
     assert sum(report.skipped for report in reports) == 2
     assert [piece.first_row for piece in pieces_of(flow)] == [0, 0, 0]
     assert [id_ for piece in pieces_of(flow) for id_ in piece.unique_message_id.to_pylist()] == ["a", "c", "e"]

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from receiver.chunks.link import linked
-from receiver.chunks.parcels import Parcel, pack, unpack
-from receiver.chunks.values import NEVER, Departures, Ids, Labels, LinkCounts, Plan
 
 from receiver.domains import destination_name
-from receiver.simulate import interning
+from receiver.steps.digests import digests_of
+from receiver.steps.link import linked
+from receiver.steps.rows import Row
+from receiver.steps.schemas import NEVER, Ids, Labels, LinkCounts, Plan
 
 IDS = ["a", "b", "c", "A", "a\0", " a", "é", "e\u0301", "x" * 300]
 SOURCES = ["", "s", "t", "S"]
@@ -94,13 +94,13 @@ def plan_of(log: Log, *, looks_for_crossing: bool) -> Plan:
         cut_unit=nothing.astype(np.int32),
         cut_row=nothing,
         partitions=1,
-        hash_seed=0,
+        unit_number=nothing[:0],
+        keeps_rows=False,
         is_whole=np.zeros(3, np.bool_),
         start_us=0,
         slice_us=1,
         slices=1,
         looks_for_crossing=looks_for_crossing,
-        keeps_channels=looks_for_crossing,
     )
 
 
@@ -109,10 +109,12 @@ def ids_of(chunk: int, placed: list[Placed], *, has_digest: bool, has_places: bo
     sources = [UNUSED, *sorted({receipt.source for receipt in receipts}, reverse=True)]
     channels = sorted({(receipt.connection, receipt.destination) for receipt in receipts}, reverse=True)
     known = receipts if has_places else []
+    id_high, id_low = digests_of(pa.array([receipt.id for receipt in receipts], pa.string()), bytes(16))
     return Ids(
         chunk=chunk,
         row=np.array([each.row for each in placed], np.int32),
-        text=pa.array([receipt.id for receipt in receipts], pa.string()),
+        id_high=id_high,
+        id_low=id_low,
         source=np.array([sources.index(receipt.source) for receipt in receipts], np.int32),
         sources=sources,
         digest_hash=np.array([receipt.digest for receipt in receipts if has_digest], np.uint64),
@@ -125,7 +127,7 @@ def ids_of(chunk: int, placed: list[Placed], *, has_digest: bool, has_places: bo
     )
 
 
-def parts_of(log: Log, partitions: int, without_digest: set[int], has_places: bool) -> dict[int, list[Parcel]]:
+def parts_of(log: Log, partitions: int, without_digest: set[int], has_places: bool) -> dict[int, list[Row]]:
     dealt = defaultdict(list)
     for each in log.receipts:
         dealt[crc32(each.receipt.id.encode()) % partitions, each.chunk].append(each)
@@ -133,28 +135,25 @@ def parts_of(log: Log, partitions: int, without_digest: set[int], has_places: bo
     for (part, chunk), placed in dealt.items():
         for some in (placed[: len(placed) // 3], placed[len(placed) // 3 :]):
             ids = ids_of(chunk, some, has_digest=chunk not in without_digest, has_places=has_places)
-            parts[part].append(Parcel(part, "Ids", pack(ids)))
+            parts[part].append(Row(part, ids))
     return parts
 
 
-def links_of(log: Log, plan: Plan, parts: dict[int, list[Parcel]]) -> Links:
+def links_of(log: Log, plan: Plan, parts: dict[int, list[Row]]) -> Links:
     """What the work on the parts yields, put together."""
     labels, departures, reused, ways = {}, [], 0, Counter()
-    for part, parcels in parts.items():
-        came = list(linked(plan)(part, iter(parcels)))
-        assert [parcel.kind for parcel in came].count("LinkCounts") == 1
-        for parcel in came:
-            value = unpack(
-                {"Labels": Labels, "Departures": Departures, "LinkCounts": LinkCounts}[parcel.kind], parcel.payload
-            )
+    for part, rows_ in parts.items():
+        came = list(linked(plan)(part, iter(rows_)))
+        assert [type(row.value) for row in came].count(LinkCounts) == 1
+        for key, value in came:
             if isinstance(value, LinkCounts):
-                assert parcel.key == 0
+                assert key == 0
                 reused += value.reused
                 ways.update(
                     dict(zip(zip(value.way_from, value.way_to, strict=True), value.way_count.tolist(), strict=True))
                 )
                 continue
-            assert parcel.key == log.chunk_bundle[value.chunk]
+            assert key == log.chunk_bundle[value.chunk]
             rows = value.row.tolist()
             assert rows == sorted(rows)
             if isinstance(value, Labels):
@@ -208,29 +207,21 @@ def departures_of(run: list[Placed]):
 @settings(max_examples=400)
 def test_links_are_those_of_dictionaries(log, partitions, without_digest, looks_for_crossing, random):
     parts = parts_of(log, partitions, without_digest, looks_for_crossing)
-    for parcels in parts.values():
-        random.shuffle(parcels)
+    for rows_ in parts.values():
+        random.shuffle(rows_)
     plan = plan_of(log, looks_for_crossing=looks_for_crossing)
     assert links_of(log, plan, parts) == expected(log, without_digest, looks_for_crossing)
 
 
-@pytest.mark.parametrize("parcels", [[], [ids_of(0, [], has_digest=True, has_places=True)]])
-def test_a_part_without_receipts_has_no_links(parcels):
+@pytest.mark.parametrize("rows_", [[], [ids_of(0, [], has_digest=True, has_places=True)]])
+def test_a_part_without_receipts_has_no_links(rows_):
     log = Log([], [0], [0])
-    parts = {0: [Parcel(0, "Ids", pack(ids)) for ids in parcels]}
+    parts = {0: [Row(0, ids) for ids in rows_]}
     assert links_of(log, plan_of(log, looks_for_crossing=True), parts) == Links({}, [], 0, {})
 
 
 def receipt(number: int, id_: str, source: str = "s") -> Receipt:
     return Receipt((number, 0, number), 0, id_, source, 0, "c", "q")
-
-
-def test_nothing_rests_on_hashes_being_unequal(monkeypatch):
-    monkeypatch.setattr(interning, "hash_texts", lambda _offsets, _data, _seed, hashes: hashes.fill(7))
-    ids = [*IDS, *(f"{number}" for number in range(500)), *IDS]
-    log = Log([Placed(receipt(place, id_), 0, place) for place, id_ in enumerate(ids)], [0], [0])
-    links = links_of(log, plan_of(log, looks_for_crossing=False), parts_of(log, 1, set(), has_places=False))
-    assert links.labels == {(0, 500 + len(IDS) + row): (row, True) for row in range(len(IDS))}
 
 
 def test_a_receipt_is_looked_back_to_until_its_source_sends_again():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from cut_logs import Cutting, File, assemble, cuttings, files, written
 from hypothesis import given, settings
-from receiver.chunks.values import Opening
 
 from receiver.simulate.summaries import slices_of
+from receiver.steps.schemas import Opening
 from tests.logs.reading import Row
 
 
@@ -65,11 +65,6 @@ def test_parts_are_as_many_as_the_ids_and_the_cores_need():
     log = log_of({"a": 100})
     assert assembled_from(log, partition_rows=30).plan.partitions == 4
     assert assembled_from(log, partition_rows=30, tasks=8).plan.partitions == 8
-
-
-def test_the_hash_is_seeded_anew():
-    seeds = {assembled_from(log_of({"a": 1}), seed=None).plan.hash_seed for _ in range(3)}
-    assert len(seeds) == 3
 
 
 def test_the_timeline_spans_the_log():

@@ -7,12 +7,13 @@ import numpy as np
 from cut_logs import Cutting, File, assemble, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from receiver.chunks.chunked import ChunkedLog
-from receiver.chunks.replaying import started
-from receiver.chunks.tails import tail_plan, tailing
 from test_chunked import hot_domains
 
 from receiver import TwoTierDetector
+from receiver.steps.log import ChunkedLog
+from receiver.steps.replaying import started
+from receiver.steps.schemas import Ready, Tail
+from receiver.steps.tails import tail_plan, tailing
 
 
 def _told(detector: TwoTierDetector, receipts):
@@ -49,12 +50,12 @@ def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks,
     log = ChunkedLog(made.plan, made.reports, made.chunks)
     longest_us = expiry_us + setting.longer_us if expiry_us else 0
     tails = tail_plan(made.plan, log._standings, log._tallies, window + setting.wider, longest_us)
-    ready = log._ready.only("Ready")
-    behind = ready.plus(ready.map(tailing(made.plan, tails)))
+    ready = log._ready.only(Ready)
+    behind = ready.plus(ready.map(tailing(made.plan, tails), Tail))
     by_bundle = defaultdict(list)
-    for parcel in behind.parcels:
-        by_bundle[parcel.key].append(parcel)
-    found = [each for parcels in by_bundle.values() for each in started(iter(parcels))]
+    for row in behind.rows:
+        by_bundle[row.key].append(row)
+    found = [each for held in by_bundle.values() for each in started(iter(held))]
     detector = TwoTierDetector(window, expiry_us / 1_000_000)
     receipts = [(row.unique_message_id, row.message_source_id, row.received_at) for row in rows]
     at = 0
