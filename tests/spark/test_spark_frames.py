@@ -139,7 +139,9 @@ def test_the_settings_of_a_session_are_left_as_they_were(spark, log):
         (lambda frame: frame.drop("receiver_id"), {"domain": "receiver"}, LogFormatError, "receiver_id"),
     ],
 )
-def test_frames_and_arguments_that_can_not_be_meant(spark, log, make, arguments, error, complaint):
+def test_frames_and_arguments_that_can_not_be_meant(  # noqa: PLR0917 - a table of cases
+    spark, log, make, arguments, error, complaint
+):
     with pytest.raises(error, match=complaint):
         size_windows(make(spark.read.parquet(str(log))), **arguments)
 

@@ -1,15 +1,10 @@
 """Verdicts from Spark are the local engine's, row for row, in one stream as in parts."""
 
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from receiver.chunks.chunked import ChunkedLog
-from receiver.chunks.sizing import Sizes, chunked_log
-from receiver.chunks.verdicts import verdict_batches, write_parts
-from receiver.spark.flow import start
 
 from receiver.domains import domain_key
 from receiver.errors import OutputError
@@ -18,6 +13,9 @@ from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest
 from receiver.simulate.verdicts import SCHEMA
 from receiver.simulate.verdicts import verdict_batches as verdict_batches_of_whole
+from receiver.spark.sources import read_files
+from receiver.steps.log import ChunkedLog, Sizes, chunked_log
+from receiver.steps.verdicts import verdict_batches, write_parts
 
 SAMPLE = [str(Path(__file__).parents[2] / "examples" / "artemis-receipts.csv.gz")]
 SETTING = (100, 5_000_000)
@@ -27,15 +25,8 @@ PLAIN = pa.schema([(field.name, pa.int64() if field.name == "row" else pa.string
 
 @pytest.fixture(scope="module")
 def log(spark) -> ChunkedLog:
-    return chunked_log(
-        find_files(SAMPLE),
-        checked_options(ReadOptions()),
-        KEY,
-        start=partial(start, spark),
-        cores=2,
-        sizes=Sizes(slice_rows=100_000),
-        with_verdicts=True,
-    )
+    read = read_files(spark, find_files(SAMPLE), checked_options(ReadOptions()), KEY, with_ids=True)
+    return chunked_log(*read, KEY, cores=2, sizes=Sizes(slice_rows=100_000), with_verdicts=True)
 
 
 @pytest.fixture(scope="module")

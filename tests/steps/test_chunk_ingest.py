@@ -69,7 +69,7 @@ def test_pieces_hold_the_rows_of_the_files(log, cutting):
 def test_reports_count_what_the_whole_log_counts(log, cutting):
     with written(log) as paths:
         units, flow = read_units(paths, cutting)
-        reports = reports_of(flow.only("UnitReport").collect("reports"), units, domain_key("default"))
+        reports = reports_of(flow.only(UnitReport).collect("reports"), units, domain_key("default"))
         whole = ingest_whole(read_logs(paths, US), domain_key("default"))
     rows = [row for file in log for row in file.rows]
     assert sum(report.receipts for report in reports) == len(rows)
