@@ -173,16 +173,17 @@ def _batch(rows: list[tuple[tuple[int, ...], Any, dict[str, Any]]], schema: pa.S
 def _column(cells: list[Any], kind: pa.DataType) -> pa.Array:
     if not pa.types.is_list(kind):
         return pa.array(cells, kind)
-    offsets = np.cumsum([0, *(len(cell) for cell in cells)], dtype=np.int32)
-    parts = [_elements(cell, kind.value_type) for cell in cells]
-    elements = parts[0] if len(parts) == 1 else pa.concat_arrays([pa.array([], kind.value_type), *parts])
-    return pa.ListArray.from_arrays(pa.array(offsets), elements, type=kind)
+    offsets = np.cumsum([0, *map(len, cells)], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), _elements(cells, kind.value_type), type=kind)
 
 
-def _elements(cell: Any, kind: pa.DataType) -> pa.Array:
-    if isinstance(cell, np.ndarray):
-        return pa.array(cell.view(np.int64) if cell.dtype == np.uint64 else cell, kind)
-    return cell if isinstance(cell, pa.Array) else pa.array(cell, kind)
+def _elements(cells: list[Any], kind: pa.DataType) -> pa.Array:
+    if not cells or isinstance(cells[0], list):
+        return pa.array([name for cell in cells for name in cell], kind)
+    if isinstance(cells[0], pa.Array):
+        return pa.concat_arrays(cells)
+    numbers = cells[0] if len(cells) == 1 else np.concatenate(cells)
+    return pa.array(numbers.view(np.int64) if numbers.dtype == np.uint64 else numbers, kind)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch], *kinds: type[Any]) -> Iterator[Row]:
@@ -218,9 +219,9 @@ def _values(structs: pa.StructArray, kind: type[Any]) -> Iterator[tuple[int, Any
 
 def _reader(column: pa.Array, kind: str) -> Callable[[int], Any]:
     if kind in _SCALARS:
-        return lambda place: column[place].as_py()
+        return column.to_pylist().__getitem__  # type: ignore[no-any-return]
     made = _LISTS[kind][1]
-    elements, offsets = column.values, column.offsets.to_numpy()
+    elements, offsets = column.values, column.offsets.to_pylist()
     if made is pa.Array:
         return lambda place: elements[offsets[place] : offsets[place + 1]]
     if made is list:
