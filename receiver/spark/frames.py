@@ -57,11 +57,11 @@ def _type(kind: pa.DataType) -> str:
 
 def start(spark: SparkSession, rows: Iterable[Row], tasks: int, kind: type[Any], told: Told | None = None) -> SparkFlow:
     """Deal rows with values of a kind to tasks by their keys, round and round. `told` hears how far each step has come."""
-    dealt = [Row(row.key % tasks, row.value) for row in rows]
-    table = pa.Table.from_batches(batches_of(dealt, kind), schema_of(kind))
+    table = pa.Table.from_batches(batches_of(rows, kind), schema_of(kind))
     frame = spark.createDataFrame(table, ddl_of(kind))
     # Spark takes what it keeps of one flow for any other that is made alike, though the files may have changed.
-    return SparkFlow(frame.where(lit(token_hex()).isNotNull()), (kind,), told).dealt(tasks)
+    frame = frame.where(lit(token_hex()).isNotNull()).repartitionById(tasks, (col("key") % tasks).cast("int"))
+    return SparkFlow(frame, (kind,), told)
 
 
 @dataclass(frozen=True, slots=True)

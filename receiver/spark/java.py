@@ -21,7 +21,6 @@ __all__ = ["archive_options", "check_java", "keep_errors_apart", "printing_to", 
 _STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
 _MODULE = "jdk.incubator.vector"
 _SETTLED_SECS = 60.0
-_SILENT = "-Xlog:disable -Xlog:all=error:stderr"
 
 
 def check_java() -> None:
@@ -72,8 +71,8 @@ def archive_options() -> str:
             if time.time() - unfinished.stat().st_mtime > _SETTLED_SECS:
                 unfinished.replace(archive)
     if archive.exists():
-        return f"-Xshare:auto -XX:SharedArchiveFile={archive} {_SILENT}"
-    return f"-XX:ArchiveClassesAtExit={archive.with_name(f'{archive.stem}-{os.getpid()}.new')} {_SILENT}"
+        return f"-Xshare:auto -XX:SharedArchiveFile={archive}"
+    return f"-XX:ArchiveClassesAtExit={archive.with_name(f'{archive.stem}-{os.getpid()}.new')}"
 
 
 def _archive() -> Path | None:
