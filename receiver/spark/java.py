@@ -1,4 +1,4 @@
-"""The Java that Spark runs in: whether it is there, what it prints, and an archive of classes that spares seconds of its start."""
+"""The Java that Spark runs in: whether it is there, and an archive of classes that spares seconds of its start."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO
 
 from receiver.errors import SparkError
 from receiver.java import require_java
 
-__all__ = ["archive_options", "check_java", "keep_errors_apart", "printing_to", "submitted"]
+__all__ = ["archive_options", "check_java", "keep_errors_apart", "submitted"]
 
-_STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
+_STANDARD_ERROR = 2
 _MODULE = "jdk.incubator.vector"
 _SETTLED_SECS = 60.0
 
@@ -40,23 +38,6 @@ def keep_errors_apart() -> None:
             sys.stderr = Path(f"/proc/{os.getppid()}/fd/{_STANDARD_ERROR}").open("a", buffering=1, encoding="utf-8")  # noqa: SIM115
 
 
-@contextmanager
-def printing_to(printed: IO[bytes] | None) -> Iterator[None]:
-    """What is launched in the block prints to a file, or all of it to standard error."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    to = _STANDARD_ERROR if printed is None else printed.fileno()
-    before = {number: os.dup(number) for number in (_STANDARD_OUTPUT, _STANDARD_ERROR)}
-    try:
-        for number in before:
-            os.dup2(to, number)
-        yield
-    finally:
-        for number, kept in before.items():
-            os.dup2(kept, number)
-            os.close(kept)
-
-
 def archive_options() -> str:
     """What to tell Java so that it takes its classes from an archive in the user's cache, or leaves one there at its end.
 
@@ -70,6 +51,8 @@ def archive_options() -> str:
             # Java writes it after this process has ended, for some seconds.
             if time.time() - unfinished.stat().st_mtime > _SETTLED_SECS:
                 unfinished.replace(archive)
+    if any(archive.parent.glob(f"{archive.stem}-*.new")):
+        return ""  # another run's is being written
     if archive.exists():
         return f"-Xshare:auto -XX:SharedArchiveFile={archive}"
     return f"-XX:ArchiveClassesAtExit={archive.with_name(f'{archive.stem}-{os.getpid()}.new')}"

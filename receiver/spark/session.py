@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shlex
 import socket
 import sys
 import tempfile
@@ -16,14 +15,16 @@ from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING
 
 from receiver.errors import MissingExtraError, SettingsError, SparkError
-from receiver.spark.java import archive_options, check_java, printing_to, submitted
+from receiver.spark.java import archive_options, check_java, submitted
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
 __all__ = ["session", "tuned"]
 
+_STANDARD_ERROR = 2
 _PROBE_SECS = 5.0
 _COUNT = "[1-9][0-9]{0,5}"
 _MASTER = re.compile(
@@ -151,37 +152,54 @@ def _started(master: str | None, printed: IO[bytes] | None) -> SparkContext:
     """Java, then Spark in it. `printed` takes what they and the workers print; else it goes to standard error."""
     from pyspark import SparkContext
 
-    if submitted():
-        return SparkContext(conf=_conf(master, silent=printed is not None))
-    check_java()
-    launching = {
-        "SPARK_DRIVER_MEMORY": f"{1024 + 256 * (os.cpu_count() or 1)}m",
-        "SPARK_SUBMIT_OPTS": f"{archive_options()} {_COMPILE_LITTLE}".strip(),
-        "PYSPARK_SUBMIT_ARGS": "pyspark-shell" if master is None else f"--master {shlex.quote(master)} pyspark-shell",
-    }
-    with printing_to(printed):
+    gateway = _launched(master, printed)
+    conf = _conf(gateway, master, silent=submitted() and printed is not None)
+    local = str(conf.get("spark.master")).startswith("local")
+    with _defaults_in_environment({"PYSPARK_PYTHON": sys.executable} if local else {}):
+        return SparkContext(conf=conf, gateway=gateway)
+
+
+_java: list[JavaGateway] = []
+"""The one that was launched here; it serves every session of this process."""
+
+
+def _launched(master: str | None, printed: IO[bytes] | None) -> JavaGateway:
+    from pyspark import SparkConf
+    from pyspark.java_gateway import launch_gateway
+
+    if not _java:
+        if not submitted():
+            check_java()
+        conf = SparkConf(loadDefaults=False).setAppName("receiver")
+        if master is not None:
+            conf.setMaster(master)
+        launching = {
+            "SPARK_DRIVER_MEMORY": f"{1024 + 256 * (os.cpu_count() or 1)}m",
+            "SPARK_SUBMIT_OPTS": f"{archive_options()} {_COMPILE_LITTLE}".strip(),
+        }
         with _defaults_in_environment(launching):
-            conf = _conf(master, silent=False)  # starts Java, unless it runs
-        local = str(conf.get("spark.master")).startswith("local")
-        with _defaults_in_environment({"PYSPARK_PYTHON": sys.executable} if local else {}):
-            return SparkContext(conf=conf)
+            apart = {"stdout": printed or _STANDARD_ERROR, "stderr": printed}
+            _java.append(launch_gateway(conf, apart))  # type: ignore[no-untyped-call]
+    return _java[0]
 
 
-def _conf(master: str | None, *, silent: bool) -> SparkConf:
-    """What the user has set anywhere, which Java knows by now, before what we think best."""
+def _conf(gateway: JavaGateway, master: str | None, *, silent: bool) -> SparkConf:
+    """What we think best, but for what the user has set anywhere, which Java knows by now."""
     from pyspark import SparkConf
 
-    conf = SparkConf()
-    if master is not None:
-        conf.setMaster(master)
-    conf.setIfMissing("spark.master", "local[*]")
-    if conf.get("spark.app.name", None) in {None, "pyspark-shell", "PySparkShell"}:
+    known = gateway.jvm.org.apache.spark.SparkConf()
+    conf = SparkConf(loadDefaults=False)
+    conf.setMaster(master or (known.get("spark.master") if known.contains("spark.master") else "local[*]"))
+    if not known.contains("spark.app.name"):
         conf.setAppName("receiver")
-    local = str(conf.get("spark.master")).startswith("local")
-    for name, value in (_CONTEXT_DEFAULTS | (_LOCAL_DEFAULTS if local else {})).items():
-        conf.setIfMissing(name, value)
+    defaults = dict(_CONTEXT_DEFAULTS)
+    if str(conf.get("spark.master")).startswith("local"):
+        defaults |= _LOCAL_DEFAULTS
     if silent:
-        conf.setIfMissing("spark.log.level", "OFF")
+        defaults["spark.log.level"] = "OFF"
+    for name, value in defaults.items():
+        if not known.contains(name):
+            conf.set(name, value)
     return conf
 
 
