@@ -57,7 +57,8 @@ def _type(kind: pa.DataType) -> str:
 
 def start(spark: SparkSession, rows: Iterable[Row], tasks: int, kind: type[Any], told: Told | None = None) -> SparkFlow:
     """Deal rows with values of a kind to tasks by their keys, round and round. `told` hears how far each step has come."""
-    table = pa.Table.from_batches(batches_of(rows, kind), schema_of(kind))
+    batches = list(batches_of(rows, kind))
+    table = pa.Table.from_batches(batches, schema_of(kind)) if batches else []
     frame = spark.createDataFrame(table, ddl_of(kind))
     # Spark takes what it keeps of one flow for any other that is made alike, though the files may have changed.
     frame = frame.where(lit(token_hex()).isNotNull()).repartitionById(tasks, (col("key") % tasks).cast("int"))

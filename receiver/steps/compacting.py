@@ -39,10 +39,11 @@ from receiver.logs.writer import open_table
 from receiver.simulate.numbering import distinct, plain_text
 from receiver.steps.assemble import placing
 from receiver.steps.columns import changes, runs
+from receiver.steps.outcomes import BadRows, Part, WholeRows
 from receiver.steps.plan import plan_of
 from receiver.steps.read import SAMPLE_ROWS, Reading, pieces_of, read_unit, reports_of, status_lines_of, units_of
 from receiver.steps.rows import Flow, Row
-from receiver.steps.schemas import BadRows, Part, Piece, Plan, Unit, UnitReport, WholePiece, WholeRows
+from receiver.steps.schemas import Piece, Plan, Unit, UnitReport, WholePiece
 
 if TYPE_CHECKING:
     import numpy.typing as npt

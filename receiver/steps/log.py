@@ -22,6 +22,7 @@ from receiver.simulate.summaries import STEPS, histogram_of, in_order, worst
 from receiver.steps.assemble import assembled, cut
 from receiver.steps.link import linked
 from receiver.steps.lookback import looked_back
+from receiver.steps.outcomes import ChunkNeeds, ChunkReplay, Leaving, Ready, State, Tail, Tally, TopNeeds
 from receiver.steps.plan import plan_of
 from receiver.steps.read import status_lines_of
 from receiver.steps.replaying import Asked, replayed, top_needs
@@ -29,22 +30,14 @@ from receiver.steps.rows import Flow, Row
 from receiver.steps.schemas import (
     Arrivals,
     Body,
-    ChunkNeeds,
-    ChunkReplay,
     Departures,
     Ids,
     Labels,
-    Leaving,
     LinkCounts,
     Opening,
     Piece,
     Plan,
-    Ready,
-    State,
     Stretch,
-    Tail,
-    Tally,
-    TopNeeds,
     Unit,
     UnitReport,
 )

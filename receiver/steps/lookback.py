@@ -13,8 +13,9 @@ from receiver.simulate.replays import ValueCounts
 from receiver.simulate.rows import link_rows
 from receiver.simulate.summaries import counts_of
 from receiver.steps.columns import by_chunk, column, in_one, stable_order, used
+from receiver.steps.outcomes import ChunkNeeds, Ready, State
 from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import Arrivals, ChunkNeeds, Plan, Ready, State, chunk_of, row_of
+from receiver.steps.schemas import Arrivals, Plan, chunk_of, row_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -15,8 +15,9 @@ from receiver.simulate.replays import SourceNeeds
 from receiver.simulate.rows import DomainRows, link_rows
 from receiver.steps.columns import by_chunk, column, in_one
 from receiver.steps.lookback import dense_ids
+from receiver.steps.outcomes import ChunkReplay, Ready, Tail, TopNeeds
 from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import ChunkReplay, Plan, Ready, Tail, TopNeeds, label_of
+from receiver.steps.schemas import Plan, label_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,20 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.steps.columns import by_chunk, column, split_by, stable_order
+from receiver.steps.outcomes import Leaving, State, Tally
 from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import (
-    NEVER,
-    Body,
-    Departures,
-    Labels,
-    Leaving,
-    Plan,
-    State,
-    Tally,
-    chunk_of,
-    label_of,
-    row_of,
-)
+from receiver.steps.schemas import NEVER, Body, Departures, Labels, Plan, chunk_of, label_of, row_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

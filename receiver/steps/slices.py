@@ -16,9 +16,10 @@ import pyarrow as pa
 from receiver.domains import domain_key
 from receiver.steps.assemble import placing
 from receiver.steps.columns import column, in_one, split_by, used
+from receiver.steps.outcomes import Extents, Strip
 from receiver.steps.plan import plan_of
 from receiver.steps.rows import Flow, Row
-from receiver.steps.schemas import Extents, Piece, Plan, Strip, Unit, UnitReport, channels_of
+from receiver.steps.schemas import Piece, Plan, Unit, UnitReport, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

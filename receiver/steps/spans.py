@@ -9,8 +9,9 @@ import numpy as np
 
 from receiver.simulate.compiled import compiled
 from receiver.steps.columns import changes, column, split_by
+from receiver.steps.outcomes import Leaving
 from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import NEVER, Arrivals, Leaving, Plan
+from receiver.steps.schemas import NEVER, Arrivals, Plan
 from receiver.steps.standings import Standings
 
 if TYPE_CHECKING:

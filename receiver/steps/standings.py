@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.simulate.compiled import compiled
-from receiver.steps.schemas import Plan, Tally
+from receiver.steps.outcomes import Tally
+from receiver.steps.schemas import Plan
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.steps.columns import stable_order, used
+from receiver.steps.outcomes import Ready, Tail, Tally
 from receiver.steps.rows import Row
-from receiver.steps.schemas import NEVER, Plan, Ready, Tail, Tally, chunk_of, label_of, row_of
+from receiver.steps.schemas import NEVER, Plan, chunk_of, label_of, row_of
 from receiver.steps.standings import Depths, Standings, depths_of
 
 if TYPE_CHECKING:

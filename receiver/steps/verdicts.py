@@ -18,9 +18,10 @@ from receiver.simulate.verdicts import SCHEMA, VERDICTS, is_caught, stretches, v
 from receiver.steps.columns import column
 from receiver.steps.columns import joined as joined_numbers
 from receiver.steps.log import ChunkedLog
+from receiver.steps.outcomes import Caught, Judged, Strip
 from receiver.steps.replaying import grid_counts, started
 from receiver.steps.rows import Flow, Row, values_in
-from receiver.steps.schemas import Body, Caught, Judged, Strip
+from receiver.steps.schemas import Body
 from receiver.steps.slices import Places, joined
 
 if TYPE_CHECKING:

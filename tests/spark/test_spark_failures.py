@@ -12,8 +12,8 @@ from programs import run_program
 from receiver.errors import SparkError
 from receiver.spark.frames import start
 from receiver.spark.session import session
+from receiver.steps.outcomes import BadRows
 from receiver.steps.rows import Row
-from receiver.steps.schemas import BadRows
 
 ROWS = [Row(key, BadRows(key, "")) for key in range(4)]
 
@@ -94,6 +94,9 @@ def test_a_python_of_another_version(spark, monkeypatch):
 
 STEPS = """
 import os, signal
+from receiver.spark.frames import start
+from receiver.steps.rows import Row
+from receiver.steps.outcomes import BadRows
 
 def filled(rows):
     for row in rows:

@@ -11,8 +11,8 @@ from test_chunked import hot_domains
 
 from receiver import TwoTierDetector
 from receiver.steps.log import ChunkedLog
+from receiver.steps.outcomes import Ready, Tail
 from receiver.steps.replaying import started
-from receiver.steps.schemas import Ready, Tail
 from receiver.steps.tails import tail_plan, tailing
 
 
