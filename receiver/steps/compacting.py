@@ -10,7 +10,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -195,20 +195,12 @@ def _cut(plan: Plan, rows: Iterator[Row]) -> Iterator[Row]:
         bundles, bundle = distinct(plan.chunk_bundle[chunk])
         for number, each in enumerate(bundles.tolist()):
             some = np.flatnonzero(bundle == number)
-            columns = {name: _taken(getattr(piece, name), some) for name in _PER_RECEIPT}
+            cells = {field.name: getattr(piece, field.name) for field in fields(piece)}
+            columns = {name: _taken(cells[name], some) for name in _PER_RECEIPT}
+            first_row = piece.first_row + int(some[0])
             yield Row(
                 each,
-                WholeRows(
-                    unit=piece.unit,
-                    unit_row=piece.first_row + int(some[0]),
-                    chunk=chunk[some],
-                    key_us=key_us[some],
-                    sources=piece.sources,
-                    connections=piece.connections,
-                    destinations=piece.destinations,
-                    receivers=piece.receivers,
-                    **columns,
-                ),
+                WholeRows(**cells | columns | {"first_row": first_row}, chunk=chunk[some], key_us=key_us[some]),
             )
 
 
@@ -251,7 +243,7 @@ def _write(
     attempts: Path, rows_per_file: int, columns: Sequence[str], bundle: int, rows: Iterator[Row]
 ) -> Iterator[Row]:
     """The `WholeRows` of a bundle become files in order, of one chunk and day each."""
-    found = sorted((row.value for row in rows), key=lambda some: (some.unit, some.unit_row))
+    found = sorted((row.value for row in rows), key=lambda some: (some.unit, some.first_row))
     chunk = np.concatenate([some.chunk for some in found])
     key_us = np.concatenate([some.key_us for some in found])
     table = pa.concat_tables([_table(some, columns) for some in found]).unify_dictionaries().combine_chunks()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from receiver.steps.schemas import WholePiece
+
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
@@ -217,25 +219,11 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeRows:
-    """Receipts of a `WholePiece` whose chunks are in one bundle, in order. Key: the bundle."""
+class WholeRows(WholePiece):
+    """Those receipts of a `WholePiece` whose chunks are in one bundle, in order. Key: the bundle."""
 
-    unit: int
-    unit_row: int
-    """Of the first one."""
     chunk: npt.NDArray[np.int32]
     key_us: npt.NDArray[np.int64]
-    received_at_us: npt.NDArray[np.int64]
-    unique_message_id: pa.Array
-    source: npt.NDArray[np.int32]
-    sources: list[str]
-    channel: npt.NDArray[np.int32]
-    connections: list[str]
-    destinations: list[str]
-    receivers: list[str]
-    redelivered: npt.NDArray[np.bool_]
-    jms_timestamp_ms: npt.NDArray[np.int64]
-    body_digest: pa.Array
 
 
 @dataclass(frozen=True, slots=True)
