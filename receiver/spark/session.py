@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING
 
 from receiver.errors import MissingExtraError, SettingsError, SparkError
-from receiver.spark.java import archive_options, check_java, submitted
+from receiver.spark.java import check_java, submitted
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -175,7 +175,7 @@ def _launched(master: str | None, printed: IO[bytes] | None) -> JavaGateway:
             conf.setMaster(master)
         launching = {
             "SPARK_DRIVER_MEMORY": f"{1024 + 256 * (os.cpu_count() or 1)}m",
-            "SPARK_SUBMIT_OPTS": f"{archive_options()} {_COMPILE_LITTLE}".strip(),
+            "SPARK_SUBMIT_OPTS": _COMPILE_LITTLE,
         }
         with _defaults_in_environment(launching):
             apart = {"stdout": printed or _STANDARD_ERROR, "stderr": printed}
