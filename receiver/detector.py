@@ -220,6 +220,7 @@ class TwoTierDetector:
             if mark == GONE:
                 self._serial += _NEXT_SERIAL
                 self.latest_us = entry[3]
+                self.forgotten.append(self._serial)
                 continue
             receive(entry[1], entry[2], received_at_us=entry[3])
             if mark == RETIRED:  # with all earlier ones of its source

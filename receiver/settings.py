@@ -91,7 +91,10 @@ def expiry_us_of(secs: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverSettings:
-    """The two windows of a domain, by Apama's names."""
+    """The two windows of a domain, by Apama's names, and when a process retires its sources.
+
+    The windows are the domain's own, for all processes; of sources each process goes by its own settings.
+    """
 
     dup_detection_per_source_expiry_window_size: int = field(
         default_factory=lambda: _default("receiver", "dup_detection_per_source_expiry_window_size")
@@ -99,6 +102,10 @@ class ReceiverSettings:
     dup_detection_expiry_time_secs: float = field(
         default_factory=lambda: _default("receiver", "dup_detection_expiry_time_secs")
     )
+    max_sources: int = field(default_factory=lambda: _default("receiver", "max_sources"))
+    """Beyond so many, the sources heard of longest ago are retired, a tenth at a time; 0: no bound."""
+    retire_sources_after_days: float = field(default_factory=lambda: _default("receiver", "retire_sources_after_days"))
+    """A source is retired once it hasn't sent for longer, by the domain's own time; 0: never."""
 
     def __post_init__(self) -> None:
         window = self.dup_detection_per_source_expiry_window_size
@@ -108,6 +115,8 @@ class ReceiverSettings:
             raise SettingsError(
                 "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
             )
+        _checked("max_sources", self.max_sources, least=0, whole=True)
+        _checked("retire_sources_after_days", self.retire_sources_after_days, least=0)
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -76,6 +76,7 @@ class Model:
         for entry in self.entries():
             after.recorded = entry.number - 1
             after.receive(entry.id, entry.source, entry.received_at_us)
+        after.recorded = self.recorded
         after.latest_us = self.latest_us
         after.clock_clamped = self.clock_clamped
         return after

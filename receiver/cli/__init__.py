@@ -22,6 +22,8 @@ from receiver.cli.generate import generate
 from receiver.cli.migrate import EPILOG as MIGRATE_EPILOG
 from receiver.cli.migrate import migrate
 from receiver.cli.parked import parked
+from receiver.cli.retire import EPILOG as RETIRE_EPILOG
+from receiver.cli.retire import retire
 from receiver.cli.simulate import EPILOG as SIMULATE_EPILOG
 from receiver.cli.simulate import simulate
 from receiver.cli.status import EPILOG as STATUS_EPILOG
@@ -55,6 +57,7 @@ app.command(epilog=MIGRATE_EPILOG)(migrate)
 app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=CHECK_EPILOG)(check)
 app.add_typer(parked)
+app.command(epilog=RETIRE_EPILOG)(retire)
 app.command(epilog=DEMO_EPILOG)(demo)
 
 

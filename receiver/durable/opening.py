@@ -29,7 +29,7 @@ from receiver.store.sql_log import SqlLog
 from receiver.store.sqlite_log import SqliteLog
 from receiver.store.tables import domains, to_bytes
 
-__all__ = ["Opened", "Wanted", "new_number", "open_log", "wanted"]
+__all__ = ["Opened", "Wanted", "log_of", "new_number", "open_log", "wanted"]
 
 _MEMORY = "memory://"
 _LONGEST_NAME_BYTES = 2_000  # what PostgreSQL can index
@@ -109,13 +109,18 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
     try:
         with translated(url):
             domain_id = _domain_id(url, engine, kind, name, wanted)
-            log = (SqliteLog if is_sqlite(url) else PostgresLog)(engine, store_settings, domain_id)
+            log = log_of(url, engine, store_settings, domain_id)
             state = _as_wanted(log, wanted)
     except BaseException:
         engine.dispose()
         raise
     lock = os.path.realpath(url.database or "") if is_sqlite(url) else state.incarnation
     return Opened(log, url.render_as_string(), lock, state.incarnation, domain_id)
+
+
+def log_of(url: URL, engine: Engine, store_settings: StoreSettings, domain_id: int) -> SqlLog:
+    """The log of a domain by its number."""
+    return (SqliteLog if is_sqlite(url) else PostgresLog)(engine, store_settings, domain_id)
 
 
 def _new_state(kind: str, name: str, judge: Policy) -> dict[str, Any]:

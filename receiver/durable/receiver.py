@@ -15,6 +15,7 @@ from receiver.durable.batch import Batch
 from receiver.durable.counters import Counters
 from receiver.durable.events import Duplicate, OnDuplicate, tell
 from receiver.durable.opening import open_log, wanted
+from receiver.durable.retiring import Retirement
 from receiver.durable.session import DomainSession, Transaction
 from receiver.durable.stages import Lap, Stage
 from receiver.durable.status import Status
@@ -104,7 +105,8 @@ class Receiver(Closing):
         store_settings = store_settings or StoreSettings()
         wants = wanted(settings, policy, reject_batches=reject_batches)
         opened = open_log(_text("url", url), key, channel, wants, store_settings)
-        session = DomainSession(opened, store_settings.lock_timeout_secs)
+        retirement = Retirement(settings or ReceiverSettings())
+        session = DomainSession(opened, store_settings.lock_timeout_secs, retirement)
         try:
             session.load()
             recorder = None if record is None else Recorder(record, **channel._asdict())
@@ -180,6 +182,7 @@ class Receiver(Closing):
     def status(self) -> Status:
         """The figures of the JMS status line, of the batches that are known to be committed."""
         self._session.look_up()
+        self._session.count_silent_sources()
         self._tell()
         return self.figures(self.counters.rate())
 

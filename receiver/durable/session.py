@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from receiver.durable.cache import DomainCache, making_sense
 from receiver.durable.holds import Hold, hold, release
 from receiver.durable.opening import Opened, new_number
+from receiver.durable.retiring import Retirement, as_retired
 from receiver.durable.tally import Tally
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.store.failures import store_error, translated
@@ -40,7 +41,7 @@ class DomainSession:
     and `rolled_back`, which is called for each batch in a transaction of its caller's that wasn't committed.
     """
 
-    def __init__(self, opened: Opened, patience_secs: float) -> None:
+    def __init__(self, opened: Opened, patience_secs: float, retirement: Retirement) -> None:
         self.log = opened.log
         self.lock = opened.lock
         self.address = opened.address
@@ -49,7 +50,7 @@ class DomainSession:
         self.patience_secs = patience_secs
         self.committed: Callable[[Tally], None]
         self.rolled_back: Callable[[], None]
-        self.cache = DomainCache()
+        self.cache = DomainCache(retirement)
         self.writer = new_number()
         self._turn = threading.Lock()
         self._held_by: int | None = None
@@ -163,6 +164,15 @@ class DomainSession:
             self.log.rollback()
             self._turn.release()
 
+    def count_silent_sources(self) -> None:
+        """Count them anew, unless a batch is under way."""
+        if self._is_closed or self.is_parents or not self._turn.acquire(blocking=False):
+            return
+        try:
+            self.cache.count_silent_sources()
+        finally:
+            self._turn.release()
+
     def close(self) -> None:
         """Delete what is left to be deleted, and end the connection; a process forked off leaves both to its parent."""
         if self._is_closed or self.is_parents:
@@ -245,11 +255,13 @@ class Transaction:
         try:
             session.check_usable()  # it may have been forked off inside the batch
             with making_sense(self._state):
-                state = self._new_state(tally)
+                retired = cache.retire_due()
+                state = self._new_state(tally, len(retired))
             self._check_whole(rows, state)
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)
-                log.record(state, since=self._state.last_seq, rows=rows, gone=gone)
+                rows, marks = as_retired(rows, retired)
+                log.record(state, since=self._state.last_seq, rows=rows, gone=gone, marks=marks)
         except BaseException as error:
             cache.drop()
             self.abandon(error)
@@ -274,7 +286,7 @@ class Transaction:
         if self._state.last_seq + len(rows) != state.last_seq:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
 
-    def _new_state(self, tally: Tally) -> DomainState:
+    def _new_state(self, tally: Tally, retired: int) -> DomainState:
         policy = self.cache.policy
         return tally.added_to(
             self._state,
@@ -283,6 +295,7 @@ class Transaction:
             last_writer=new_number(),
             latest_us=policy.latest_us,
             clock_us=policy.clock_us,
+            retired_sources=self._state.retired_sources + retired,
         )
 
     def _commit(self, state: DomainState) -> None:

@@ -96,6 +96,8 @@ def _table(domain: DomainFigures) -> Table:
         ("longest delivery", duration(state.max_delivery_us)),
         ("latest receipt, UTC", second(state.latest_us) if state.last_seq else _NONE),
         ("ids remembered", _count_or_none(domain.remembered_ids)),
+        ("sources", _sources(domain)),
+        ("sources retired", count(state.retired_sources)),
         ("rows", count(domain.rows)),
         ("rows to be deleted", _count_or_none(domain.waiting_rows)),
     ]
@@ -109,6 +111,12 @@ def _table(domain: DomainFigures) -> Table:
     for left, right in zip(figures[:half], figures[half:], strict=True):
         table.add_row(*map(Text, (f"  {left[0]}", f"{left[1]}   ", *right)))
     return table
+
+
+def _sources(domain: DomainFigures) -> str:
+    if domain.sources is None or not domain.silent_sources:
+        return _count_or_none(domain.sources)
+    return f"{count(domain.sources)}, {count(domain.silent_sources)} silent for a day"
 
 
 def _count_or_none(number: int | None) -> str:
@@ -154,6 +162,9 @@ def _status_of(domain: DomainFigures) -> dict[str, Any]:
         "redelivered": state.redelivered,
         "max_delivery_secs": state.max_delivery_us / 1_000_000,
         "latest_received_at": _latest(domain),
+        "sources": domain.sources,
+        "silent_sources": domain.silent_sources,
+        "retired_sources": state.retired_sources,
         **_rows_of(domain),
         "inbox": domain.inbox,
         "parked": domain.parked,

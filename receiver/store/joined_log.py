@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Dialect, delete, select
 
 from receiver.errors import SettingsError, StoreBusyError
 from receiver.store.found_or_made import INSERTS
-from receiver.store.log import DomainState, Row
+from receiver.store.log import DomainState, Mark, Row
 from receiver.store.sql_log import SqlLog
 from receiver.store.tables import joined
 
@@ -49,7 +49,9 @@ class JoinedLog:
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
         return self._log.rows_after(seq, last_seq)
 
-    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+    def record(
+        self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int], marks: Sequence[Mark] = ()
+    ) -> None:
         connection = self.connection
         under_way = connection.get_transaction(), connection.get_nested_transaction()
         if connection.closed or connection.invalidated or under_way != (self.transaction, self._savepoint):
@@ -59,7 +61,7 @@ class JoinedLog:
             )
         savepoint = connection.begin_nested()
         try:
-            self._log.record(state, since=since, rows=rows, gone=gone)
+            self._log.record(state, since=since, rows=rows, gone=gone, marks=marks)
             self._leave_mark(state)
         except BaseException:
             with suppress(Exception):  # where the connection is broken, that must not hide by what

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.engine import lock_timeout_ms
-from receiver.store.log import DomainState, Row
+from receiver.store.log import DomainState, Mark, Row
 from receiver.store.space import Vacuum
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROW_COLUMNS, Sources, SqlLog, rows_of, runs_of
 from receiver.store.tables import receipts
@@ -62,9 +62,11 @@ class PostgresLog(SqlLog):
             while found := cursor.fetchmany(_ROWS_AT_ONCE):
                 yield rows_of(found, sources)
 
-    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
-        if gone or not rows or len(rows) > _FEW:
-            super().record(state, since=since, rows=rows, gone=gone)
+    def record(
+        self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int], marks: Sequence[Mark] = ()
+    ) -> None:
+        if gone or marks or not rows or len(rows) > _FEW:
+            super().record(state, since=since, rows=rows, gone=gone, marks=marks)
             return
         values = [value for stored in self.stored(rows) for value in stored]
         more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (len(rows) - 1)

@@ -17,13 +17,14 @@ from sqlalchemy import Connection, Engine, RootTransaction
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.engine import discard, driver_of
-from receiver.store.log import DomainState, Row
+from receiver.store.log import DomainState, Mark, Row
 from receiver.store.tables import domains, receipts, text_of, to_bytes
 
 __all__ = ["IN_AUTOCOMMIT", "JOIN_HINT", "ROW_COLUMNS", "Sources", "SqlLog", "rows_of", "runs_of", "state_of"]
 
 _IDENTITY = ("domain_id", "incarnation", "domain_key", "domain_name", "policy")
 _CHANGING = DomainState._fields[len(_IDENTITY) :]
+_SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
 IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction that a batch could join"
 JOIN_HINT = "give a connection with a transaction, or none: then the batch has one of its own"
 ROW_COLUMNS = (
@@ -97,6 +98,7 @@ class SqlLog(ABC):
         self.sql_save = f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
         self.sql_rows_after = f"SELECT {rows} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
         values = ", ".join([p] * (1 + len(ROW_COLUMNS)))
+        self._sql_mark = f"UPDATE {receipts.name} SET policy_mark = {p} WHERE domain_id = {p}"
         self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {rows}) VALUES ({values})"
 
     @abstractmethod
@@ -147,12 +149,31 @@ class SqlLog(ABC):
             raise StoreError("the domain is gone from the database", hint="was the database replaced? Open it again")
         return state_of(found)
 
-    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+    def record(
+        self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int], marks: Sequence[Mark] = ()
+    ) -> None:
         self.save(self.sql_save, (), state, since)
         if gone:
             self.delete(gone)
+        for mark in marks:
+            self.mark(mark)
         if rows:
             self.append(rows)
+
+    def mark(self, mark: Mark) -> None:
+        """Set a mark; rows are read to find those of the sources, for no index has them."""
+        values = (mark.policy_mark, self.domain_id)
+        if mark.sources is None:
+            self.cursor.execute(self._sql_mark, values)
+            return
+        update = f"{self._sql_mark} AND policy_mark IS NULL"
+        if None in mark.sources:
+            self.cursor.execute(f"{update} AND message_source_id IS NULL", values)
+        named = [to_bytes(source) for source in mark.sources if source]
+        for first in range(0, len(named), _SOURCES_AT_ONCE):
+            some = named[first : first + _SOURCES_AT_ONCE]
+            among = ", ".join([self.placeholder] * len(some))
+            self.cursor.execute(f"{update} AND message_source_id IN ({among})", (*values, *some))
 
     def save(self, statement: str, values: Sequence[Any], state: DomainState, since: int) -> None:
         """Put the domain's new state in place by a statement that takes other values first."""
