@@ -6,6 +6,8 @@ import sys
 import pytest
 from running import Ran, complaint
 
+from receiver.store.tables import REVISION
+
 
 def migrate(*arguments) -> Ran:
     ran = subprocess.run(
@@ -17,11 +19,11 @@ def migrate(*arguments) -> Ran:
 def test_there_and_back(tmp_path):
     address = f"sqlite:///{tmp_path}/receiver.db"
     for arguments, said in (
-        ([], "from no tables to version 0003"),
-        ([], "version 0003 already"),
-        (["--revision", "base"], "from version 0003 to no tables"),
+        ([], f"from no tables to version {REVISION}"),
+        ([], f"version {REVISION} already"),
+        (["--revision", "base"], f"from version {REVISION} to no tables"),
         (["--revision", "base"], "no tables already"),
-        (["--revision", "0003"], "from no tables to version 0003"),
+        (["--revision", REVISION], f"from no tables to version {REVISION}"),
     ):
         assert migrate(address, *arguments) == Ran(0, f"{address}: {said}\n", "")
 

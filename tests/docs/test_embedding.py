@@ -172,6 +172,19 @@ def test_resizing(store_url, names):
         assert orders.status().window == 5000
 
 
+@shows("Sources that have ended")
+def test_retiring(store_url, names):
+    (block,) = PYTHON["Sources that have ended"]
+    with orders_of(store_url) as orders, orders.batch() as batch:
+        batch.receive("1", "gateway-1:4711")
+    run(block, store_url, names)
+    (commands,) = by_heading("sh")["Sources that have ended"]
+    for command in commands.splitlines():
+        arguments = shlex.split(command.replace(ITS_URL.strip('"'), store_url))
+        ran = subprocess.run([sys.executable, "-m", *arguments], check=True, capture_output=True, text=True)
+    assert "1 source retired, 0 ids forgotten, 0 sources left" in ran.stdout
+
+
 @shows("Trying it out, and ids used twice")
 def test_observing_and_ids_used_twice(store_url, names, capsys):
     (reuse,) = PYTHON["Trying it out, and ids used twice"]
