@@ -26,6 +26,8 @@ from receiver.bridge.targets.python_target import PythonTarget, imported
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
 from receiver.errors import SettingsError
+from receiver.policies.cmq import CmqMinimumTimeCache, never_advanced
+from receiver.policies.names import stated_policy
 from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings
 from receiver.store.engine import store_url
@@ -55,6 +57,8 @@ class BridgeOptions:
     domain: str = "default"
     connection_id: str | None = None
     """None: the broker's host and port, and the subscription, which has its own copy of each message."""
+    receiver_id: str | None = None
+    """Which of a connection's receivers this is, for the domain of a topic, or by the KEY `receiver`."""
     ids: IdRule = field(default_factory=IdRule)
     windows: ReceiverSettings | None = None
     """None: those that the domain has."""
@@ -97,6 +101,7 @@ def open_bridge(
             address,
             connection_id=origin.connection_id,
             destination=origin.destination,
+            receiver_id=options.receiver_id,
             domain=options.domain,
             settings=options.windows,
             policy=options.policy,
@@ -105,6 +110,7 @@ def open_bridge(
             record=options.record,
         )
         opened.callback(receiver.close)
+        _check_policy(receiver.figures().policy)  # where none is named the domain has one
         flow = _flow(address, target, receiver, figures, options)
         opened.callback(flow.close)
         bridge = Bridge(
@@ -181,8 +187,11 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
         _check_ring(BrokerAddress.parse(from_), BrokerAddress.parse(to))
     if options.tls != Tls() and not any(is_secure(str(each)) for each in (from_, to)):
         raise SettingsError("certificates prove nothing without TLS", hint="write stomps:// or amqps://")
-    if options.connection_id == "":
-        raise SettingsError("the connection id is empty", hint="leave it out, or give a name (--connection-id)")
+    for part, given in {"connection": options.connection_id, "receiver": options.receiver_id}.items():
+        if given == "":
+            raise SettingsError(f"the {part} id is empty", hint=f"leave it out, or give a name (--{part}-id)")
+    if options.policy is not None:
+        _check_policy(options.policy)
     if mode is not Mode.BEST_EFFORT and store in {None, _MEMORY}:
         raise SettingsError(
             f"{mode} needs a store that keeps what it is told",
@@ -190,6 +199,11 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
         )
     if mode is Mode.BEST_EFFORT and options.ids.missing is MissingIds.REFUSE:
         raise SettingsError("BEST_EFFORT has no place to park messages without id", hint="choose another mode")
+
+
+def _check_policy(text: str) -> None:
+    if stated_policy(text)[0] is CmqMinimumTimeCache:
+        raise never_advanced(text, "bridged", "broker")
 
 
 def _flow(address: str, target: Target, receiver: Receiver, figures: Figures, options: BridgeOptions) -> Flow:
