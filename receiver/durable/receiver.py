@@ -98,6 +98,7 @@ class Receiver(Closing):
             _text("receiver_id", "" if receiver_id is None else receiver_id),
         )
         key = domain_key(_text("domain", domain))
+        key.check(channel)
         _check_options(settings, store_settings, on_duplicate)
         _check_flags(observe_only=observe_only, reject_batches=reject_batches)
         id_reuse = checked_id_reuse(id_reuse)
