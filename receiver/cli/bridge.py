@@ -8,7 +8,7 @@ from typing import Any
 from receiver.bridge.ids import IdRule, MissingIds
 from receiver.bridge.mode import Mode
 from receiver.cli import bridge_options as given
-from receiver.cli.bridging import logging_to_stderr, password_of, reporting, stopped_by_signals
+from receiver.cli.bridging import load_metrics, logging_to_stderr, password_of, reporting, stopped_by_signals
 from receiver.cli.reading import Domain
 from receiver.errors import SettingsError
 from receiver.settings import BridgeSettings, ReceiverSettings
@@ -67,6 +67,8 @@ def bridge(
     from receiver.bridge.opening import BridgeOptions, open_bridge
 
     logging_to_stderr(verbose=verbose)
+    if metrics_port is not None:
+        load_metrics()  # before a target's function may have the current folder looked through for modules
     options = BridgeOptions(
         mode=mode,
         domain=domain,
