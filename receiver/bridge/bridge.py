@@ -13,6 +13,7 @@ from receiver.bridge.connector import Delivery, Source
 from receiver.bridge.figures import Figures
 from receiver.bridge.flow import Flow, Taken
 from receiver.bridge.ids import IdRule, sent_at_ms
+from receiver.bridge.passed import PASSED, Passed
 from receiver.bridge.pauses import pauses_secs
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
@@ -60,6 +61,7 @@ class Bridge:
         *,
         destination: str,
         ids: IdRule | None = None,
+        passed: Passed,
         settings: BridgeSettings | None = None,
         figures: Figures,
     ) -> None:
@@ -70,6 +72,8 @@ class Bridge:
         self._target = target
         self._destination = destination
         self._ids = ids or IdRule()
+        self._passed = passed
+        self._warned_of: set[str] = set()
         self._settings = settings or BridgeSettings()
         self._source: Source | None = None
         self._refusals = _Refusals()
@@ -198,7 +202,7 @@ class Bridge:
 
     def _received(self, deliveries: list[Delivery]) -> Taken:
         now_us = time.time_ns() // 1_000
-        messages, refused = [], {}
+        messages, refused, returned = [], {}, {}
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             try:
@@ -206,6 +210,9 @@ class Bridge:
             except MessageRefusedError as error:
                 refused[index] = error.message
                 id_ = source = None
+            else:
+                if (why := self._passed.problem(message.properties)) is not None:
+                    returned[index] = why
             messages.append(
                 Received(
                     unique_message_id=id_,
@@ -221,7 +228,22 @@ class Bridge:
                     is_text=message.is_text,
                 )
             )
-        return Taken(messages, refused)
+        for index, why in returned.items():
+            self._warn_once(
+                "ring",
+                "%r for domain %s: %s. Such messages are parked, in BEST_EFFORT handed on. Take only what has passed no "
+                "bridge (?selector=%s IS NULL), or name other queues",
+                messages[index].unique_message_id,
+                self.receiver.domain,
+                why,
+                PASSED,
+            )
+        return Taken(messages, refused, returned)
+
+    def _warn_once(self, of: str, text: str, *values: object) -> None:
+        if of not in self._warned_of:
+            self._warned_of.add(of)
+            _LOGGER.warning(text, *values)
 
     def _until_done(self, action: Callable[[], None]) -> bool:
         """Try again after growing pauses until it works; False if a stop was asked for before it did."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from receiver.bridge.address import BrokerAddress, Tls, is_broker, is_secure, masked
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.connecting import check_carried, check_durable, sink_of, source_of
+from receiver.bridge.connecting import check_carried, check_durable, connectors_of, sink_of, source_of
 from receiver.bridge.connector import Source
 from receiver.bridge.controlled_flow import ControlledFlow
 from receiver.bridge.direct_flow import DirectFlow
@@ -20,6 +20,7 @@ from receiver.bridge.flow import Flow
 from receiver.bridge.ids import IdRule, MissingIds
 from receiver.bridge.inbox_flow import InboxFlow
 from receiver.bridge.mode import Mode
+from receiver.bridge.passed import Passed
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.bridge.targets.python_target import PythonTarget, imported
@@ -111,6 +112,9 @@ def open_bridge(
         )
         opened.callback(receiver.close)
         _check_policy(receiver.figures().policy)  # where none is named the domain has one
+        passed = Passed(receiver.incarnation)
+        if isinstance(target, BrokerTarget):
+            target.passed = passed
         flow = _flow(address, target, receiver, figures, options)
         opened.callback(flow.close)
         bridge = Bridge(
@@ -120,6 +124,7 @@ def open_bridge(
             target,
             destination=origin.destination,
             ids=options.ids,
+            passed=passed,
             settings=options.settings,
             figures=figures,
         )
@@ -131,6 +136,7 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
     source = _address(text, options.from_password, options.tls)
     if options.mode is not Mode.BEST_EFFORT:
         check_durable(source)
+    connectors_of(source)  # before a target's function may have the current folder looked through for modules
     check_carried(source, options.ids.id_property, options.ids.source_property)
     # Each subscription has a copy of its own of each message, which is no duplicate.
     more = "" if source.subscription is None else f"/{source.subscription}"
@@ -167,7 +173,7 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions) ->
 def _check_ring(source: BrokerAddress, target: BrokerAddress) -> None:
     if source.may_be(target):
         raise SettingsError(
-            f"{target} is where messages come from, too: each would come again and be dropped as a duplicate",
+            f"{target} is where messages come from, too: each would come back",
             hint="name another queue; for another broker on the same host, take both by one protocol",
         )
 

@@ -136,6 +136,11 @@ class Receiver(Closing):
         return self._session.domain_id
 
     @property
+    def incarnation(self) -> int:
+        """The domain's number that no other has, in any store."""
+        return self._session.incarnation
+
+    @property
     def window(self) -> int:
         """How many ids a source has remembered whatever the time, as of the last batch; 0 where it's the time alone that
         counts."""
