@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from receiver.bridge.connector import Delivery, Source
+from receiver.bridge.connector import Delivery, Message, Source
 from receiver.bridge.figures import Figures
 from receiver.bridge.flow import Flow, Taken
 from receiver.bridge.ids import IdRule, sent_at_ms
@@ -219,7 +219,7 @@ class Bridge:
                     message_source_id=source,
                     received_at_us=now_us,
                     redelivered=message.redelivered,
-                    jms_timestamp_ms=sent_at_ms(message),
+                    jms_timestamp_ms=self._sent_at_ms(message),
                     destination=self._destination,
                     message_id=message.message_id,
                     properties=message.properties,
@@ -239,6 +239,15 @@ class Bridge:
                 PASSED,
             )
         return Taken(messages, refused, returned)
+
+    def _sent_at_ms(self, message: Message) -> int | None:
+        sent, sent_ms = message.jms_timestamp_ms, sent_at_ms(message)
+        if sent and sent != sent_ms:
+            done = "left out" if sent_ms is None else "read as seconds"
+            self._warn_once(
+                done, "JMSTimestamp %d of %r can't be milliseconds: such are %s", sent, message.message_id, done
+            )
+        return sent_ms
 
     def _warn_once(self, of: str, text: str, *values: object) -> None:
         if of not in self._warned_of:
