@@ -211,8 +211,8 @@ class Bridge:
                 refused[index] = error.message
                 id_ = source = None
             else:
-                if (why := self._passed.problem(message.properties)) is not None:
-                    returned[index] = why
+                if self._passed.has(id_, message.properties):
+                    returned[index] = f"it has come back to {self.receiver.domain}, which it has passed before"
             messages.append(
                 Received(
                     unique_message_id=id_,
@@ -230,11 +230,10 @@ class Bridge:
             )
         for index, why in returned.items():
             self._warn_once(
-                "ring",
-                "%r for domain %s: %s. Such messages are parked, in BEST_EFFORT handed on. Take only what has passed no "
-                "bridge (?selector=%s IS NULL), or name other queues",
+                "a ring",
+                "bridges form a ring: of %r, %s. Such messages are parked, in BEST_EFFORT handed on. Name other queues, or "
+                "take only what no bridge has sent: ?selector=%s IS NULL",
                 messages[index].unique_message_id,
-                self.receiver.domain,
                 why,
                 PASSED,
             )

@@ -28,7 +28,7 @@ class Taken:
     refused: Mapping[int, str] = field(default_factory=dict)
     """By index, why messages can't be judged: they are parked."""
     returned: Mapping[int, str] = field(default_factory=dict)
-    """By index, why messages go round in a ring of bridges: they aren't judged but parked, where anything is kept."""
+    """By index, why messages have come back in a ring of bridges: they aren't judged but parked, where anything is kept."""
 
 
 class Flow(Protocol):

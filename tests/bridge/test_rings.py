@@ -3,6 +3,7 @@
 import json
 import logging
 import uuid
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -80,7 +81,7 @@ def test_what_comes_round_is_parked_and_warned_of_once(store, mode, caplog):
     assert [(row.unique_message_id, row.domain, row.tries) for row in parked] == [
         (id_, ring.domain("a"), 0) for id_ in ("1", "2", "3")
     ]
-    assert all("come back to a domain that it has passed" in row.error for row in parked)
+    assert all("it has come back to " in row.error for row in parked)
     assert (bridge.figures.parked, bridge.figures.delivered) == (3, 0)
     assert len(warnings(caplog)) == 1
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
@@ -142,8 +143,8 @@ def test_best_effort_has_no_place_to_park_and_drops_nothing(caplog, sqlite_url):
     ring = Ring(sqlite_url, Mode.BEST_EFFORT)
     ring.send("a", message("1"), message("2"))
     bridge = ring.open("a", "b")
-    mark = Passed(bridge.receiver.incarnation).mark({})
-    ring.send("a", message("3", **{PASSED: mark}), message("4", **{PASSED: mark}))
+    passed = Passed(bridge.receiver.incarnation)
+    ring.send("a", *(message(id_, **{PASSED: passed.mark(id_, {})}) for id_ in ("3", "4")))
     bridge.run(stop_when_idle_secs=0)
     assert ring.queued("b") == ["1", "2", "3", "4"]
     assert len(warnings(caplog)) == 1
@@ -171,24 +172,34 @@ def test_two_bridges_in_a_row_that_share_a_domain(store, tmp_path):
     assert ring.queued("c") == ["2"]
 
 
-def test_the_mark_is_bounded_and_what_has_passed_too_many_is_noticed():
+def test_the_mark_is_bounded_and_notices_a_ring_of_64():
+    domains = [Passed((1 << 62) + number) for number in range(70)]
     properties = {}
-    for number in range(64):
-        passed = Passed((1 << 62) + number)
-        assert passed.problem(properties) is None
-        properties = {PASSED: passed.mark(properties)}
-        assert passed.problem(properties)
-    last = Passed((1 << 62) + 64)
-    assert "64 domains" in last.problem(properties)
-    assert len(last.mark(properties)) <= 64 * 17 - 1
-    assert Passed(1 << 62).mark({PASSED: last.mark({})}).count(",") == 1
+    for number, passed in enumerate(domains):
+        assert not passed.has("1", properties)
+        properties = {PASSED: passed.mark("1", properties)}
+        assert [other.has("1", properties) for other in domains[: number + 1]][-64:] == [True] * min(64, number + 1)
+    assert len(properties[PASSED]) == 64 * 17 - 1
+    assert domains[-1].mark("1", properties) == properties[PASSED]
+
+
+def test_what_an_application_makes_of_a_message_has_passed_nothing(sqlite_url):
+    """Though it copies all properties but the id."""
+    ring = Ring(sqlite_url)
+    ring.send("a", message("1"))
+    ring.run("ab")
+    (came,) = ring.broker.queue("b")
+    ring.send("a", replace(came, properties={**came.properties, "uniqueMessageId": "answer to 1"}))
+    ring.run("ab")
+    assert ring.queued("b") == ["1", "1"]
+    assert ring.parked() == []
 
 
 @pytest.mark.parametrize("theirs", [7, 1.5, True, b"7", None, "", "of the application's own", "," * 5_000, "F" * 5_000])
 def test_a_property_that_is_no_mark_says_nothing(theirs):
     passed = Passed(7)
-    assert passed.problem({PASSED: theirs}) is None
-    assert passed.mark({PASSED: theirs}) == "7"
+    assert not passed.has("1", {PASSED: theirs})
+    assert passed.mark("1", {PASSED: theirs}) == passed.mark("1", {})
 
 
 @pytest.mark.parametrize("kind", ["file", "call"])

@@ -67,7 +67,7 @@ class BrokerTarget:
     def _outgoing(self, message: Received, turn: Turn | None) -> Message:
         properties: dict[str, Property] = dict(message.properties)
         if self.passed is not None:
-            properties[PASSED] = self.passed.mark(properties)
+            properties[PASSED] = self.passed.mark(message.unique_message_id, properties)
         if message.unique_message_id is not None:
             properties[self._ids.id_property] = message.unique_message_id
         if message.message_source_id is not None:
