@@ -20,9 +20,10 @@ from receiver.chunks.spans import arriving
 from receiver.chunks.standings import standings_of
 from receiver.chunks.states import ChunkNeeds, ChunkReplay, Leaving, Ready, State, Tally, TopNeeds
 from receiver.chunks.tails import tail_plan, tailing
-from receiver.chunks.values import Body, Departures, Ids, Labels, LinkCounts, Opening, Plan, UnitReport
+from receiver.chunks.values import Body, Departures, Ids, Labels, LinkCounts, Opening, Plan, UnitReport, channels_of
 from receiver.simulate.figures import LogFigures, Timeline
 from receiver.simulate.headroom import LeftCounts, expiry_need_us, pair_outcome
+from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.replays import Crossing, DomainCounts, Facts, Replayed, SourceNeeds, ValueCounts
 from receiver.simulate.summaries import STEPS, histogram_of, in_order, worst
 
@@ -98,6 +99,7 @@ class ChunkedLog:
             source_window_needs=ValueCounts.of(np.array([source.window_need for source in sources], np.int64)),
             timeline=self._timeline(),
             crossing=self._crossing(),
+            lacking=self._lacking(),
             has_digest="body_digest" in present,
             reused=sum(each.reused for each in self._link_counts),
             has_redelivered="jms_redelivered" in present,
@@ -164,6 +166,12 @@ class ChunkedLog:
             for before, after, count in zip(each.way_from, each.way_to, each.way_count.tolist(), strict=True):
                 ways[before, after] += count
         return Crossing(ways.total(), dict(ways)) if ways else None
+
+    def _lacking(self) -> dict[str, int]:
+        lacking: Counter[str] = Counter()
+        for report in self._reports:
+            lacking.update(lacking_parts(channels_of(report), report.receipts_by_channel.tolist()))
+        return dict(lacking)
 
     def expiry_needs_us(self, windows: Sequence[int], max_missed: int) -> list[int]:
         most = self._facts.window_needs.most

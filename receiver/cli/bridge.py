@@ -8,7 +8,7 @@ from typing import Any
 from receiver.bridge.ids import IdRule, MissingIds
 from receiver.bridge.mode import Mode
 from receiver.cli import bridge_options as given
-from receiver.cli.bridging import logging_to_stderr, password_of, reporting, stopped_by_signals
+from receiver.cli.bridging import load_metrics, logging_to_stderr, password_of, reporting, stopped_by_signals
 from receiver.cli.reading import Domain
 from receiver.errors import SettingsError
 from receiver.settings import BridgeSettings, ReceiverSettings
@@ -35,6 +35,7 @@ def bridge(
     mode: given.BridgeMode = Mode.EXACTLY_ONCE,
     domain: Domain = "default",
     connection_id: given.ConnectionId = None,
+    receiver_id: given.ReceiverId = None,
     id_property: given.IdProperty = "uniqueMessageId",
     source_property: given.SourceProperty = "messageSourceId",
     missing_ids: given.MissingId = MissingIds.MESSAGE_ID,
@@ -66,10 +67,13 @@ def bridge(
     from receiver.bridge.opening import BridgeOptions, open_bridge
 
     logging_to_stderr(verbose=verbose)
+    if metrics_port is not None:
+        load_metrics()  # before a target's function may have the current folder looked through for modules
     options = BridgeOptions(
         mode=mode,
         domain=domain,
         connection_id=connection_id,
+        receiver_id=receiver_id,
         ids=IdRule(id_property=id_property, source_property=source_property, missing=missing_ids),
         windows=_windows(window, expiry),
         policy=policy,

@@ -23,6 +23,7 @@ __all__ = [
     "MetricsPort",
     "MissingId",
     "OtherPolicy",
+    "ReceiverId",
     "Record",
     "Source",
     "SourceProperty",
@@ -64,6 +65,10 @@ BridgeMode = Annotated[Mode, typer.Option("--mode", help="What is promised.")]
 ConnectionId = Annotated[
     str | None,
     typer.Option(metavar="ID", help="What domains call this connection. [default: HOST:PORT, and /SUB of a topic]"),
+]
+ReceiverId = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="What domains call this receiver: of a topic, or by the domain key receiver."),
 ]
 IdProperty = Annotated[str, typer.Option(metavar="NAME", help="The property with a message's id.")]
 SourceProperty = Annotated[str, typer.Option(metavar="NAME", help="The property with the id of its source.")]

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from receiver.errors import MissingExtraError, SettingsError
 if TYPE_CHECKING:
     from receiver.bridge.bridge import Bridge
 
-__all__ = ["logging_to_stderr", "password_of", "reporting", "stopped_by_signals"]
+__all__ = ["load_metrics", "logging_to_stderr", "password_of", "reporting", "stopped_by_signals"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 
@@ -72,6 +73,14 @@ def stopped_by_signals(bridge: Bridge) -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+def load_metrics() -> None:
+    """Load what serves metrics, as `reporting` expects with a port; `MissingExtraError` where it isn't installed."""
+    try:
+        import_module("receiver.bridge.metrics")
+    except ImportError as error:
+        raise MissingExtraError("metrics", "--metrics-port") from error
+
+
 @contextmanager
 def reporting(bridge: Bridge, status_secs: float, metrics_port: int | None) -> Iterator[None]:
     """Log the status line every so many seconds, and at the end; serve metrics on a port."""
@@ -102,12 +111,10 @@ def _log_status(bridge: Bridge, status_secs: float, ended: threading.Event) -> N
 
 
 def _serve_metrics(bridge: Bridge, port: int) -> None:
-    try:
-        from prometheus_client import start_http_server
+    from prometheus_client import start_http_server
 
-        from receiver.bridge.metrics import export
-    except ImportError as error:
-        raise MissingExtraError("metrics", "--metrics-port") from error
+    from receiver.bridge.metrics import export
+
     export(bridge)
     try:
         start_http_server(port)

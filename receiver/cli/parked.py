@@ -42,8 +42,8 @@ AllOfThem = Annotated[bool, typer.Option("--all", help="All that are parked, ins
 
 parked = typer.Typer(
     name="parked",
-    help="List, retry or drop the messages that a bridge has set aside: their target kept refusing them, or their id was "
-    "missing or malformed.",
+    help="List, retry or drop the messages that a bridge has set aside: their target kept refusing them, their id was "
+    "missing or malformed, or they came back in a ring of bridges.",
 )
 
 

@@ -38,7 +38,7 @@ class DomainFigures:
     inbox: int | None = None
     """Messages that wait for their targets; None where the table can't be read."""
     parked: int | None = None
-    """Messages that their targets refused too often, or that had no id that could be judged."""
+    """Messages that their targets refused too often, that had no id that could be judged, or that came back in a ring."""
     sources: int | None = None
     """Sources whose newest ids are kept; None as with `remembered_ids`, and where the policy keeps none by source."""
     silent_sources: int | None = None

@@ -99,6 +99,7 @@ class Receiver(Closing):
             _text("receiver_id", "" if receiver_id is None else receiver_id),
         )
         key = domain_key(_text("domain", domain))
+        key.check(channel)
         _check_options(settings, store_settings, on_duplicate)
         _check_flags(observe_only=observe_only, reject_batches=reject_batches)
         id_reuse = checked_id_reuse(id_reuse)
@@ -135,6 +136,11 @@ class Receiver(Closing):
     def domain_id(self) -> int:
         """The domain's number in the store's tables; 0 for `memory://`."""
         return self._session.domain_id
+
+    @property
+    def incarnation(self) -> int:
+        """The domain's number that no other has, in any store."""
+        return self._session.incarnation
 
     @property
     def window(self) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from receiver.simulate.crossing import crossing_of
 from receiver.simulate.figures import LogFigures, Timeline
+from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.replays import DomainCounts, Facts, SourceNeeds, ValueCounts
 from receiver.simulate.summaries import counts_of, histogram_of, in_order, maybe_worst, slices_of, worst
 
@@ -55,6 +56,7 @@ def facts_of(receipts: Receipts, domains: Sequence[Domain], needs: Sequence[Need
         source_window_needs=ValueCounts.of(np.concatenate([columns.window_needs for columns in sources])),
         timeline=_timeline(receipts, domains, needs),
         crossing=crossing_of(receipts, domains),
+        lacking=lacking_parts(receipts.channels, _by_channel(receipts)),
         has_digest=receipts.digest_hash is not None,
         reused=_reused(receipts.digest_hash, domains, needs),
         has_redelivered=receipts.redelivered is not None,
@@ -63,6 +65,11 @@ def facts_of(receipts: Receipts, domains: Sequence[Domain], needs: Sequence[Need
         largest_step_back_us=max((domain.largest_step_back_us for domain in domains), default=0),
         status_lines=in_order(receipts.status_lines),
     )
+
+
+def _by_channel(receipts: Receipts) -> list[int]:
+    counts: list[int] = np.bincount(receipts.channel_number, minlength=len(receipts.channels)).tolist()
+    return counts
 
 
 def log_figures(receipts: Receipts, domains: Sequence[Domain]) -> LogFigures:

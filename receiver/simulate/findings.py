@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from receiver.domains import domain_key
 from receiver.simulate.figures import Finding
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ _JUDGEABLE = 2
 _US = 1_000_000
 _HOUR_US = 3600 * _US
 _LONG_US = 2 * _HOUR_US
+_PARTS = {"connection_id": "connections", "destination": "destinations", "receiver_id": "receivers"}
 
 
 class Evidence(NamedTuple):
@@ -62,6 +64,22 @@ def _crosses_connections(evidence: Evidence) -> Finding | None:
         f"duplicates counted here (most often first over '{source}', then over '{target}': {most:,}). If these "
         "connections compete for one queue, share one domain: --domain destination.",
     )
+
+
+def _missing_parts(evidence: Evidence) -> Finding | None:
+    lacking = {part: evidence.facts.lacking[part] for part in domain_key(evidence.key).needs}
+    said = [
+        f"Receipts without {part}: {_share(count, evidence.facts.log.receipts)}. To the domain key '{evidence.key}' all "
+        f"{_PARTS[part]} are one there, so an id that two of them have counts as a duplicate."
+        for part, count in lacking.items()
+        if count
+    ]
+    if not said:
+        return None
+    way_out = (
+        "If they were several (a correlator's log tells no connection), replay the receipts of each by themselves."
+    )
+    return Finding("missing-parts", " ".join([*said, way_out]))
 
 
 def _id_reuse(evidence: Evidence) -> Finding | None:
@@ -178,6 +196,7 @@ def _status_lines(evidence: Evidence) -> Finding | None:
 _FINDERS: tuple[Callable[[Evidence], Finding | None], ...] = (
     _without_duplicates,
     _crosses_connections,
+    _missing_parts,
     _id_reuse,
     _redelivered_flag,
     _demanding_sources,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ __all__ = [
     "check_columns",
     "digest_hashes",
     "distinct",
+    "lacking_parts",
     "longest_delivery_us",
     "plain_text",
 ]
@@ -125,6 +126,12 @@ def longest_delivery_us(batch: Batch) -> int:
     told = batch.jms_redelivered & (batch.jms_timestamp_ms > 0)
     took = batch.received_at_us[told] - batch.jms_timestamp_ms[told] * 1000
     return int(took.max(initial=0))
+
+
+def lacking_parts(channels: Iterable[Channel], receipts: Iterable[int]) -> dict[str, int]:
+    """By part of a channel, how many receipts lack it; `receipts` are those of each channel."""
+    counted = list(zip(channels, receipts, strict=True))
+    return {part: sum(count for channel, count in counted if channel.lacks(part)) for part in Channel._fields}
 
 
 def check_columns(columns_present: Collection[str], key: DomainKey) -> None:

@@ -111,6 +111,8 @@ class Facts:
     timeline: Timeline | None
     crossing: Crossing | None
     """None where the KEY can't hide a repeat, or there is none."""
+    lacking: dict[str, int]
+    """How many receipts lack a part of their channel, by part."""
     has_digest: bool
     reused: int
     """Duplicates whose digest isn't that of the receipt they repeat, both being there."""

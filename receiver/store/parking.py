@@ -1,4 +1,4 @@
-"""Messages set aside, for their target kept refusing them or they had no id that could be judged: listed, sent back, dropped."""
+"""Messages set aside, as their target refused them, or they had no proper id or came back in a ring: listed, sent back, dropped."""
 
 from __future__ import annotations
 

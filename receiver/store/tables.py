@@ -180,7 +180,7 @@ inbox = Table(
 parked = Table(
     "receiver_parked",
     METADATA,
-    # Messages that their target refused too often, or that had no id that could be judged.
+    # Messages that their target refused too often, that had no id that could be judged, or that came back in a ring.
     Column("parked_id", Integer, Identity(), primary_key=True),
     Column("parked_at_us", BigInteger, nullable=False),
     Column("error", Text, nullable=False),

@@ -82,6 +82,26 @@ def test_a_crossing_counts_what_the_key_destination_would_add():
     assert found(log)["crosses-connections"].count(f"receiver: {together - alone}. ") == 1
 
 
+LACKING = {"connection_id": "", "destination": "queue://", "receiver_id": ""}
+
+
+@pytest.mark.parametrize(
+    ("key", "parts"),
+    [
+        ("default", ["connection_id", "destination"]),
+        ("destination", ["destination"]),
+        ("connection", ["connection_id"]),
+        ("receiver", ["connection_id", "receiver_id"]),
+        ("name:all", []),
+    ],
+)
+def test_receipts_that_lack_what_the_key_tells_domains_by(key, parts):
+    log = [Receipt(1, "a", receiver_id="r"), Receipt(2, **LACKING), Receipt(3, "b", **LACKING)]
+    text = found(log, key).get("missing-parts", "")
+    assert [part for part in LACKING if f"without {part}: 2 of 3 (66.7 %)" in text] == parts
+    assert "missing-parts" not in found(log[:1], key)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "reused"),
     [("x", "y", True), ("x", "x", False), ("", "y", False), ("x", "", False), ("", "", False)],
