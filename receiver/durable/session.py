@@ -261,8 +261,7 @@ class Transaction:
                 self._commit(state)
                 session.committed(tally)
             cache.advance(state)
-            if gone:
-                self._give_back_space()
+            self._give_back_space()
         except BaseException:
             cache.drop()
             log.rollback()  # an interrupt may have come before the commit, and others would wait for the domain
