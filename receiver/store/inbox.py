@@ -62,8 +62,8 @@ class Inbox(Closing):
         self._reader = reader
         """Not the connection that turns take, for a turn may last."""
         self._vacuum: Vacuum = FileVacuum() if is_sqlite(kept.url) else TableVacuum(inbox.name, truncates=True)
-        ((incarnation,),) = self._read(select(domains.c.incarnation).where(domains.c.domain_id == domain_id))
-        self.sql = _sql_of(kept, target_id, domain_id, incarnation)
+        incarnations = self._read(select(domains.c.incarnation).where(domains.c.domain_id == domain_id))
+        self.sql = _sql_of(kept, target_id, domain_id, [number for (number,) in incarnations])
 
     @classmethod
     def open(cls, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> Self:
@@ -245,7 +245,7 @@ class Turn:
         driver_of(self.connection).execute(self._inbox.sql.save_file, (confirmed_bytes, tail_digest))
 
 
-def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, incarnation: int) -> _Sql:
+def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, incarnations: Sequence[int]) -> _Sql:
     def text(query: Select[Any]) -> str:
         return str(query.compile(kept.engine, compile_kwargs={"literal_binds": True}))
 
@@ -253,7 +253,7 @@ def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, incarnation: i
         targets, domains, domains.c.domain_id == targets.c.domain_id
     )
     # A file of SQLite gives the numbers of a domain that was dropped, and of its targets, to others.
-    itself = (targets.c.target_id == target_id) & (domains.c.incarnation == incarnation)
+    itself = (targets.c.target_id == target_id) & domains.c.incarnation.in_(incarnations)
     mark = "?" if is_sqlite(kept.url) else "%s"
     saved = f"confirmed_bytes = {mark}, tail_digest = {mark}"
     return _Sql(
@@ -275,10 +275,11 @@ def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
     name = to_bytes(target)
     if not 0 < len(name) <= _LONGEST_TARGET_BYTES:
         raise SettingsError(f"a target has 1 to {_LONGEST_TARGET_BYTES:,} bytes, not {len(name):,}: {target!r:.80}")
+    the_domain = select(domains.c.domain_id).where(domains.c.domain_id == domain_id)
     the_target = select(targets.c.target_id).where(targets.c.domain_id == domain_id, targets.c.target == name)
 
     def new(connection: Connection) -> dict[str, Any]:
-        if connection.scalar(select(domains.c.domain_id).where(domains.c.domain_id == domain_id)) is None:
+        if connection.scalar(the_domain.with_for_update()) is None:  # else it may be dropped meanwhile
             raise SettingsError(f"the store has no domain {domain_id}", hint="open a receiver of the domain first")
         return {"domain_id": domain_id, "target": name}
 

@@ -41,7 +41,7 @@ __all__ = [
     "to_bytes",
 ]
 
-REVISION = "0003"
+REVISION = "0004"
 """The newest migration: the version of the tables below."""
 VERSION_TABLE = "receiver_alembic_version"
 

@@ -17,11 +17,11 @@ def migrate(*arguments) -> Ran:
 def test_there_and_back(tmp_path):
     address = f"sqlite:///{tmp_path}/receiver.db"
     for arguments, said in (
-        ([], "from no tables to version 0003"),
-        ([], "version 0003 already"),
-        (["--revision", "base"], "from version 0003 to no tables"),
+        ([], "from no tables to version 0004"),
+        ([], "version 0004 already"),
+        (["--revision", "base"], "from version 0004 to no tables"),
         (["--revision", "base"], "no tables already"),
-        (["--revision", "0003"], "from no tables to version 0003"),
+        (["--revision", "0004"], "from no tables to version 0004"),
     ):
         assert migrate(address, *arguments) == Ran(0, f"{address}: {said}\n", "")
 

@@ -78,7 +78,7 @@ def test_status_as_json(receiver, store_url):
     assert (ran.status, ran.err) == (0, "")
     found = json.loads(ran.out)
     assert set(found) == {"store", "version", "size_bytes", "domains"}
-    assert found["version"] == "0003"
+    assert found["version"] == "0004"
     assert found["size_bytes"] > 8_192
     assert found["domains"] == [FIGURES]
 
@@ -97,7 +97,7 @@ def test_status_on_a_terminal(receiver, sqlite_url, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     make(sqlite_url)
     said = receiver("status", sqlite_url).out.splitlines()
-    assert said[0].startswith(f"{sqlite_url}: version 0003, 1 domain, ")
+    assert said[0].startswith(f"{sqlite_url}: version 0004, 1 domain, ")
     assert said[1:] == [
         "",
         "a:queue://orders (key default)",

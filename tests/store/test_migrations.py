@@ -59,15 +59,15 @@ def package_one_version_on(tmp_path, monkeypatch):
     @contextmanager
     def pretending(statements):
         shutil.copytree(ROOT / "migrations", tmp_path / "migrations")
-        (tmp_path / "migrations" / "versions" / "0004_more.py").write_text(
+        (tmp_path / "migrations" / "versions" / "0005_more.py").write_text(
             "from alembic import op\n"
-            "revision, down_revision = '0004', '0003'\n"
+            "revision, down_revision = '0005', '0004'\n"
             f"def upgrade():\n    {statements}\n"
             "def downgrade():\n    pass\n"
         )
         with monkeypatch.context() as pretended:
             pretended.setattr(migration, "_PACKAGE", tmp_path)
-            pretended.setattr(schema, "REVISION", "0004")
+            pretended.setattr(schema, "REVISION", "0005")
             yield
 
     return pretending
@@ -188,15 +188,15 @@ def test_an_older_store_is_upgraded_when_it_opens(store_url, package_one_version
         "op.execute('DELETE FROM receiver_joined'); op.execute('INSERT INTO receiver_joined VALUES (1, 2, 3, 4)')"
     )
     with package_one_version_on(inserting):
-        with pytest.raises(StoreVersionError, match="of version 0003, older than 0004") as caught:
+        with pytest.raises(StoreVersionError, match="of version 0004, older than 0005") as caught:
             examined(url)
         assert "receiver migrate" in caught.value.hint
         for _ in range(2):
             with open_store_engine(url, StoreSettings()).connect() as connection:
                 assert connection.scalar(text("SELECT count(*) FROM receiver_joined")) == 1
-        assert migrate(url, "0003") == Migrated("0004", "0003")
-        assert migrate(url) == Migrated("0003", "0004")
-    with pytest.raises(StoreVersionError, match="version 0004, which this version of the package doesn't know"):
+        assert migrate(url, "0004") == Migrated("0005", "0004")
+        assert migrate(url) == Migrated("0004", "0005")
+    with pytest.raises(StoreVersionError, match="version 0005, which this version of the package doesn't know"):
         open_store_engine(url, StoreSettings())
 
 
@@ -263,7 +263,7 @@ def test_an_installed_wheel_migrates(tmp_path):
         print(receiver.__file__)
         sys.exit(run())
     """
-    for revision, said in {"head": "from no tables to version 0003", "base": "from version 0003 to no tables"}.items():
+    for revision, said in {"head": "from no tables to version 0004", "base": "from version 0004 to no tables"}.items():
         arguments = [installed, "migrate", f"sqlite:///{tmp_path}/receiver.db", "--revision", revision]
         ran = subprocess.run(
             [sys.executable, "-P", "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False

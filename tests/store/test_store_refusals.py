@@ -111,7 +111,7 @@ FOREIGN = {
     "a version without tables": (
         [
             "CREATE TABLE receiver_alembic_version (version_num VARCHAR(32))",
-            "INSERT INTO receiver_alembic_version VALUES ('0003')",
+            "INSERT INTO receiver_alembic_version VALUES ('0004')",
         ],
         "the table receiver_domain is gone",
     ),
@@ -153,7 +153,7 @@ def test_a_table_that_is_gone(table, way, store_url):
 
 def test_two_versions_at_once(way, store_url):
     make(store_url)
-    execute(store_url, "INSERT INTO receiver_alembic_version VALUES ('0004')")
+    execute(store_url, "INSERT INTO receiver_alembic_version VALUES ('0005')")
     with pytest.raises(StoreError, match="should hold one version"):
         way(url_of(store_url))
 
