@@ -67,7 +67,7 @@ class Turns:
         """Begin to deliver what others have left; what waits for another target is only told of."""
         for target, count in self._inbox.elsewhere().items():
             _LOGGER.warning(
-                "messages wait for %s, which takes a bridge to there, or receiver inbox move: %d", target, count
+                "messages wait for %s, which takes a bridge to there: %d (or see receiver inbox move)", target, count
             )
         self.tend()
         with suppress(StoreBusyError):  # another bridge is delivering
