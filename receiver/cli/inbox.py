@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -84,10 +85,11 @@ def move(
     can't hold across two targets: where a bridge to the old one died between handing on and confirming, up to one turn of
     them, 1,000, may have arrived there already. Those come to the new target once more.
     """
-    from receiver.store.left_behind import move_waiting
+    from receiver.store.left_behind import move_waiting, target_rows
 
-    of = _target(url, from_)
-    name = _target_name(url, of, to)
+    rows = target_rows(url)
+    of = _chosen(rows, from_)
+    name = _target_name(rows, of, to)
     moved = move_waiting(url, of, name)
     print(f"{tame_address(url)}: {count(moved, 'message')} moved to {tamed(name, _LONGEST_TARGET)}")
     if moved:
@@ -104,9 +106,9 @@ def drop(url: StoreAddress, target: Target, yes: Yes = False) -> None:  # noqa: 
     As long as their ids are remembered they are duplicates if they come again. What comes after the question stays, and so
     does the target.
     """
-    from receiver.store.left_behind import drop_waiting
+    from receiver.store.left_behind import drop_waiting, target_rows
 
-    of = _target(url, target)
+    of = _chosen(target_rows(url), target)
     if of.waiting:
         oldest = f"the oldest received {second(of.oldest_us or 0)} UTC, {size(of.body_bytes)}"
         waiting = f"{count(of.waiting, 'message')} for {tamed(of.name, _LONGEST_TARGET)}"
@@ -114,21 +116,17 @@ def drop(url: StoreAddress, target: Target, yes: Yes = False) -> None:  # noqa: 
     print(f"{tame_address(url)}: {count(drop_waiting(url, of), 'message')} dropped")
 
 
-def _target(url: str, given: str) -> TargetRow:
-    from receiver.store.left_behind import target_rows
-
-    rows = {row.number: row for row in target_rows(url)}
-    return rows[chosen(given, {number: row.name for number, row in rows.items()}, "target", _LISTED_BY)]
+def _chosen(rows: Sequence[TargetRow], given: str) -> TargetRow:
+    by_number = {row.number: row for row in rows}
+    return by_number[chosen(given, {number: row.name for number, row in by_number.items()}, "target", _LISTED_BY)]
 
 
-def _target_name(url: str, of: TargetRow, to: str) -> str:
+def _target_name(rows: Sequence[TargetRow], of: TargetRow, to: str) -> str:
     """That of a target of the same domain, or else of a new one."""
     from receiver.bridge.opening import target_name
-    from receiver.store.left_behind import target_rows
 
-    rows = target_rows(url)
     if to.isdecimal():
-        row = _target(url, to)
+        row = _chosen(rows, to)
         if row.domain_id != of.domain_id:
             raise SettingsError(
                 f"target {to} is of another domain", hint=f"{_LISTED_BY} shows the domains; or write it as for a bridge"
