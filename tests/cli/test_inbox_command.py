@@ -4,7 +4,7 @@ import json
 from functools import partial
 
 import pytest
-from running import complaint
+from running import assert_no_store_is_made, complaint
 
 from receiver.store.engine import store_url as url_of
 from receiver.store.left_behind import target_rows
@@ -139,15 +139,7 @@ def test_what_cant_be_meant(inbox, sqlite_url, arguments, problem):
 
 @pytest.mark.parametrize("arguments", [["list"], ["move", "1", "2"], ["drop", "1", "--yes"]])
 def test_where_there_is_no_store_none_is_made(inbox, tmp_path, arguments):
-    for address, problem in {
-        "memory://": "is no address of a store",
-        f"sqlite:///{tmp_path}/receiver.db": "there is no store",
-        "postgresql://u:secret@127.0.0.1:1/d": "the server can't be reached",
-    }.items():
-        said = complaint(inbox(arguments[0], address, *arguments[1:]))
-        assert problem in said
-        assert "secret" not in said
-    assert list(tmp_path.iterdir()) == []
+    assert_no_store_is_made(inbox, *arguments, folder=tmp_path)
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["move", "1", "2"], ["drop", "1", "--yes"]])
