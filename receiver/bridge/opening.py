@@ -34,7 +34,7 @@ from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings
 from receiver.store.engine import store_url
 from receiver.store.inbox import Inbox
 
-__all__ = ["BridgeOptions", "Origin", "open_bridge"]
+__all__ = ["BridgeOptions", "Origin", "open_bridge", "target_name"]
 
 _MEMORY = "memory://"
 _TARGETS = "write file:PATH, - for standard output, stomp://... or amqp://..., or python:MODULE:FUNCTION"
@@ -132,6 +132,11 @@ def open_bridge(
     return bridge
 
 
+def target_name(to: str) -> str:
+    """What a store knows a target by that is written as for `open_bridge`; nothing is opened. Raises SettingsError."""
+    return _target(to, BridgeOptions()).name
+
+
 def _origin(text: str, options: BridgeOptions) -> Origin:
     source = _address(text, options.from_password, options.tls)
     if options.mode is not Mode.BEST_EFFORT:
@@ -165,7 +170,8 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions) ->
         return imported(rest)
     if is_broker(to):
         address = _address(to, options.to_password, options.tls)
-        return BrokerTarget(str(address), partial(sink_of, address), options.ids, marks_duplicates=options.mode.detects)
+        connect = partial(sink_of, address)
+        return BrokerTarget(address.target_name, connect, options.ids, marks_duplicates=options.mode.detects)
     hint = _TARGETS if ":" in to or "@" in to else f"write file:{to} for a file; {_TARGETS}"
     raise SettingsError(f"{masked(to)!r:.200} is no target", hint=hint)
 

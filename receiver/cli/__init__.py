@@ -17,8 +17,10 @@ from receiver.cli.compare import EPILOG as COMPARE_EPILOG
 from receiver.cli.compare import compare
 from receiver.cli.demo import EPILOG as DEMO_EPILOG
 from receiver.cli.demo import demo
+from receiver.cli.domain import domain
 from receiver.cli.generate import EPILOG as GENERATE_EPILOG
 from receiver.cli.generate import generate
+from receiver.cli.inbox import inbox
 from receiver.cli.migrate import EPILOG as MIGRATE_EPILOG
 from receiver.cli.migrate import migrate
 from receiver.cli.parked import parked
@@ -56,8 +58,10 @@ app.command(epilog=GENERATE_EPILOG)(generate)
 app.command(epilog=MIGRATE_EPILOG)(migrate)
 app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=CHECK_EPILOG)(check)
+app.add_typer(inbox)
 app.add_typer(parked)
 app.command(epilog=RETIRE_EPILOG)(retire)
+app.add_typer(domain)
 app.command(epilog=DEMO_EPILOG)(demo)
 
 

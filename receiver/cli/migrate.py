@@ -6,12 +6,9 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.store_address import StoreAddress, shown_address
-from receiver.report.words import tamed
+from receiver.cli.store_address import StoreAddress, tame_address
 
 __all__ = ["EPILOG", "migrate"]
-
-_LONGEST_ADDRESS = 2000
 
 EPILOG = """Examples:
 
@@ -38,7 +35,7 @@ def migrate(
     from receiver.store.engine import store_url
     from receiver.store.schema import migrate as migrate_store
 
-    place = tamed(shown_address(url), _LONGEST_ADDRESS)
+    place = tame_address(url)
     before, after = migrate_store(store_url(url), revision)
     if before == after:
         print(f"{place}: {_named(before)} already")

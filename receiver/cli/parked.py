@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from receiver.cli.output import AsJson, console, print_json
-from receiver.cli.store_address import StoreAddress, shown_address
+from receiver.cli.store_address import StoreAddress, shown_address, tame_address
 from receiver.errors import SettingsError
-from receiver.report.words import count, tamed
+from receiver.report.words import count
 
 __all__ = ["parked"]
 
@@ -32,7 +32,6 @@ receiver parked drop sqlite:///receiver.db 17
 
 receiver parked drop sqlite:///receiver.db --all
 """
-_LONGEST_ADDRESS = 2000
 
 Numbers = Annotated[
     list[int] | None,
@@ -95,5 +94,4 @@ def _take_out(
 ) -> None:
     if bool(numbers) == all_of_them:
         raise SettingsError("say which: either their numbers or --all", hint="receiver parked list shows the numbers")
-    place = tamed(shown_address(url), _LONGEST_ADDRESS)
-    print(f"{place}: {count(take_out(url, None if all_of_them else numbers), 'message')} {done}")
+    print(f"{tame_address(url)}: {count(take_out(url, None if all_of_them else numbers), 'message')} {done}")

@@ -93,6 +93,16 @@ class DomainSession:
             raise
         return transaction
 
+    def own(self, state: DomainState) -> DomainState:
+        """The state of our domain; `StoreError` for that of another, which a file may give the number of one dropped."""
+        if state.incarnation != self.incarnation:
+            raise StoreError(
+                f"this is another database than {self.address} was when the receiver was opened, or its domain was dropped",
+                hint="give batch() a connection to the receiver's database; if that was replaced, or the domain dropped,"
+                " open it again",
+            )
+        return state
+
     @property
     def is_parents(self) -> bool:
         """Whether this is a process forked off: whatever it does to the connection, it does to its parent's."""
@@ -159,7 +169,7 @@ class DomainSession:
         try:
             if not self._callers_go_on():
                 with translated(self.address):
-                    self.settle(self.log, self.log.begin_reading())
+                    self.settle(self.log, self.own(self.log.begin_reading()))
         finally:
             self.log.rollback()
             self._turn.release()
@@ -200,7 +210,7 @@ class DomainSession:
                 self.address,
             )
             return
-        state = self.log.begin()
+        state = self.own(self.log.begin())
         self.settle(self.log, state)
         self.cache.follow(self.log, state)
         _, gone = self.cache.take_deletable((), all_of_them=True)
@@ -225,12 +235,7 @@ class Transaction:
     def begin(self) -> None:
         session = self._session
         with translated(session.address):
-            state = self._state = self.log.begin()
-            if state.incarnation != session.incarnation:
-                raise StoreError(
-                    f"this is another database than {session.address} was when the receiver was opened",
-                    hint="give batch() a connection to the receiver's database; if that was replaced, open it again",
-                )
+            state = self._state = session.own(self.log.begin())
             session.settle(self.log, state)
             self._has_read_on = session.cache.follow(self.log, state)
 
@@ -273,8 +278,7 @@ class Transaction:
                 self._commit(state)
                 session.committed(tally)
             cache.advance(state)
-            if gone:
-                self._give_back_space()
+            self._give_back_space()
         except BaseException:
             cache.drop()
             log.rollback()  # an interrupt may have come before the commit, and others would wait for the domain

@@ -89,7 +89,7 @@ class DomainLog(Protocol):
         """Give up the connection, which an error may have broken; the next transaction makes another."""
 
     def give_back_space(self) -> None:
-        """Shrink the file where much of it is empty; between transactions."""
+        """Shrink the file where much of it is empty: some of it, the rest the next time; between transactions."""
 
     def close(self) -> None: ...
 

@@ -10,7 +10,7 @@ from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.engine import lock_timeout_ms
 from receiver.store.log import DomainState, Mark, Row
-from receiver.store.space import Vacuum
+from receiver.store.space import TableVacuum
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROW_COLUMNS, Sources, SqlLog, rows_of, runs_of
 from receiver.store.tables import receipts
 
@@ -28,7 +28,7 @@ class PostgresLog(SqlLog):
 
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         super().__init__(engine, settings, domain_id)
-        self._vacuum = Vacuum(receipts.name, truncates=False)
+        self._vacuum = TableVacuum(receipts.name, truncates=False)
         self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(ROW_COLUMNS)}) FROM STDIN"
         self._sql_delete = (
             f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"

@@ -146,7 +146,10 @@ class SqlLog(ABC):
     def read(self, statement: str) -> DomainState:
         found = self.cursor.execute(statement, (self.domain_id,)).fetchone()
         if found is None:
-            raise StoreError("the domain is gone from the database", hint="was the database replaced? Open it again")
+            raise StoreError(
+                "the domain is gone from the database",
+                hint="it was dropped, or the database replaced: open it again, and it begins anew",
+            )
         return state_of(found)
 
     def record(

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,3 +39,17 @@ def complaint(ran: Ran) -> str:
     assert lines[0].startswith("error: ")
     assert len(lines) == 1 or (len(lines) == 2 and lines[1].startswith("hint: ")), ran.err
     return ran.err
+
+
+def assert_no_store_is_made(run: Callable[..., Ran], name: str, *arguments: str, folder: Path) -> None:
+    """Where an address leads to no store, the command says so without its password, and leaves the folder empty."""
+    for address, problem in {
+        "memory://": "is no address of a store",
+        "sqlite:///no/such/folder/receiver.db": "there is no folder",
+        f"sqlite:///{folder}/receiver.db": "there is no store",
+        "postgresql://u:secret@127.0.0.1:1/d": "the server can't be reached",
+    }.items():
+        said = complaint(run(name, address, *arguments))
+        assert problem in said
+        assert "secret" not in said
+    assert list(folder.iterdir()) == []

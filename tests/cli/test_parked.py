@@ -4,7 +4,7 @@ import json
 from functools import partial
 
 import pytest
-from running import complaint
+from running import assert_no_store_is_made, complaint
 
 from receiver.store.parking import parked_rows
 from tests.store.waiting import message, opened_inbox, receive, waiting_in
@@ -127,16 +127,7 @@ def test_what_cant_be_meant(way, arguments, problem, parked, sqlite_url):
 
 @pytest.mark.parametrize("arguments", [["list"], ["retry", "--all"], ["drop", "1"]])
 def test_addresses_that_lead_nowhere(arguments, parked, tmp_path):
-    for address, problem in {
-        "memory://": "is no address of a store",
-        "sqlite:///no/such/folder/receiver.db": "there is no folder",
-        f"sqlite:///{tmp_path}/receiver.db": "there is no store",
-        "postgresql://u:secret@127.0.0.1:1/d": "the server can't be reached",
-    }.items():
-        said = complaint(parked(arguments[0], address, *arguments[1:]))
-        assert problem in said
-        assert "secret" not in said
-    assert list(tmp_path.iterdir()) == []
+    assert_no_store_is_made(parked, *arguments, folder=tmp_path)
 
 
 def test_a_password_is_not_printed(parked, fresh_postgres_url):
