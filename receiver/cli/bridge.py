@@ -10,6 +10,7 @@ from receiver.bridge.mode import Mode
 from receiver.cli import bridge_options as given
 from receiver.cli.bridging import logging_to_stderr, password_of, reporting, stopped_by_signals
 from receiver.cli.reading import Domain
+from receiver.cli.streams import plain_output
 from receiver.errors import SettingsError
 from receiver.settings import BridgeSettings, ReceiverSettings
 
@@ -88,6 +89,7 @@ def bridge(
         to_password=password_of("TO", to_password_file),
     )
     with (
+        plain_output(),  # a target's: nothing counts as delivered that nobody reads
         closing(open_bridge(source, target, store, options)) as opened,
         stopped_by_signals(opened),
         reporting(opened, options.settings.status_secs, metrics_port),

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +60,8 @@ def stopped_by_signals(bridge: Bridge) -> Iterator[None]:
         interrupts += number == signal.SIGINT
         bridge.stop()
         # What is under way may take its time, so it is said here, past the log, whose lock somebody may hold.
-        os.write(2, b"stopping after what is under way; a second signal ends it at once\n")
+        with suppress(OSError):
+            os.write(2, b"stopping after what is under way; a second signal ends it at once\n")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
