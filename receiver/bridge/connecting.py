@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connector import MAX_BODY_BYTES, Sink, Source
+from receiver.bridge.connector import Sink, Source
 from receiver.errors import SettingsError
+from receiver.settings import BridgeSettings
 
 __all__ = ["check_carried", "check_durable", "sink_of", "source_of"]
 
 
-def source_of(address: BrokerAddress | str, *, max_body_bytes: int = MAX_BODY_BYTES, durable: bool = True) -> Source:
-    """Connected to where messages are taken from; a message with a larger body is a `MessageRefusedError`.
+def source_of(address: BrokerAddress | str, *, max_body_bytes: int | None = None, durable: bool = True) -> Source:
+    """Connected to where messages are taken from; a message with a larger body is a `MessageRefusedError`; without
+    a size it is that of the settings.
 
     With `durable` a topic without a subscription is refused.
 
@@ -20,6 +22,8 @@ def source_of(address: BrokerAddress | str, *, max_body_bytes: int = MAX_BODY_BY
     address = _parsed(address)
     if durable:
         check_durable(address)
+    if max_body_bytes is None:
+        max_body_bytes = BridgeSettings().max_body_bytes
     if max_body_bytes < 0:
         raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
     if address.protocol == "amqp":

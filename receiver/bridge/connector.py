@@ -14,7 +14,6 @@ from receiver.errors import MessageRefusedError
 
 __all__ = [
     "DUPLICATE_ID",
-    "MAX_BODY_BYTES",
     "Delivery",
     "Message",
     "Property",
@@ -23,8 +22,6 @@ __all__ = [
     "too_large",
 ]
 
-MAX_BODY_BYTES = 100 << 20
-"""The largest body that a source takes, unless it's told otherwise."""
 DUPLICATE_ID = "_AMQ_DUPL_ID"
 """The property that switches the duplicate detection of Artemis on."""
 

@@ -20,6 +20,7 @@ from receiver.cli.demo import EPILOG as DEMO_EPILOG
 from receiver.cli.demo import demo
 from receiver.cli.generate import EPILOG as GENERATE_EPILOG
 from receiver.cli.generate import generate
+from receiver.cli.helping import CommandWithSettings
 from receiver.cli.migrate import EPILOG as MIGRATE_EPILOG
 from receiver.cli.migrate import migrate
 from receiver.cli.parked import parked
@@ -49,9 +50,9 @@ _PARTS_OF_SIMULATE = {
 }
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command(epilog=SIMULATE_EPILOG)(simulate)
-app.command(epilog=COMPARE_EPILOG)(compare)
-app.command(epilog=BRIDGE_EPILOG)(bridge)
+app.command(cls=CommandWithSettings, epilog=SIMULATE_EPILOG)(simulate)
+app.command(cls=CommandWithSettings, epilog=COMPARE_EPILOG)(compare)
+app.command(cls=CommandWithSettings, epilog=BRIDGE_EPILOG)(bridge)
 app.command(epilog=GENERATE_EPILOG)(generate)
 app.command(epilog=MIGRATE_EPILOG)(migrate)
 app.command(epilog=STATUS_EPILOG)(status)
@@ -99,20 +100,21 @@ def _status(command: typer.Typer, name: str) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _PARTS_OF_SIMULATE:
             raise
-        return _complain(MissingExtraError("simulate", "this command"))
+        problem: ReceiverError = MissingExtraError("simulate", "this command")
     except ReceiverError as error:
-        return _complain(error)
+        problem = error
     except typer.TyperException as error:
         usage = getattr(error, "ctx", None)
         asked = usage.command_path if usage else name
-        return _complain(SettingsError(error.format_message(), hint=f"{asked} --help tells what there is"))
+        problem = SettingsError(error.format_message(), hint=f"{asked} --help tells what there is")
     except OSError as error:
-        return _complain(_refusal(error))
+        problem = _refusal(error)
     except SystemExit as error:
         # Typer takes every broken pipe for that of standard output, where none gets this far.
         if not isinstance(error.__context__, BrokenPipeError):
             raise
-        return _complain(_refusal(error.__context__))
+        problem = _refusal(error.__context__)
+    return _complain(problem)
 
 
 def _refusal(error: OSError) -> OutputError:

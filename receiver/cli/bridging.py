@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,9 +18,11 @@ from receiver.errors import MissingExtraError, SettingsError
 if TYPE_CHECKING:
     from receiver.bridge.bridge import Bridge
 
-__all__ = ["logging_to_stderr", "password_of", "reporting", "stopped_by_signals"]
+__all__ = ["listening_address", "logging_to_stderr", "password_of", "reporting", "stopped_by_signals"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
+_LISTENING = re.compile(r"(?:([^\[\]:]+|\[[^\[\]]+\]):)?([0-9]{1,5})")
+_LARGEST_PORT = 65_535
 
 
 def logging_to_stderr(*, verbose: bool) -> None:
@@ -43,6 +46,17 @@ def password_of(side: str, file: Path | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise SettingsError(f"the password can't be read from {file}: {why}", hint="one line of text, UTF-8") from error
+
+
+def listening_address(text: str) -> tuple[str, int]:
+    """The address and the port that `[ADDRESS:]PORT` says to listen on; this machine's own where it names none."""
+    parts = _LISTENING.fullmatch(text)
+    if parts is None or int(parts[2]) > _LARGEST_PORT:
+        raise SettingsError(
+            f"--metrics-port must be [ADDRESS:]PORT with a port up to {_LARGEST_PORT}, not {text!r:.80}",
+            hint="write 9100, 0.0.0.0:9100 or [::1]:9100",
+        )
+    return (parts[1] or "127.0.0.1").strip("[]"), int(parts[2])
 
 
 @contextmanager
@@ -74,10 +88,10 @@ def stopped_by_signals(bridge: Bridge) -> Iterator[None]:
 
 
 @contextmanager
-def reporting(bridge: Bridge, status_secs: float, metrics_port: int | None) -> Iterator[None]:
-    """Log the status line every so many seconds, and at the end; serve metrics on a port."""
-    if metrics_port is not None:
-        _serve_metrics(bridge, metrics_port)
+def reporting(bridge: Bridge, status_secs: float, metrics_address: tuple[str, int] | None) -> Iterator[None]:
+    """Log the status line every so many seconds, and at the end; serve metrics."""
+    if metrics_address is not None:
+        _serve_metrics(bridge, *metrics_address)
     ended = threading.Event()
     if status_secs > 0:
         thread = threading.Thread(target=_log_status, args=(bridge, status_secs, ended), name="Status", daemon=True)
@@ -102,7 +116,7 @@ def _log_status(bridge: Bridge, status_secs: float, ended: threading.Event) -> N
             return
 
 
-def _serve_metrics(bridge: Bridge, port: int) -> None:
+def _serve_metrics(bridge: Bridge, address: str, port: int) -> None:
     try:
         from prometheus_client import start_http_server
 
@@ -111,8 +125,9 @@ def _serve_metrics(bridge: Bridge, port: int) -> None:
         raise MissingExtraError("metrics", "--metrics-port") from error
     export(bridge)
     try:
-        start_http_server(port)
-    except OSError as error:
+        start_http_server(port, address)
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that can't be one of a host
+        why = getattr(error, "strerror", None) or error
         raise SettingsError(
-            f"metrics can't be served on port {port}: {error.strerror or error}", hint="choose another --metrics-port"
+            f"metrics can't be served on port {port} of {address}: {why}", hint="choose another --metrics-port"
         ) from error

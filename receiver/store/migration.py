@@ -20,7 +20,7 @@ def check_known(version: str, address: str) -> None:
     if version not in _versions():
         raise StoreVersionError(
             f"{address}: its tables are of version {version}, which this version of the package doesn't know",
-            hint="pip install --upgrade reliable-receiver",
+            hint="use a version of the package that is at least as new",
         )
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 import uuid
+from urllib.request import urlopen
 
 import pytest
 from running import RECEIVER, complaint
@@ -289,3 +290,35 @@ def test_nothing_is_left_running(tmp_path):
     )
     assert ran.returncode == 2
     assert b"Traceback" not in ran.stderr
+
+
+def is_listening(host, port):
+    try:
+        with socket.create_connection((host, port), timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("given", "where", "elsewhere"),
+    [
+        ("{}", HOST, "127.0.0.2"),
+        ("127.0.0.2:{}", "127.0.0.2", HOST),
+        ("0.0.0.0:{}", "127.0.0.2", None),
+        ("[::1]:{}", "::1", HOST),
+    ],
+)
+def test_metrics_are_for_this_machine_unless_an_address_is_given(tmp_path, mute_broker, given, where, elsewhere):
+    family = socket.AF_INET6 if ":" in where else socket.AF_INET
+    try:
+        with socket.create_server((where, 0), family=family) as free:
+            port = free.getsockname()[1]
+    except OSError:
+        pytest.skip(f"this machine has no {where}")
+    running = Running(tmp_path, mute_broker[0], "file:x", *STORE, "--metrics-port", given.format(port))
+    running.until(lambda: is_listening(where, port))
+    assert elsewhere is None or not is_listening(elsewhere, port)
+    with urlopen(f"http://{f'[{where}]' if ':' in where else where}:{port}/metrics") as page:
+        assert b"receiver_bridge_delivered_total" in page.read()
+    running.ends(signal.SIGKILL)
