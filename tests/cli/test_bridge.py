@@ -207,6 +207,33 @@ def test_standard_output_that_nobody_reads_ends_it(tmp_path, queue, mode):
     assert "Exception ignored" not in ran.stderr
 
 
+@pytest.mark.artemis
+@pytest.mark.slow
+def test_a_function_that_prints_where_nobody_reads_has_failed(tmp_path, queue):
+    """Nothing counts as delivered; the messages are parked as any that their function refuses."""
+    send(queue, IDS)
+    (tmp_path / "printing.py").write_text("def show(message):\n    print(message.body.decode(), flush=True)\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        ran = subprocess.run(
+            [*RECEIVER, "bridge", queue, "python:printing:show", "--max-tries", "1", "--stop-when-idle", "1", *STORE],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "RECEIVER_FROM_PASSWORD": PASSWORD},
+            timeout=SOON_SECS,
+            check=False,
+        )
+    assert ran.returncode == 2
+    assert ran.stderr.endswith("error: can't write to standard output: Broken pipe\n")
+    assert "Exception ignored" not in ran.stderr
+    parked = parked_rows(f"sqlite:///{tmp_path}/r.db")
+    assert [row.unique_message_id for row in parked] == ["1", "2", "3"]
+    assert all("BrokenPipeError" in row.error for row in parked)
+
+
 @pytest.fixture
 def mute_broker():
     """The address of one that takes connections and never says a word."""
