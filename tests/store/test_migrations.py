@@ -180,7 +180,7 @@ def test_what_comes_after_the_look_is_not_lost_unasked(store_url):
     migrate(url)
     assert losses(url, "base") == []
     keep_a_parked_message(store_url)
-    with pytest.raises(StoreError, match="there are 1 parked messages, .*1 domains .*by now"):
+    with pytest.raises(StoreError, match=r"there are 1 parked messages, .*1 domains .*by now"):
         migrate(url, "base", may_lose=False)
     assert migrate(url) == Migrated(REVISION, REVISION)
 
