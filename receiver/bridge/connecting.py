@@ -11,10 +11,9 @@ __all__ = ["check_carried", "check_durable", "sink_of", "source_of"]
 
 
 def source_of(address: BrokerAddress | str, *, max_body_bytes: int | None = None, durable: bool = True) -> Source:
-    """Connected to where messages are taken from; a message with a larger body is a `MessageRefusedError`; without
-    a size it is that of the settings.
+    """Connected to where messages are taken from; a message with a larger body is a `MessageRefusedError`.
 
-    With `durable` a topic without a subscription is refused.
+    None takes the size that the settings have. With `durable` a topic without a subscription is refused.
 
     An address may be text, as `BrokerAddress.parse` takes it. `MissingExtraError` where the protocol's library isn't
     installed, `BrokerError` where the broker can't be reached.

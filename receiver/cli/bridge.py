@@ -60,8 +60,8 @@ def bridge(
     """Bridge messages from a queue or a durable subscription to a file, a broker or a function of yours.
 
     Each is kept with its id in the store before it is acknowledged, and handed on once, whatever dies in between. The
-    status line goes to standard error every {bridge.status_secs} seconds. SIGTERM or Ctrl-C ends it after the batch under way, a second
-    one at once; nothing is lost by either.
+    status line goes to standard error every {bridge.status_secs} seconds. SIGTERM or Ctrl-C ends it after the batch
+    under way, a second one at once; nothing is lost by either.
     """
     from receiver.bridge.address import Tls
     from receiver.bridge.opening import BridgeOptions, open_bridge
