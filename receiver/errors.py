@@ -24,7 +24,6 @@ The root is never raised itself: every error has a culprit.
 
 from __future__ import annotations
 
-from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -135,9 +134,12 @@ def _installable(extra: str) -> str:
 
     An installed wheel is known to pip by that name all the same, and what the extra needs is on the index.
     """
-    checkout = Path(__file__).resolve().parents[1]
-    if not (checkout / "pyproject.toml").is_file():
+    from importlib.resources import files  # here, because the rules import this module and do no I/O
+
+    package = files("receiver")
+    if package.joinpath("settings.yaml").is_file():  # which in a checkout stands beside the package
         return f"'reliable-receiver[{extra}]'"
+    checkout = str(package).removesuffix("receiver").rstrip("/\\")
     return f"--editable {quote(f'{checkout}[{extra}]')}"
 
 

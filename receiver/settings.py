@@ -222,7 +222,7 @@ class CompareSettings:
     def memory_bytes(self, policy: str, ids: int) -> int:
         """What so many ids take of the policy of this name."""
         if policy not in self.memory_bytes_per_id:
-            raise SettingsError(f"memory_bytes_per_id lacks the policy {policy}")
+            raise SettingsError(f"memory_bytes_per_id lacks {policy}")
         return ids * self.memory_bytes_per_id[policy]
 
 

@@ -1,6 +1,5 @@
 """How to install what is missing: words that work where the package came from."""
 
-import importlib.util
 import re
 import shlex
 import shutil
@@ -9,36 +8,38 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from receiver import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def error_of(tmp_path):
-    """The error as a copy of the package raises it, in a folder of its own."""
-
-    def make(*beside: str):
-        (tmp_path / "receiver").mkdir()
-        copy = shutil.copy(errors.__file__, tmp_path / "receiver")
-        for name in beside:
-            (tmp_path / name).touch()
-        spec = importlib.util.spec_from_file_location("copied_errors", copy)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module.MissingExtraError("simulate", "this command")
-
-    return make
+def hint_of(folder: Path) -> str:
+    """What a copy of the package in that folder says."""
+    shutil.copy(errors.__file__, folder / "receiver")
+    (folder / "receiver" / "__init__.py").touch()
+    program = "from receiver.errors import MissingExtraError; print(MissingExtraError('simulate', 'this').hint)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"},
+    )
+    return ran.stdout.removesuffix("\n")
 
 
-def test_a_checkout_is_named_by_its_folder(error_of, tmp_path):
-    assert shlex.split(error_of("pyproject.toml").hint) == ["pip", "install", "--editable", f"{tmp_path}[simulate]"]
+def test_a_checkout_is_named_by_its_folder(tmp_path):
+    checkout = tmp_path / "my checkout"
+    (checkout / "receiver").mkdir(parents=True)
+    (checkout / "settings.yaml").touch()
+    assert shlex.split(hint_of(checkout)) == ["pip", "install", "--editable", f"{checkout}[simulate]"]
 
 
-def test_an_installed_package_is_named_by_its_name(error_of):
-    assert error_of().hint == "pip install 'reliable-receiver[simulate]'"
+def test_an_installed_package_is_named_by_its_name(tmp_path):
+    """As pyproject.toml has it, its settings stand within."""
+    (tmp_path / "receiver").mkdir()
+    (tmp_path / "receiver" / "settings.yaml").touch()
+    assert hint_of(tmp_path) == "pip install 'reliable-receiver[simulate]'"
 
 
 def test_pip_knows_an_installed_package_by_its_name_without_any_index():
