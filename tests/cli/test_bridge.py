@@ -226,8 +226,7 @@ def test_a_function_that_prints_where_nobody_reads_has_failed(tmp_path, queue):
             timeout=SOON_SECS,
             check=False,
         )
-    assert ran.returncode == 2
-    assert ran.stderr.endswith("error: can't write to standard output: Broken pipe\n")
+    assert " tx=0 " in ran.stderr.splitlines()[-1]
     assert "Exception ignored" not in ran.stderr
     parked = parked_rows(f"sqlite:///{tmp_path}/r.db")
     assert [row.unique_message_id for row in parked] == ["1", "2", "3"]
