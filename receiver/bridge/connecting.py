@@ -5,7 +5,6 @@ from __future__ import annotations
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connector import Sink, Source
 from receiver.errors import SettingsError
-from receiver.settings import BridgeSettings
 
 __all__ = ["check_carried", "check_durable", "sink_of", "source_of"]
 
@@ -21,9 +20,7 @@ def source_of(address: BrokerAddress | str, *, max_body_bytes: int | None = None
     address = _parsed(address)
     if durable:
         check_durable(address)
-    if max_body_bytes is None:
-        max_body_bytes = BridgeSettings().max_body_bytes
-    if max_body_bytes < 0:
+    if max_body_bytes is not None and max_body_bytes < 0:
         raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
     if address.protocol == "amqp":
         from receiver.bridge.amqp_connector import AmqpSource

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from receiver.errors import MessageRefusedError
+from receiver.settings import BridgeSettings
 
 __all__ = [
     "DUPLICATE_ID",
@@ -19,6 +20,7 @@ __all__ = [
     "Property",
     "Sink",
     "Source",
+    "body_limit_bytes",
     "too_large",
 ]
 
@@ -99,6 +101,11 @@ class Sink(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_error: object) -> None: ...
+
+
+def body_limit_bytes(given: int | None = None) -> int:
+    """The largest body that is taken: as given, or else as the settings have it."""
+    return BridgeSettings().max_body_bytes if given is None else given
 
 
 def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:
