@@ -12,6 +12,14 @@ revision = "0004"
 down_revision = "0003"
 
 
+_OF_RETIRED_SOURCES = (
+    "receiver_receipt WHERE policy_mark IS NOT NULL"
+    " AND domain_id IN (SELECT domain_id FROM receiver_domain WHERE policy = 'apama')"
+)
+# Version 0003 takes retired sources for active ones, so it remembers what is left of their ids for longer.
+LOSES = {"the marks of {} receipts of retired sources": _OF_RETIRED_SOURCES}
+
+
 def upgrade() -> None:
     # In this order: a batch locks its domain, then its target.
     op.add_column(
@@ -22,14 +30,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Names of targets stay: no row tells which user one had, and bridges of version 0003 without a user find it.
-
-    Version 0003 takes retired sources for active ones, so it remembers what is left of their ids for longer.
-    """
-    op.execute(
-        "UPDATE receiver_receipt SET policy_mark = NULL WHERE policy_mark IS NOT NULL"
-        " AND domain_id IN (SELECT domain_id FROM receiver_domain WHERE policy = 'apama')"
-    )
+    """Names of targets stay: no row tells which user one had, and bridges of version 0003 without a user find it."""
+    op.execute(_OF_RETIRED_SOURCES.replace("receiver_receipt", "UPDATE receiver_receipt SET policy_mark = NULL", 1))
     op.drop_column("receiver_domain", "retired_sources")
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connector import MAX_BODY_BYTES, Sink, Source
+from receiver.bridge.connector import Sink, Source
 from receiver.errors import SettingsError
 
 __all__ = ["check_carried", "check_durable", "connectors_of", "sink_of", "source_of"]
 
 
-def source_of(address: BrokerAddress | str, *, max_body_bytes: int = MAX_BODY_BYTES, durable: bool = True) -> Source:
+def source_of(address: BrokerAddress | str, *, max_body_bytes: int | None = None, durable: bool = True) -> Source:
     """Connected to where messages are taken from; a message with a larger body is a `MessageRefusedError`.
 
-    With `durable` a topic without a subscription is refused.
+    None takes the size that the settings have. With `durable` a topic without a subscription is refused.
 
     An address may be text, as `BrokerAddress.parse` takes it. `MissingExtraError` where the protocol's library isn't
     installed, `BrokerError` where the broker can't be reached.
@@ -22,7 +22,7 @@ def source_of(address: BrokerAddress | str, *, max_body_bytes: int = MAX_BODY_BY
     address = _parsed(address)
     if durable:
         check_durable(address)
-    if max_body_bytes < 0:
+    if max_body_bytes is not None and max_body_bytes < 0:
         raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
     make, _ = connectors_of(address)
     return make(address, max_body_bytes=max_body_bytes)

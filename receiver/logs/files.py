@@ -28,14 +28,14 @@ from receiver.logs.compacted import STATUS_LINES, STATUS_LINES_BEGIN, Manifest, 
 from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
 from receiver.logs.jsonl import read_jsonl
-from receiver.logs.parquet import read_parquet
+from receiver.logs.parquet import MAGIC, read_parquet
 from receiver.logs.segments import segment_names
 
 __all__ = ["LogFile", "find_files", "open_log", "spooled"]
 
 _PIECE_BYTES = 128 << 10
 _HEAD_BYTES = 64 << 10
-_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _READERS: dict[str, LogReader] = {
     ".csv": read_csv,
     ".jsonl": read_jsonl,
@@ -278,7 +278,7 @@ def _decompressed(pieces: Iterator[bytes], packed: _Compression, name: str) -> I
 
 
 def _reader_by_content(head: bytes, options: ReadOptions) -> LogReader | None:
-    if head.startswith(_PARQUET):
+    if head.startswith(MAGIC):
         return read_parquet
     if head.startswith(STATUS_LINES_BEGIN):
         return read_status_lines

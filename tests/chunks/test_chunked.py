@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from receiver.chunks.chunked import ChunkedLog
 from receiver.domains import domain_key
+from receiver.errors import LogFormatError
 from receiver.logs import read_logs
 from receiver.report.json_object import json_text
 from receiver.settings import SimulateSettings
+from receiver.simulate import limits
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
@@ -85,3 +87,14 @@ def test_the_chunks_are_as_many_as_they_are_meant_to_be(chunks):
     with written([File("csv", rows)]) as paths:
         assert assemble(paths, cutting).plan.chunks == chunks
         assert_same(analysed_in_chunks(paths, Question("default"), cutting), analysed_whole(paths, Question("default")))
+
+
+def test_a_log_of_more_receipts_than_one_process_can_number(monkeypatch):
+    """Which is refused in one process; each chunk is far smaller."""
+    rows = [Row(received_at=time, unique_message_id=f"id{time % 40}") for time in range(200)]
+    with written([File("csv", rows)]) as paths:
+        expected = analysed_whole(paths, Question("default"))
+        monkeypatch.setattr(limits, "MOST_NUMBERED", 150)
+        assert_same(analysed_in_chunks(paths, Question("default"), Cutting(chunks_per_domain=7)), expected)
+        with pytest.raises(LogFormatError, match="more than 150 receipts"):
+            analysed_whole(paths, Question("default"))

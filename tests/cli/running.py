@@ -1,9 +1,11 @@
 """The command as a process of its own, and what it left."""
 
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +31,20 @@ def process(*arguments, stdin: bytes = b"", **environment: str) -> Ran:
         check=False,
     )
     return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+
+
+def at_a_terminal(*arguments, answer: str) -> tuple[int, str]:
+    """The status of the command where a person sits at a terminal and types an answer, and all that the terminal shows."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([*RECEIVER, *arguments], stdin=theirs, stdout=theirs, stderr=theirs) as command:
+        os.close(theirs)
+        os.write(ours, f"{answer}\n".encode())
+        shown = b""
+        with suppress(OSError):  # how Linux says that nobody is at the other end any more
+            while more := os.read(ours, 1 << 16):
+                shown += more
+        os.close(ours)
+        return command.wait(timeout=60), shown.decode()
 
 
 def complaint(ran: Ran) -> str:

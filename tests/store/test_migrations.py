@@ -19,7 +19,7 @@ from receiver.settings import StoreSettings
 from receiver.store import migration, schema
 from receiver.store.engine import store_url as url_of
 from receiver.store.inbox import Inbox
-from receiver.store.schema import Migrated, examined, migrate, open_store_engine
+from receiver.store.schema import Migrated, examined, losses, migrate, open_store_engine
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
 from tests.store.waiting import message
 from tests.stores import engine_of
@@ -154,6 +154,36 @@ def test_what_an_older_version_would_lose_is_kept(store_url, kept):
         migrate(url, "0001")
     assert migrate(url) == Migrated(REVISION, REVISION)
     assert migrate(url, "base") == Migrated(REVISION, None)
+
+
+def test_every_migration_declares_what_going_back_loses():
+    for script in ScriptDirectory(ROOT / "migrations").walk_revisions():
+        declared = [getattr(script.module, name) for name in ("LOSES", "NO_PLACE") if hasattr(script.module, name)]
+        assert declared, script.path
+        assert all("{}" in words for each in declared for words in each), script.path
+
+
+def test_of_a_migration_that_declares_nothing_all_is_lost(store_url, package_one_version_on):
+    url = url_of(store_url)
+    migrate(url)
+    with package_one_version_on("pass"):
+        migrate(url)
+        assert losses(url, "0003") == losses(url, "base") == []
+        keep_a_policy(store_url)
+        assert losses(url, "0003") == ["what version 0004 added to 1 domains"]
+        assert len(losses(url, "base")) == 3
+        with pytest.raises(StoreError, match="there are what version 0004 added to 1 domains by now"):
+            migrate(url, "0003", may_lose=False)
+
+
+def test_what_comes_after_the_look_is_not_lost_unasked(store_url):
+    url = url_of(store_url)
+    migrate(url)
+    assert losses(url, "base") == []
+    keep_a_parked_message(store_url)
+    with pytest.raises(StoreError, match=r"there are 1 parked messages, .*1 domains .*by now"):
+        migrate(url, "base", may_lose=False)
+    assert migrate(url) == Migrated(REVISION, REVISION)
 
 
 def test_migrated_equals_declared(store_url, request):
