@@ -47,6 +47,7 @@ def test_migrations_leave_statements_of_the_version_before_valid(store_url):
     for table, (columns, constraints) in before.items():
         columns_now, constraints_now = after[table]
         assert constraints_now == constraints, table
+        assert columns.keys() <= columns_now.keys(), table
         for name, column in columns.items():
             # On PostgreSQL a prepared statement fails once if the type of its result has changed.
             assert shape(columns_now[name]) == shape(column), f"{table}.{name}"
