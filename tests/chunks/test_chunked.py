@@ -78,6 +78,28 @@ def test_a_hot_domain_may_be_cut_into_any_number_of_chunks(rows, chunks, questio
         assert_same(analysed_in_chunks(paths, question, cutting), analysed_whole(paths, question))
 
 
+@given(
+    st.lists(st.tuples(st.integers(-3, 9), st.integers(0, 30)), min_size=30, max_size=80),
+    st.sampled_from([1, 2, 7, 64]),
+    st.sampled_from(["destination", "name:all"]),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=30)
+def test_sources_that_ended_are_counted_over_all_of_their_chunks(steps, chunks, key, seed):
+    """Each sender restarts often, and has another source from then on."""
+    time, rows = 100, []
+    for number, (step, id_) in enumerate(steps):
+        time += step
+        rows.append(Row(max(0, time), f"id{id_}", f"gw:{number // 12}", destination=f"q{number % 2}"))
+    rows.append(Row(max(row.received_at for row in rows) + 1000, "end", "gw", destination="q0"))
+    cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks, seed=seed)
+    with written([File("csv", rows)]) as paths:
+        found = analysed_in_chunks(paths, Question(key), cutting)
+        assert_same(found, analysed_whole(paths, Question(key)))
+    kinds = {finding.kind for finding in found.findings}
+    assert ("ended-sources" in kinds) is (found.recommendation.setting.window > 0)
+
+
 @pytest.mark.parametrize("chunks", [1, 2, 7, 64])
 def test_the_chunks_are_as_many_as_they_are_meant_to_be(chunks):
     rows = [Row(received_at=time, unique_message_id=f"id{time % 40}") for time in range(200)]
