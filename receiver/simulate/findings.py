@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from receiver.domains import domain_key
 from receiver.simulate.figures import Finding
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Evidence", "findings_of"]
 
 _FAR_ABOVE = 10
+_LEAST_ENDED_PERCENT = 1
 _JUDGEABLE = 2
 _US = 1_000_000
 _HOUR_US = 3600 * _US
@@ -125,6 +128,21 @@ def _demanding_sources(evidence: Evidence) -> Finding | None:
     )
 
 
+def _ended_sources(evidence: Evidence) -> Finding | None:
+    facts, setting = evidence.facts, evidence.recommendation.setting
+    ended = facts.ended_sources
+    most_kept = int((ended.counts * np.minimum(ended.values, setting.window)).sum())
+    kept = min(most_kept, setting.peak_ids)  # repeats are counted too, and an id may be in several queues
+    if not kept or 100 * kept < _LEAST_ENDED_PERCENT * setting.peak_ids:
+        return None
+    return Finding(
+        "ended-sources",
+        f"Sources that sent no id in the second half of the log: {ended.total:,} of {facts.checked_sources:,}. Of the ids "
+        f"remembered at the peak with W = {setting.window:,}, such sources keep up to {_share(kept, setting.peak_ids)}. A "
+        "durable receiver retires them: see retire_sources_after_days and max_sources.",
+    )
+
+
 def _short_log(evidence: Evidence) -> Finding | None:
     log, need_us = evidence.facts.log, evidence.facts.most_expiry_need_us
     if log.first_received_at_us is None or log.last_received_at_us is None:
@@ -200,6 +218,7 @@ _FINDERS: tuple[Callable[[Evidence], Finding | None], ...] = (
     _id_reuse,
     _redelivered_flag,
     _demanding_sources,
+    _ended_sources,
     _short_log,
     _clock_backwards,
     _rule_of_thumb,

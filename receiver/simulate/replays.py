@@ -108,6 +108,10 @@ class Facts:
     """Those that need most, worst first: by window need, expiry need (both descending), domain, source."""
     source_window_needs: ValueCounts
     """Per source with duplicates, the window that catches them all."""
+    checked_sources: int
+    """Those that sent an id."""
+    ended_sources: ValueCounts
+    """Per source that sent its last id before `LogFigures.middle_us`, by the clamped time, its receipts with an id."""
     timeline: Timeline | None
     crossing: Crossing | None
     """None where the KEY can't hide a repeat, or there is none."""

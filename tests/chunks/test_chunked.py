@@ -81,6 +81,20 @@ def test_a_hot_domain_may_be_cut_into_any_number_of_chunks(rows, chunks, questio
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 7, 64])
+def test_sources_that_ended_are_counted_over_all_of_their_chunks(chunks):
+    """The middle is 49: one sender's last id comes just then, another's counts as received later than it says."""
+    rows = [Row(time, f"id{time}", f"gw:{time // 10}", destination=f"q{time % 2}") for time in range(100)]
+    rows.append(Row(5, "stepped back", "gw", destination="q1"))
+    cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks)
+    with written([File("csv", rows)]) as paths:
+        found = analysed_in_chunks(paths, Question("destination"), cutting)
+        assert_same(found, analysed_whole(paths, Question("destination")))
+    (text,) = [finding.text for finding in found.findings if finding.kind == "ended-sources"]
+    assert "9 of 21. Of the ids" in text
+    assert "up to 45 of 101 (44.6 %)" in text
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 7, 64])
 def test_the_chunks_are_as_many_as_they_are_meant_to_be(chunks):
     rows = [Row(received_at=time, unique_message_id=f"id{time % 40}") for time in range(200)]
     cutting = Cutting(rows_per_unit=1000, chunks_per_domain=chunks)
