@@ -64,10 +64,10 @@ def test_what_would_be_lost_is_said_and_needs_a_yes(store_url, lost):
     assert "this drops " in said
     assert lost in said
     assert "hint: add --yes" in said
-    assert migrate(store_url).out.endswith(": version 0003 already\n")
+    assert migrate(store_url).out.endswith(f": version {REVISION} already\n")
     ran = migrate(store_url, "--revision", "base", "--yes")
     assert ran.status == 0
-    assert f": from version 0003 to no tables, without {lost}" in ran.out
+    assert f": from version {REVISION} to no tables, without {lost}" in ran.out
 
 
 def test_what_an_older_version_has_no_place_for_is_refused_whatever_is_said(tmp_path):
@@ -76,13 +76,13 @@ def test_what_an_older_version_has_no_place_for_is_refused_whatever_is_said(tmp_
     for yes in ([], ["--yes"]):
         said = complaint(migrate(address, "--revision", "0002", *yes))
         assert "version 0002 has no place for 1 messages that wait in the inbox" in said
-    assert migrate(address).out == f"{address}: version 0003 already\n"
+    assert migrate(address).out == f"{address}: version {REVISION} already\n"
 
 
 def test_a_step_back_that_loses_nothing_needs_no_yes(tmp_path):
     address = f"sqlite:///{tmp_path}/receiver.db"
     remember(address, receipts=3)
-    assert migrate(address, "--revision", "0002") == Ran(0, f"{address}: from version 0003 to version 0002\n", "")
+    assert migrate(address, "--revision", "0002") == Ran(0, f"{address}: from version {REVISION} to version 0002\n", "")
     assert migrate(address, "--revision", "0001").status == 0
     assert migrate(address).status == 0
     with Receiver.open(address, connection_id="a", destination="orders") as receiver, receiver.batch() as batch:
@@ -96,7 +96,7 @@ def test_who_sits_at_a_terminal_is_asked(tmp_path, answer, status):
     ran_status, said = at_a_terminal("migrate", address, "--revision", "base", answer=answer)
     assert "this drops 2 receipts by which ids are remembered" in said
     assert ran_status == status
-    assert migrate(address).out.endswith("from no tables to version 0003\n" if status == 0 else "already\n")
+    assert migrate(address).out.endswith(f"from no tables to version {REVISION}\n" if status == 0 else "already\n")
 
 
 def test_a_password_is_not_printed(fresh_postgres_url):

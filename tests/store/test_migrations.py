@@ -168,12 +168,12 @@ def test_of_a_migration_that_declares_nothing_all_is_lost(store_url, package_one
     migrate(url)
     with package_one_version_on("pass"):
         migrate(url)
-        assert losses(url, "0003") == losses(url, "base") == []
+        assert losses(url, REVISION) == losses(url, "base") == []
         keep_a_policy(store_url)
-        assert losses(url, "0003") == ["what version 0004 added to 1 domains"]
+        assert losses(url, REVISION) == [f"what version {NEXT} added to 1 domains"]
         assert len(losses(url, "base")) == 3
-        with pytest.raises(StoreError, match="there are what version 0004 added to 1 domains by now"):
-            migrate(url, "0003", may_lose=False)
+        with pytest.raises(StoreError, match=f"there are what version {NEXT} added to 1 domains by now"):
+            migrate(url, REVISION, may_lose=False)
 
 
 def test_what_comes_after_the_look_is_not_lost_unasked(store_url):
