@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -306,3 +307,21 @@ def test_an_installed_wheel_migrates(tmp_path):
         assert str(installed) in ran.stdout
         assert said in ran.stdout
     assert not list((installed / "receiver" / "migrations").rglob("*.ini"))
+
+
+def test_an_upgrade_gives_way_to_a_turn_that_waits_for_it(fresh_postgres_url):
+    """A turn locks its target, then reads its domain; the upgrade takes the two tables the other way round."""
+    url = url_of(fresh_postgres_url)
+    migrate(url, "0003")
+    insert = "INSERT INTO receiver_target (domain_id, target) VALUES (1, 'file:a')"
+    with engine_of(url).begin() as connection:
+        connection.execute(text(insert))
+    with engine_of(url).connect() as turn, ThreadPoolExecutor() as pool:
+        turn.execute(text("SELECT * FROM receiver_target FOR UPDATE"))
+        upgrade = pool.submit(migrate, url)
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        while not turn.execute(waiting).scalar_one():
+            assert not upgrade.done()
+        turn.execute(text("SELECT * FROM receiver_domain"))
+        turn.commit()
+        assert upgrade.result() == Migrated("0003", REVISION)
