@@ -37,14 +37,14 @@ def downgrade() -> None:
 
 _WITH_USER = re.compile(rb"\A((?:stomp|amqp)s?://)[^/@]*@")
 _SHARED_PLACES = sa.text(
-    "SELECT place FROM (SELECT place FROM receiver_inbox WHERE target_id IN (:one, :other)"
-    " UNION ALL SELECT place FROM receiver_parked WHERE target_id IN (:one, :other)) AS each_message"
+    "SELECT place FROM (SELECT place FROM receiver_inbox WHERE target_id IN (:from_id, :to_id)"
+    " UNION ALL SELECT place FROM receiver_parked WHERE target_id IN (:from_id, :to_id)) AS each_message"
     " GROUP BY place HAVING count(*) > 1 LIMIT 1"
 )
 
 
 def _name_targets_without_users() -> None:
-    """Where targets of a domain differ by their users alone, one of them, the latest, gets all messages and the name.
+    """Where targets of a domain differ by their users alone, one gets all messages and the name: that without a user, or else the latest.
 
     The others stay, empty and under their names: a bridge of the version before that is still at work goes on putting
     messages there, which must not be lost. So does a target with messages at the same places as another's, which no
@@ -58,21 +58,21 @@ def _name_targets_without_users() -> None:
         sa.select(target).order_by(target.c.target_id).with_for_update()
     ).all():
         of_name[domain_id, _WITH_USER.sub(rb"\1", name)].append((target_id, name))
-    for (_, name), found in of_name.items():
-        with_user = [target_id for target_id, before in found if before != name]
-        named_so = [target_id for target_id, before in found if before == name]
+    for (_, name), same_name in of_name.items():
+        with_user = [target_id for target_id, before in same_name if before != name]
+        without_user = [target_id for target_id, before in same_name if before == name]
         if not with_user:
             continue
-        kept = (named_so or with_user)[-1]
-        for other in with_user:
-            if other != kept:
-                _move_messages(connection, other, kept)
+        kept = (without_user or with_user)[-1]
+        for target_id in with_user:
+            if target_id != kept:
+                _move_messages(connection, target_id, kept)
         connection.execute(sa.update(target).where(target.c.target_id == kept).values(target=name))
 
 
-def _move_messages(connection: sa.Connection, one: int, other: int) -> None:
-    if connection.execute(_SHARED_PLACES, {"one": one, "other": other}).first() is not None:
+def _move_messages(connection: sa.Connection, from_id: int, to_id: int) -> None:
+    if connection.execute(_SHARED_PLACES, {"from_id": from_id, "to_id": to_id}).first() is not None:
         return
     for table in ("receiver_inbox", "receiver_parked"):
-        moved = sa.text(f"UPDATE {table} SET target_id = :other WHERE target_id = :one")  # noqa: S608 - from above
-        connection.execute(moved, {"one": one, "other": other})
+        moved = sa.text(f"UPDATE {table} SET target_id = :to_id WHERE target_id = :from_id")  # noqa: S608 - from above
+        connection.execute(moved, {"from_id": from_id, "to_id": to_id})

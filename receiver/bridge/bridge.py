@@ -228,23 +228,30 @@ class Bridge:
                     is_text=message.is_text,
                 )
             )
-        for index, why in returned.items():
-            self._warn_once(
-                "a ring",
-                "bridges form a ring: of %r, %s. Such messages are parked, in BEST_EFFORT handed on. Name other queues, or "
-                "take only what no bridge has sent: ?selector=%s IS NULL",
-                messages[index].unique_message_id,
-                why,
-                PASSED,
-            )
+        if returned:
+            self._warn_of_ring(messages[min(returned)])
         return Taken(messages, refused, returned)
+
+    def _warn_of_ring(self, message: Received) -> None:
+        self._warn_once(
+            "a ring",
+            "bridges form a ring: %r has come back to %s. Such messages are parked (in BEST_EFFORT: handed on). Name other "
+            "queues, or take only what no bridge has sent: ?selector=%s IS NULL",
+            message.unique_message_id,
+            self.receiver.domain,
+            PASSED,
+        )
 
     def _sent_at_ms(self, message: Message) -> int | None:
         sent, sent_ms = message.jms_timestamp_ms, sent_at_ms(message)
         if sent and sent != sent_ms:
             done = "left out" if sent_ms is None else "read as seconds"
             self._warn_once(
-                done, "JMSTimestamp %d of %r can't be milliseconds: such are %s", sent, message.message_id, done
+                done,
+                "JMSTimestamp %d of %r can't be in milliseconds; times like it are %s",
+                sent,
+                message.message_id,
+                done,
             )
         return sent_ms
 

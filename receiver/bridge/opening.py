@@ -133,7 +133,7 @@ def open_bridge(
 
 
 def target_name(to: str) -> str:
-    """What a store knows a target by that is written as for `open_bridge`; nothing is opened. Raises SettingsError."""
+    """What a store knows a target by that is written as for `open_bridge`; nothing is connected, but a function's module is imported. Raises SettingsError."""
     return _target(to, BridgeOptions()).name
 
 
@@ -141,7 +141,7 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
     source = _address(text, options.from_password, options.tls)
     if options.mode is not Mode.BEST_EFFORT:
         check_durable(source)
-    connectors_of(source)  # before a target's function may have the current folder looked through for modules
+    connectors_of(source)  # now, before a python: target puts the current folder on sys.path
     check_carried(source, options.ids.id_property, options.ids.source_property)
     # Each subscription has a copy of its own of each message, which is no duplicate.
     more = "" if source.subscription is None else f"/{source.subscription}"

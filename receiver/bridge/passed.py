@@ -1,8 +1,8 @@
 """The mark on what a bridge sends to a broker: the domains that a message has passed, by which a ring of bridges is noticed.
 
-Without it what comes round would be a duplicate, and be dropped. For each domain the mark has a number, made of the number
-that no other domain has in any store, for a name may be any text and the same in two stores, and of the message's id: an
-application may copy the mark to a message of its own, which has passed nothing.
+Without it, what comes back would be dropped as a duplicate. The mark has one number per domain: a hash of the message's
+id, keyed by the domain's incarnation, which no other domain has in any store, while names may repeat. The id is hashed in
+because an application may copy the mark to a message of its own, which has passed nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["PASSED", "Passed"]
 
 PASSED = "receiverPassedDomains"
 """The property, by a name that JMS allows too, for selectors."""
-_MOST = 64
-"""So many numbers, the newest, and no more than 1,087 characters. A longer ring isn't noticed."""
+_MOST_NUMBERS = 64
+"""The newest 64 numbers are kept: at most 1,087 characters. A longer ring isn't noticed."""
 _NUMBER = re.compile("[0-9a-f]{16}")
 
 
@@ -37,7 +37,7 @@ class Passed:
         """The mark of such a message once it has passed this domain too."""
         own = self._number(id_)
         before = [number for number in _numbers(properties) if number != own]
-        return ",".join([*before, own][-_MOST:])
+        return ",".join([*before, own][-_MOST_NUMBERS:])
 
     def _number(self, id_: str | None) -> str:
         return blake2b(to_bytes(id_ or ""), digest_size=8, key=self._key).hexdigest()

@@ -67,7 +67,7 @@ class Turns:
         """Begin to deliver what others have left; what waits for another target is only told of."""
         for target, count in self._inbox.elsewhere().items():
             _LOGGER.warning(
-                "messages wait for %s, which takes a bridge to there: %d (or see receiver inbox move)", target, count
+                "%d messages wait for %s: run a bridge to it, or move them with receiver inbox move", count, target
             )
         self.tend()
         with suppress(StoreBusyError):  # another bridge is delivering

@@ -77,7 +77,7 @@ def bridge(
     logging_to_stderr(verbose=verbose)
     metrics_address = None if metrics_port is None else listening_address(metrics_port)
     if metrics_address is not None:
-        load_metrics()  # before a target's function may have the current folder looked through for modules
+        load_metrics()  # now, before a python: target puts the current folder on sys.path
     options = BridgeOptions(
         mode=mode,
         domain=domain,

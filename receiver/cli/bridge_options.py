@@ -68,7 +68,7 @@ ConnectionId = Annotated[
 ]
 ReceiverId = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="What domains call this receiver: of a topic, or by the domain key receiver."),
+    typer.Option(metavar="ID", help="This receiver's name in its domain: for a topic, or with --domain receiver."),
 ]
 IdProperty = Annotated[str, typer.Option(metavar="NAME", help="The property with a message's id.")]
 SourceProperty = Annotated[str, typer.Option(metavar="NAME", help="The property with the id of its source.")]

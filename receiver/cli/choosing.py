@@ -14,7 +14,7 @@ def chosen(given: str, names: Mapping[int, str], kind: str, listed_by: str) -> i
 
     `SettingsError` otherwise, which says what shows the numbers.
     """
-    meant = [number for number, name in names.items() if (number == int(given) if given.isdecimal() else name == given)]
+    meant = [number for number, name in names.items() if given == (str(number) if given.isdecimal() else name)]
     if not meant:
         raise SettingsError(f"there is no {kind} {given!r:.200}", hint=f"{listed_by} shows those that there are")
     if len(meant) > 1:

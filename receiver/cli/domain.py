@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from receiver.cli.choosing import chosen
 from receiver.cli.confirm import Yes, confirm
-from receiver.cli.output import AsJson, console, print_json
+from receiver.cli.output import AsJson, console, note_if_broken, print_json
 from receiver.cli.store_address import StoreAddress, shown_address, tame_address
 from receiver.report.words import count, tamed
 
@@ -45,8 +44,7 @@ def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
         print_json(dumped(domains_object(place, figures)))
     else:
         print_domains(place, figures, console())
-    if figures.findings:
-        print("note: the store is broken: receiver check tells where", file=sys.stderr)
+    note_if_broken(figures)
 
 
 @domain.command(epilog=_DROP)
@@ -78,4 +76,4 @@ def drop(
 
 
 def _amounts(rows: int, waiting: int, parked: int) -> str:
-    return f"{count(rows, 'remembered receipt')}, {count(waiting, 'message')} in the inbox and {parked:,} parked"
+    return f"{count(rows, 'stored receipt')}, {count(waiting, 'message')} in the inbox and {parked:,} parked"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from receiver.cli.confirm import Yes, confirm
 from receiver.cli.output import AsJson, console, print_json
 from receiver.cli.store_address import StoreAddress, shown_address, tame_address
 from receiver.errors import SettingsError
-from receiver.report.words import count, second, size, tamed
+from receiver.report.words import count
 
 if TYPE_CHECKING:
     from receiver.store.left_behind import TargetRow
@@ -38,9 +39,7 @@ receiver inbox drop sqlite:///receiver.db 3
 receiver inbox drop sqlite:///receiver.db 3 --yes
 """
 _LISTED_BY = "receiver inbox list"
-_LONGEST_TARGET = 200
-
-Target = Annotated[str, typer.Argument(help="The target, by its number or its exact name.", show_default=False)]
+_TARGET_HELP = "The target, by its number or its exact name."
 
 inbox = typer.Typer(
     name="inbox",
@@ -66,9 +65,7 @@ def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
 @inbox.command(epilog=_MOVE)
 def move(
     url: StoreAddress,
-    from_: Annotated[
-        str, typer.Argument(metavar="FROM", help="The target, by its number or its exact name.", show_default=False)
-    ],
+    from_: Annotated[str, typer.Argument(metavar="FROM", help=_TARGET_HELP, show_default=False)],
     to: Annotated[
         str,
         typer.Argument(
@@ -85,34 +82,39 @@ def move(
     can't hold across two targets: where a bridge to the old one died between handing on and confirming, up to one turn of
     them, 1,000, may have arrived there already. Those come to the new target once more.
     """
+    from receiver.report.inboxes import shown_target
     from receiver.store.left_behind import move_waiting, target_rows
 
     rows = target_rows(url)
     of = _chosen(rows, from_)
     name = _target_name(rows, of, to)
     moved = move_waiting(url, of, name)
-    print(f"{tame_address(url)}: {count(moved, 'message')} moved to {tamed(name, _LONGEST_TARGET)}")
+    print(f"{tame_address(url)}: {count(moved, 'message')} moved to {shown_target(name)}")
     if moved:
         print(
             "note: the last that a bridge handed on before it died may have arrived at the old target, too:"
-            " EXACTLY_ONCE can't hold across two targets"
+            " EXACTLY_ONCE can't hold across two targets",
+            file=sys.stderr,
         )
 
 
 @inbox.command(epilog=_DROP)
-def drop(url: StoreAddress, target: Target, yes: Yes = False) -> None:  # noqa: FBT002
+def drop(
+    url: StoreAddress,
+    target: Annotated[str, typer.Argument(help=_TARGET_HELP, show_default=False)],
+    yes: Yes = False,  # noqa: FBT002
+) -> None:
     """Delete the messages that wait for a target, for good.
 
     As long as their ids are remembered they are duplicates if they come again. What comes after the question stays, and so
     does the target.
     """
+    from receiver.report.inboxes import shown_target, shown_waiting
     from receiver.store.left_behind import drop_waiting, target_rows
 
     of = _chosen(target_rows(url), target)
     if of.waiting:
-        oldest = f"the oldest received {second(of.oldest_us or 0)} UTC, {size(of.body_bytes)}"
-        waiting = f"{count(of.waiting, 'message')} for {tamed(of.name, _LONGEST_TARGET)}"
-        confirm(f"this deletes {waiting}, {oldest}", yes=yes)
+        confirm(f"this deletes what waits for {shown_target(of.name)}: {shown_waiting(of)}", yes=yes)
     print(f"{tame_address(url)}: {count(drop_waiting(url, of), 'message')} dropped")
 
 

@@ -32,8 +32,8 @@ def migrate(
     """Make a store's tables, or upgrade them.
 
     Every receiver does so when it opens; going back is done here alone. Receivers at work meanwhile wait, and all of it
-    happens or nothing. What an older version has no place for is lost: you are told what and how much, and asked, or say
-    --yes.
+    happens or nothing. Going back is refused while the older version would judge wrongly or
+    lose messages. What else it can't hold is lost: you are told what and how much, and asked unless there is --yes.
     """
     from receiver.store.engine import store_url
     from receiver.store.schema import losses

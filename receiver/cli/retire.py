@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.store_address import StoreAddress, shown_address
+from receiver.cli.store_address import StoreAddress, tame_address
 from receiver.errors import SettingsError
 from receiver.report.words import count, tamed
 
@@ -48,7 +48,6 @@ def retire(
         raise SettingsError("say which sources: --source NAME or --idle DAYS", hint="receiver status counts them")
     if idle_days is not None and not 0 <= idle_days < float("inf"):
         raise SettingsError(f"--idle must be a number of days of at least 0, not {idle_days}")
-    address = shown_address(url)
     done = retire_sources(url, domain=domain, sources=sources or (), idle_days=idle_days)
     for name, retired, forgotten_ids, left in done:
         print(
@@ -56,4 +55,4 @@ def retire(
             f" {count(forgotten_ids, 'id')} forgotten, {count(left, 'source')} left"
         )
     if not done:
-        print(f"{tamed(address, _LONGEST_NAME)}: no domain keeps ids by source")
+        print(f"{tame_address(url)}: no domain keeps ids by source")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from receiver.detector import GONE, TwoTierDetector
-from receiver.durable.retiring import DAY_US, Retirement, longer_silent_than
+from receiver.durable.retiring import Retirement, longer_silent_than
 from receiver.errors import StoreCorruptError
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
@@ -25,7 +25,7 @@ __all__ = ["DomainCache", "History", "making_sense", "policy_of", "resize", "row
 _MOST_DIGESTS = 16
 _FEW_HISTORIES = 1_000
 _MOST_DELETABLE = 10_000
-_SILENT_LAG_US = DAY_US // 96
+_SILENT_LAG_US = 15 * 60 * 1_000_000
 
 
 class History(NamedTuple):
@@ -126,6 +126,10 @@ class DomainCache:
         with making_sense(state):
             if known is None or not _continues(known, state):
                 self._load(log, state)
+                if known is not None and known.retired_sources != state.retired_sources:
+                    self._retirement.wait(state.latest_us)
+                else:
+                    self._retirement.look_soon()
             elif (known.last_seq, known.clock_us) != (state.last_seq, state.clock_us):  # a clock may move by itself
                 self._replay(log, state)
                 # Who appended those rows, or moved the clock, deletes what that made others forget.
@@ -141,7 +145,6 @@ class DomainCache:
         self._told, self._deletable = [], []
         self._replay(log, state)
         self._note_forgotten()  # what was left undeleted
-        self._retirement.wait(state.latest_us)
         self._silent_as_of_us = -_SILENT_LAG_US
 
     def _replay(self, log: DomainLog, state: DomainState) -> None:

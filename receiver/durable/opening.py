@@ -154,7 +154,7 @@ def _as_wanted(log: SqlLog, wanted: Wanted, key_and_name: tuple[str, str]) -> Do
     try:
         state = log.begin_reading()
         log.rollback()
-        _check_found(state, wanted, key_and_name)
+        _check_domain(state, wanted, key_and_name)
         if wanted.sizes is not None and wanted.sizes != (state.window_size, state.expiry_us):
             state = log.begin()
             resize(log, state, wanted.sizes)
@@ -169,8 +169,8 @@ def _as_wanted(log: SqlLog, wanted: Wanted, key_and_name: tuple[str, str]) -> Do
     return state
 
 
-def _check_found(state: DomainState, wanted: Wanted, key_and_name: tuple[str, str]) -> None:
-    if (state.domain_key, state.domain_name) != key_and_name:  # a file gives the number of one dropped to another
+def _check_domain(state: DomainState, wanted: Wanted, key_and_name: tuple[str, str]) -> None:
+    if (state.domain_key, state.domain_name) != key_and_name:  # SQLite may give a dropped domain's number to a new one
         raise StoreError("the domain was dropped while it was opened", hint="open it again")
     if wanted.kind not in {None, state.policy}:
         raise SettingsError(

@@ -19,11 +19,12 @@ from receiver.store.log import Mark, Row
 __all__ = ["DAY_US", "Retirement", "as_retired", "longer_silent_than"]
 
 DAY_US = 86_400_000_000
-_PARTS = 30
-"""After sources were retired for silence, others wait for so small a part of the time allowed: each time, every other
-process reads the log anew."""
+_LOOKS_PER_TIME_ALLOWED = 30
+"""After sources were retired, the next silent ones wait for up to this part of retire_sources_after_days, as each
+retirement makes every other process read the log anew."""
 _SHARE_RETIRED = 10
-"""Of more sources than allowed, a tenth goes at a time."""
+"""Beyond max_sources, the surplus and a tenth of max_sources more are retired, so that the next batch needn't retire
+again."""
 
 
 class Retirement:
@@ -35,8 +36,12 @@ class Retirement:
         self._next_look_us = 0
 
     def wait(self, latest_us: int) -> None:
-        """Look for silent sources no earlier than a while after this time, when some were retired or the log was read."""
-        self._next_look_us = latest_us + self._after_us // _PARTS
+        """After some were retired, here or elsewhere: don't look for silent sources for a while."""
+        self._next_look_us = latest_us + self._after_us // _LOOKS_PER_TIME_ALLOWED
+
+    def look_soon(self) -> None:
+        """After the log was read for another reason: look at the end of the next batch."""
+        self._next_look_us = 0
 
     def due(self, detector: TwoTierDetector) -> list[str | None]:
         """The sources to retire now, the longest silent first."""

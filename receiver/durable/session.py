@@ -94,7 +94,7 @@ class DomainSession:
         return transaction
 
     def own(self, state: DomainState) -> DomainState:
-        """The state of our domain; `StoreError` for that of another, which a file may give the number of one dropped."""
+        """The state, if it is our domain's; else `StoreError`: SQLite may give a dropped domain's number to a new one."""
         if state.incarnation != self.incarnation:
             raise StoreError(
                 f"this is another database than {self.address} was when the receiver was opened, or its domain was dropped",

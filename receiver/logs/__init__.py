@@ -84,7 +84,7 @@ class LogBatches(Iterator[Batch]):
     @property
     def known_receipts(self) -> int:
         """How many there are at least, by what Parquet files and compacted logs say of themselves."""
-        if self._options.on_error != "stop":  # rows that can't be read are none
+        if self._options.on_error != "stop":  # unreadable rows are skipped, and aren't receipts
             return 0
         compacted = {id(file.manifest): file.manifest.receipts for file in self._files if file.manifest is not None}
         plain = [file.path for file in self._files if file.manifest is None and file.path and file.can_reopen]

@@ -26,7 +26,7 @@ def print_domains(place: str, figures: StoreFigures, console: Console) -> None:
         latest = f", the latest {second(state.latest_us)} UTC" if state.last_seq else ""
         line(console, f"  {count(state.receipts, 'receipt')}{latest}")
         waiting, parked = ("?" if number is None else count(number) for number in (domain.inbox, domain.parked))
-        line(console, f"  {count(domain.rows, 'row')} remembered, {waiting} in the inbox, {parked} parked")
+        line(console, f"  {count(domain.rows, 'row')}, {waiting} in the inbox, {parked} parked")
 
 
 def domains_object(place: str, figures: StoreFigures) -> dict[str, Any]:

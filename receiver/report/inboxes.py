@@ -13,7 +13,7 @@ from receiver.report.words import count, moment_or_none, second, size, tamed
 from receiver.store.findings import DomainName
 from receiver.store.left_behind import TargetRow
 
-__all__ = ["inbox_object", "print_inbox"]
+__all__ = ["inbox_object", "print_inbox", "shown_target", "shown_waiting"]
 
 _LONGEST_TARGET = 200
 _UNKNOWN = "(a domain that the store doesn't know)"
@@ -25,9 +25,9 @@ def print_inbox(place: str, rows: Sequence[TargetRow], console: Console) -> None
     line(console, f"{place}: {count(len(rows), 'target')}, {waiting} in the inbox")
     for row in rows:
         console.print()
-        line(console, f"{row.number}: {tamed(row.name, _LONGEST_TARGET)}", "bold")
+        line(console, f"{row.number}: {shown_target(row.name)}", "bold")
         line(console, f"  of {_domain(row)}")
-        line(console, f"  {_waiting(row)}")
+        line(console, f"  {shown_waiting(row)}")
 
 
 def _domain(row: TargetRow) -> str:
@@ -36,7 +36,11 @@ def _domain(row: TargetRow) -> str:
     return shown_domain(DomainName(row.domain_key, row.domain))
 
 
-def _waiting(row: TargetRow) -> str:
+def shown_target(name: str) -> str:
+    return tamed(name, _LONGEST_TARGET)
+
+
+def shown_waiting(row: TargetRow) -> str:
     if row.oldest_us is None:
         return "nothing waits"
     return f"{count(row.waiting, 'message')}, {size(row.body_bytes)}, the oldest received {second(row.oldest_us)} UTC"

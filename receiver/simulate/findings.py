@@ -72,8 +72,9 @@ def _crosses_connections(evidence: Evidence) -> Finding | None:
 def _missing_parts(evidence: Evidence) -> Finding | None:
     lacking = {part: evidence.facts.lacking[part] for part in domain_key(evidence.key).needs}
     said = [
-        f"Receipts without {part}: {_share(count, evidence.facts.log.receipts)}. To the domain key '{evidence.key}' all "
-        f"{_PARTS[part]} are one there, so an id that two of them have counts as a duplicate."
+        f"Receipts without {part}: {_share(count, evidence.facts.log.receipts)}. The domain key "
+        f"'{evidence.key}' takes them for receipts of one and the same, so an id that two {_PARTS[part]} share counts as a "
+        "duplicate."
         for part, count in lacking.items()
         if count
     ]

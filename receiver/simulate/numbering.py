@@ -81,7 +81,9 @@ class Channels(Names[Channel]):
             triple = Channel(*(names.names[part[0]] for names, part in zip(self._parts, parts, strict=True)))
             return np.full(len(batch), self.number(triple), np.int32)
         sizes = [len(names.names) for names in self._parts]
-        check_numbered(prod(sizes) >> 32, "channels")  # of which each is one number of 64 bits below
+        check_numbered(
+            prod(sizes) >> 32, "possible channels"
+        )  # their numbers below have 64 bits: 2**31 of check_numbered, times 2**32
         found, place = distinct((parts[0].astype(np.int64) * sizes[1] + parts[1]) * sizes[2] + parts[2])
         numbers = [
             self.number(

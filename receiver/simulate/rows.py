@@ -112,7 +112,7 @@ def link_rows(
 
     `source` and `ids` are numbers below `sources` and `distinct_ids`.
     """
-    check_numbered(max(len(ids), sources, distinct_ids), "receipts in one domain")
+    check_numbered(max(len(ids), sources, distinct_ids), "receipts, sources or ids in one domain")
     earlier = np.empty(len(ids), np.int32)
     in_several = np.zeros(distinct_ids, np.bool_)
     duplicates = _link_by_id(ids, source, np.full(distinct_ids, _NOTHING, np.int32), earlier, in_several)

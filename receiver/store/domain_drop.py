@@ -46,8 +46,8 @@ def drop_domain(address: str, domain: DomainState) -> Dropped:
             connection.execute(delete(table).where(table.c.target_id.in_(of_its_targets))).rowcount
             for table in (inbox, parked)
         )
-        of_domain, ended, _, _ = (
+        receipts_gone, targets_gone, _, _ = (
             connection.execute(delete(table).where(table.c.domain_id == domain.domain_id)).rowcount
             for table in (receipts, targets, joined, domains)
         )
-        return Dropped(of_domain, waiting, set_aside, ended)
+        return Dropped(receipts_gone, waiting, set_aside, targets_gone)

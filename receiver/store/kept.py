@@ -90,7 +90,7 @@ class KeptConnection:
             with self.between_transactions() as driver:
                 return by(driver)
         except StoreError as error:
-            _LOGGER.warning("can't give back the space of messages that are gone: %s", error)
+            _LOGGER.warning("can't give back the space of what was deleted: %s", error)
             return False
 
     def close(self) -> None:

@@ -2,11 +2,11 @@
 
 A migration has one or both of these, whose words hold `{}` for how many, and whose rows stand behind `SELECT count(*) FROM`:
 
-- `LOSES`: who asks for the step is told, and has to agree.
+- `LOSES`: the command names these losses and needs a yes.
 - `NO_PLACE`: the older version would give wrong verdicts or lose messages without it. So the step is refused, by a call of
-  `keep_all` in `downgrade`; only where no table is to be left at all it is told like the others.
+  `keep_all` in `downgrade`; only on the way to base is it named like the others.
 
-What counts 0 isn't lost. Of a migration with neither, everything is.
+What counts 0 isn't lost. A migration that declares neither counts as losing all that it added.
 """
 
 from __future__ import annotations

@@ -174,9 +174,9 @@ class SqlLog(ABC):
             self.cursor.execute(f"{update} AND message_source_id IS NULL", values)
         named = [to_bytes(source) for source in mark.sources if source]
         for first in range(0, len(named), _SOURCES_AT_ONCE):
-            some = named[first : first + _SOURCES_AT_ONCE]
-            among = ", ".join([self.placeholder] * len(some))
-            self.cursor.execute(f"{update} AND message_source_id IN ({among})", (*values, *some))
+            part = named[first : first + _SOURCES_AT_ONCE]
+            placeholders = ", ".join([self.placeholder] * len(part))
+            self.cursor.execute(f"{update} AND message_source_id IN ({placeholders})", (*values, *part))
 
     def save(self, statement: str, values: Sequence[Any], state: DomainState, since: int) -> None:
         """Put the domain's new state in place by a statement that takes other values first."""

@@ -45,17 +45,17 @@ def test_list_on_a_terminal(domain, sqlite_url):
         f"1: {ORDERS} (key default)",
         "  apama:window=2000,expiry=120",
         "  3 receipts, the latest 2026-05-01 10:00:00 UTC",
-        "  3 rows remembered, 2 in the inbox, 1 parked",
+        "  3 rows, 2 in the inbox, 1 parked",
         "",
         "2: broker:queue://other (key default)",
         "  apama:window=7,expiry=5",
         "  0 receipts",
-        "  0 rows remembered, 0 in the inbox, 0 parked",
+        "  0 rows, 0 in the inbox, 0 parked",
         "",
         f"3: {ORDERS} (key name)",
         "  apama:window=2000,expiry=120",
         "  1 receipt, the latest 1970-01-01 00:00:00 UTC",
-        "  1 row remembered, 0 in the inbox, 0 parked",
+        "  1 row, 0 in the inbox, 0 parked",
     ]
 
 
@@ -83,7 +83,7 @@ def test_drop_asks(domain, store_url):
     """And says how many of each."""
     make(store_url)
     said = complaint(domain("drop", store_url, "--domain", "1"))
-    amounts = "3 remembered receipts, 2 messages in the inbox and 1 parked"
+    amounts = "3 stored receipts, 2 messages in the inbox and 1 parked"
     assert f"this drops {ORDERS} with {amounts}" in said
     assert "add --yes" in said
     assert numbers(store_url) == [1, 2, 3]

@@ -293,7 +293,7 @@ def test_a_domain_is_dropped(store_url, tmp_path):
             run_command(line, tmp_path).stdout for line in commands(block.replace("sqlite:///receiver.db", store_url))
         ]
         assert ": old (key name)" in listed
-        assert "1 remembered receipt" in dropped
+        assert "1 stored receipt" in dropped
         with pytest.raises(StoreError, match="the domain is gone"), still_open.batch() as batch:
             batch.receive("1")
     subprocess.run([sys.executable, "-m", "receiver", "check", store_url], check=True, capture_output=True)

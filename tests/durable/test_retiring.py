@@ -61,6 +61,26 @@ def test_a_source_that_has_not_sent_for_long_is_retired(any_url):
         assert receive(orders, ("a", "other", DAY_US + 2), ("c", "other", DAY_US + 2)) == [NEW, DUPLICATE]
 
 
+@pytest.mark.parametrize("disturbance", ["reopened", "rolled back"])
+def test_reading_the_log_often_delays_nothing(store_url, disturbance):
+    settings = sizes(2, 0, retire_sources_after_days=1)
+    orders = opened(store_url, settings=settings)
+    receive(orders, ("a", "old", 0))
+    for hour in range(0, 25, 5):
+        if disturbance == "reopened":
+            orders.close()
+            orders = opened(store_url, settings=settings)
+        else:
+            with suppress(UndoError), orders.batch() as batch:
+                batch.receive("undone", "new", received_at_us=hour)
+                raise UndoError
+        receive(orders, (f"{hour}", "new", hour * 3_600_000_000))
+        assert orders.status().retired_sources == 0
+    receive(orders, ("b", "new", DAY_US + 1))
+    assert orders.status().retired_sources == 1
+    orders.close()
+
+
 def test_time_goes_by_receipts_not_by_the_clock_on_the_wall(any_url):
     with opened(any_url, settings=sizes(2, 0, retire_sources_after_days=1)) as orders:
         receive(orders, ("a", "s", 0))
