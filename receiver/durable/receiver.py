@@ -107,7 +107,7 @@ class Receiver(Closing):
         session = DomainSession(opened, store_settings.lock_timeout_secs)
         try:
             session.load()
-            recorder = None if record is None else Recorder(record, **channel._asdict())
+            recorder = None if record is None else session.record_to(record, channel)
         except BaseException:
             session.log.close()
             raise
@@ -162,8 +162,6 @@ class Receiver(Closing):
 
     def _count(self, tally: Tally) -> None:
         self.counters.commit(tally)
-        if self._recorder is not None:
-            self._recorder.record(tally.recorded)  # in the order of commits, and it never waits
         self._untold += tally.events
 
     def _tell(self) -> None:

@@ -12,25 +12,41 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Connection
 
+from receiver.domains import Channel
 from receiver.durable.cache import DomainCache, making_sense
 from receiver.durable.holds import Hold, hold, release
 from receiver.durable.opening import Opened, new_number
 from receiver.durable.tally import Tally
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
+from receiver.recording import Recorder
+from receiver.settings import Recording
 from receiver.store.failures import store_error, translated
-from receiver.store.joined_log import JoinedLog, forget_batches, joined_batch
-from receiver.store.log import DomainLog, DomainState, Row
+from receiver.store.joined_log import JoinedLog, forget_batches
+from receiver.store.log import DomainLog, DomainState, Mark, Row
 from receiver.store.sql_log import SqlLog
+
+if TYPE_CHECKING:
+    from _typeshed import StrPath
 
 __all__ = ["DomainSession", "Transaction"]
 
 _LOGGER = logging.getLogger("receiver")
 _FIRST_PAUSE_SECS = 0.05
 _LONGEST_PAUSE_SECS = 1.0
+
+
+class _Unsettled(NamedTuple):
+    """A batch whose outcome isn't known yet."""
+
+    number: int
+    tally: Tally | None
+    """To be counted if it was committed; None of a batch that has told its caller that it failed."""
+    transaction: Any = None
+    """The caller's; None where it was in one of our own."""
 
 
 class DomainSession:
@@ -49,6 +65,7 @@ class DomainSession:
         self.patience_secs = patience_secs
         self.committed: Callable[[Tally], None]
         self.rolled_back: Callable[[], None]
+        self.recorder: Recorder | None = None
         self.cache = DomainCache()
         self.writer = new_number()
         self._turn = threading.Lock()
@@ -58,9 +75,9 @@ class DomainSession:
             self.log.is_idle = lambda: not self._turn.locked()
         self._pid = os.getpid()
         self._is_closed = False
-        self._joined_batches = 0
-        # Batches in transactions of the caller's whose outcome isn't known yet: number, tally, transaction.
-        self._unsettled: deque[tuple[int, Tally, Any]] = deque()
+        # Numbered are those that leave a mark: in a transaction of the caller's, or recorded.
+        self._batches = 0
+        self._unsettled: deque[_Unsettled] = deque()
 
     def load(self) -> None:
         """Read the log ahead of the first batch, keeping nobody waiting."""
@@ -70,6 +87,18 @@ class DomainSession:
                     self.cache.follow(self.log, self.log.begin_reading())
             finally:
                 self.log.rollback()
+
+    def record_to(self, record: Recording | StrPath, channel: Channel) -> Recorder:
+        """Record what is received from now on, and settle what killed processes have recorded to the same path."""
+        incarnation = self.incarnation if isinstance(self.log, SqlLog) else None
+        recorder = self.recorder = Recorder(record, **channel._asdict(), writer=self.writer, incarnation=incarnation)
+        try:
+            with self._turn:
+                self.complete_recording()
+        except BaseException:
+            recorder.close()
+            raise
+        return recorder
 
     def begin(self, connection: Connection | None) -> Transaction:
         """Have the domain to ourselves, in a transaction of our own or in the caller's, and catch up with it."""
@@ -123,42 +152,94 @@ class DomainSession:
             raise SettingsError(
                 "memory:// has no transactions to join", hint="open a sqlite:/// or postgresql:// store"
             )
-        self._joined_batches += 1
-        return JoinedLog(self.log, connection, self.writer, self._joined_batches)
+        return JoinedLog(self.log, connection)
 
-    def expect(self, log: JoinedLog, tally: Tally) -> None:
-        """A batch is recorded in its caller's transaction; what becomes of that will be looked up."""
-        self._unsettled.append((log.batch, tally, log.transaction))
+    def prepare(self, log: DomainLog, rows: Sequence[Row], tally: Tally) -> Mark | None:
+        """Write the batch to the recording, if there is one, and number it if its outcome may have to be looked up."""
+        transaction = log.transaction if isinstance(log, JoinedLog) else None
+        if transaction is None and self.recorder is None:
+            return None
+        self._batches += 1
+        self._unsettled.append(_Unsettled(self._batches, None, transaction))
+        if self.recorder is not None:
+            self.recorder.write(self._batches, tally.rows_not_told(rows), tally.told)
+        return Mark(self.writer, self._batches)
 
-    def settle(self, log: DomainLog, state: DomainState) -> None:
-        """See which of the callers' transactions were committed, and drop the cache if one wasn't."""
+    def expect(self, tally: Tally) -> None:
+        """The batch is recorded in its caller's transaction; what becomes of that will be looked up."""
+        self._unsettled.append(self._unsettled.pop()._replace(tally=tally))
+
+    def count(self, tally: Tally) -> None:
+        """The batch is committed."""
+        if self._unsettled:
+            self._settled(self._unsettled.pop())
+        self.committed(tally)
+
+    def _settled(self, batch: _Unsettled) -> None:
+        if self.recorder is not None:
+            self.recorder.commit(batch.number)
+        if batch.tally is not None:
+            self.committed(batch.tally)
+
+    def settle(self, log: DomainLog) -> None:
+        """See which batches were committed of whose transactions that isn't known, and drop the cache if one wasn't."""
         if not self._unsettled:
             return
-        last = joined_batch(log.connection, state.domain_id, self.writer)
-        numbers = [number for number, _, _ in self._unsettled]
+        last = log.last_marked(self.writer)
         # A batch's mark is in one transaction with all that the batch saw, so those before it were committed too.
-        seen = numbers.index(last) + 1 if last in numbers else 0
-        if seen < len(numbers):
+        while self._unsettled and self._unsettled[-1].number > last:
+            lost = self._unsettled.pop()
             self.cache.drop()
-        while len(self._unsettled) > seen:
-            self._unsettled.pop()
-            self.rolled_back()
+            if self.recorder is not None:
+                self.recorder.cut(lost.number)
+            if lost.tally is not None:
+                self.rolled_back()
         # What was recorded in the very transaction that looks is seen, but may yet be rolled back.
-        under_way = log.transaction if isinstance(log, JoinedLog) else None
-        while self._unsettled and self._unsettled[0][2] is not under_way:
-            self.committed(self._unsettled.popleft()[1])
+        under_way = log.transaction if isinstance(log, JoinedLog) else log
+        while self._unsettled and self._unsettled[0].transaction is not under_way:
+            self._settled(self._unsettled.popleft())
+
+    def complete_recording(self) -> None:
+        """Settle what killed processes have recorded and only the store can tell of, in a transaction of its own.
+
+        Where that fails there is a warning: it stays as it is for whoever records to the same path next.
+        """
+        journals = self.recorder.abandoned() if self.recorder is not None else []
+        if self.recorder is None or not journals:
+            return
+        try:
+            with translated(self.address):
+                state = self.log.begin()
+                for journal in journals:
+                    journal.settle(self.log.last_marked(journal.writer))
+                for journal in journals:
+                    forget_batches(self.log.connection, state, journal.writer)
+                self.log.commit()
+        except (StoreError, OSError):
+            _LOGGER.warning("can't complete what killed processes have recorded: %s", self.address, exc_info=True)
+        finally:
+            self.log.rollback()
+            for journal in journals:
+                journal.close()
+            self.recorder.finish()
 
     def _callers_go_on(self) -> bool:
-        return any(transaction.is_active for _, _, transaction in self._unsettled)
+        return any(batch.tally is not None and batch.transaction.is_active for batch in self._unsettled)
+
+    @property
+    def _needs_the_lock(self) -> bool:
+        """Whether a commit broke off: it may still be under way, unless the domain is free."""
+        return any(batch.transaction is None for batch in self._unsettled)
 
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""
         if not self._unsettled or self._is_closed or self.is_parents or not self._turn.acquire(blocking=False):
             return
         try:
-            if not self._callers_go_on():
+            if not (self._callers_go_on() or self._needs_the_lock):
                 with translated(self.address):
-                    self.settle(self.log, self.log.begin_reading())
+                    self.log.begin_reading()
+                    self.settle(self.log)
         finally:
             self.log.rollback()
             self._turn.release()
@@ -172,6 +253,7 @@ class DomainSession:
         self._take_turn()
         self._is_closed = True
         try:
+            self.complete_recording()
             with translated(self.address):
                 self._tidy_up()
         except StoreError:
@@ -182,7 +264,7 @@ class DomainSession:
             self._turn.release()
 
     def _tidy_up(self) -> None:
-        if not self.cache.has_deletable and not self._joined_batches:
+        if not self.cache.has_deletable and not self._batches:
             return
         if self._callers_go_on():
             _LOGGER.warning(
@@ -191,11 +273,11 @@ class DomainSession:
             )
             return
         state = self.log.begin()
-        self.settle(self.log, state)
+        self.settle(self.log)
         self.cache.follow(self.log, state)
         _, gone = self.cache.take_deletable((), all_of_them=True)
         self.log.record(state, since=state.last_seq, rows=(), gone=gone)
-        if self._joined_batches:
+        if isinstance(self.log, SqlLog) and (self.recorder is None or self.recorder.is_settled):
             forget_batches(self.log.connection, state, self.writer)
         self.log.commit()
         self.log.give_back_space()
@@ -221,7 +303,7 @@ class Transaction:
                     f"this is another database than {session.address} was when the receiver was opened",
                     hint="give batch() a connection to the receiver's database; if that was replaced, open it again",
                 )
-            session.settle(self.log, state)
+            session.settle(self.log)
             self._has_read_on = session.cache.follow(self.log, state)
 
     def abandon(self, error: BaseException | None = None) -> None:
@@ -247,19 +329,20 @@ class Transaction:
             with making_sense(self._state):
                 state = self._new_state(tally)
             self._check_whole(rows, state)
+            mark = session.prepare(log, rows, tally)
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)
-                log.record(state, since=self._state.last_seq, rows=rows, gone=gone)
+                log.record(state, since=self._state.last_seq, rows=rows, gone=gone, mark=mark)
         except BaseException as error:
             cache.drop()
             self.abandon(error)
             raise
         try:
             if isinstance(log, JoinedLog):
-                session.expect(log, tally)
+                session.expect(tally)
             else:
                 self._commit(state)
-                session.committed(tally)
+                session.count(tally)
             cache.advance(state)
             if gone:
                 self._give_back_space()

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
-__all__ = ["DomainLog", "DomainState", "Row"]
+__all__ = ["DomainLog", "DomainState", "Mark", "Row"]
 
 Row = tuple[int, str, str | None, int, int | None, str | None, int | None]
 """A receipt in the log; it begins as `TwoTierDetector.replay` wants it.
@@ -20,6 +20,15 @@ Its number; id; source; time received, not before that of any earlier row; when 
 receipt; a JSON list of the different digests that came with the id, None if none did; what else the
 domain's policy keeps of it, None for most.
 """
+
+
+class Mark(NamedTuple):
+    """A receiver's last batch but for those whose outcome nobody will have to look up."""
+
+    writer: int
+    """The receiver's number."""
+    batch: int
+    """Numbered by the receiver itself."""
 
 
 class DomainState(NamedTuple):
@@ -62,12 +71,23 @@ class DomainLog(Protocol):
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
         """The rows numbered above `seq`, in order, some at a time; the last one there is has the number `last_seq`."""
 
-    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+    def record(
+        self,
+        state: DomainState,
+        *,
+        since: int,
+        rows: Sequence[Row],
+        gone: Sequence[int],
+        mark: Mark | None = None,
+    ) -> None:
         """Append `rows`, delete those numbered in `gone`, which ascend, and save the domain's new state.
 
         `since` is the last number of the state that it replaces. Where a database has another by now, the lock was lost
-        on the way: `StoreBusyError`.
+        on the way: `StoreBusyError`. `mark` is left for a batch whose outcome may have to be looked up.
         """
+
+    def last_marked(self, writer: int) -> int:
+        """The last batch that a receiver has marked, as seen from the transaction under way; 0 for none."""
 
     def commit(self) -> None: ...
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from receiver.errors import SettingsError
-from receiver.store.log import DomainState, Row
+from receiver.store.log import DomainState, Mark, Row
 
 __all__ = ["MemoryLog"]
 
@@ -15,6 +15,7 @@ class MemoryLog:
     def __init__(self, state: DomainState) -> None:
         self._state = state
         self._rows: dict[int, Row] = {}
+        self._marked = 0
 
     def begin(self) -> DomainState:
         return self._state
@@ -25,12 +26,25 @@ class MemoryLog:
         del last_seq
         yield [row for row in self._rows.values() if row[0] > seq]
 
-    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+    def record(
+        self,
+        state: DomainState,
+        *,
+        since: int,
+        rows: Sequence[Row],
+        gone: Sequence[int],
+        mark: Mark | None = None,
+    ) -> None:
         del since
         for seq in gone:
             self._rows.pop(seq, None)
         self._rows.update((row[0], row) for row in rows)
         self._state = state
+        self._marked = mark.batch if mark is not None else self._marked
+
+    def last_marked(self, writer: int) -> int:
+        del writer  # nobody else is here
+        return self._marked
 
     def _nothing(self) -> None:
         """A batch is recorded whole or not at all, so nothing is left to do."""

@@ -17,10 +17,20 @@ from sqlalchemy import Connection, Engine, RootTransaction
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.engine import discard, driver_of
-from receiver.store.log import DomainState, Row
-from receiver.store.tables import domains, receipts, text_of, to_bytes
+from receiver.store.log import DomainState, Mark, Row
+from receiver.store.tables import domains, joined, receipts, text_of, to_bytes
 
-__all__ = ["IN_AUTOCOMMIT", "JOIN_HINT", "ROW_COLUMNS", "Sources", "SqlLog", "rows_of", "runs_of", "state_of"]
+__all__ = [
+    "IN_AUTOCOMMIT",
+    "JOIN_HINT",
+    "ROW_COLUMNS",
+    "Sources",
+    "SqlLog",
+    "mark_values",
+    "rows_of",
+    "runs_of",
+    "state_of",
+]
 
 _IDENTITY = ("domain_id", "incarnation", "domain_key", "domain_name", "policy")
 _CHANGING = DomainState._fields[len(_IDENTITY) :]
@@ -55,6 +65,11 @@ def rows_of(found: Iterable[Sequence[Any]], sources: Sources) -> list[Row]:
         (seq, id_.decode("utf-8", "surrogatepass"), sources[source], received_at_us, first_us, digests, mark)
         for seq, id_, source, received_at_us, first_us, digests, mark in found
     ]
+
+
+def mark_values(state: DomainState, mark: Mark) -> tuple[int, ...]:
+    """The values of `sql_mark`."""
+    return state.domain_id, mark.writer, mark.batch, state.last_seq
 
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
@@ -98,6 +113,12 @@ class SqlLog(ABC):
         self.sql_rows_after = f"SELECT {rows} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
         values = ", ".join([p] * (1 + len(ROW_COLUMNS)))
         self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {rows}) VALUES ({values})"
+        self.sql_marked = f"SELECT batch FROM {joined.name} WHERE domain_id = {p} AND writer = {p}"
+        # The newest takes the place of the one before.
+        self.sql_mark = (
+            f"INSERT INTO {joined.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
+            " ON CONFLICT (domain_id, writer) DO UPDATE SET batch = excluded.batch, last_seq = excluded.last_seq"
+        )
 
     @abstractmethod
     def start(self) -> None:
@@ -147,12 +168,26 @@ class SqlLog(ABC):
             raise StoreError("the domain is gone from the database", hint="was the database replaced? Open it again")
         return state_of(found)
 
-    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+    def record(
+        self,
+        state: DomainState,
+        *,
+        since: int,
+        rows: Sequence[Row],
+        gone: Sequence[int],
+        mark: Mark | None = None,
+    ) -> None:
         self.save(self.sql_save, (), state, since)
+        if mark is not None:
+            self.cursor.execute(self.sql_mark, mark_values(state, mark))
         if gone:
             self.delete(gone)
         if rows:
             self.append(rows)
+
+    def last_marked(self, writer: int) -> int:
+        found = self.cursor.execute(self.sql_marked, (self.domain_id, writer)).fetchone()
+        return 0 if found is None else int(found[0])
 
     def save(self, statement: str, values: Sequence[Any], state: DomainState, since: int) -> None:
         """Put the domain's new state in place by a statement that takes other values first."""
