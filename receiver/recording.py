@@ -75,7 +75,7 @@ class Recorder(Closing):
         self._uncertain: dict[int, int] = {}
         """How many receipts each batch has that isn't committed yet."""
         self._numbers = count(1)
-        self._left = self._finished = 0  # journals, since the start
+        self._left, self._finished = 1, 0  # journals, since the start; what killed processes have left is one
         self._is_timed = False
         """Whether the thread knows how old the journal is."""
         self._closing = False
@@ -184,20 +184,23 @@ class Recorder(Closing):
 
     def _payload(self, rows: Sequence[Row], told: Sequence[Told], *, is_checked: bool) -> tuple[bytes, int]:
         """A batch as it is written, and how many receipts that is; those are dropped that no log can hold."""
-        from receiver.logs.journal import encoded, receipts_of
-        from receiver.logs.receipts import LONGEST_TEXT_BYTES, columns_of, refused
+        from receiver.logs.journal import encoded
 
         if is_checked:
-            with suppress(ValueError):  # a lone surrogate, or a negative time
-                payload = encoded(rows, told)
-                if len(payload) <= LONGEST_TEXT_BYTES:
-                    return payload, len(rows) + len(told)
+            with suppress(ValueError):
+                return encoded(rows, told), len(rows) + len(told)
+        good = self._good(rows, told)
+        return encoded((), good), len(good)
+
+    def _good(self, rows: Sequence[Row], told: Sequence[Told]) -> list[Told]:
+        from receiver.logs.journal import receipts_of
+        from receiver.logs.receipts import columns_of, refused
+
         receipts = receipts_of(rows, told)
         bad = refused(columns_of(receipts), self._channel)
         for refusal in bad.values():
             self._drop(1, refusal)
-        good = [receipt for index, receipt in enumerate(receipts) if index not in bad]
-        return encoded((), list(enumerate(good))), len(good)
+        return list(enumerate(receipt for index, receipt in enumerate(receipts) if index not in bad))
 
     def _tend(self) -> None:
         """After a batch, or when it is time: begin another journal if this one is due."""
@@ -215,7 +218,7 @@ class Recorder(Closing):
         self._changed.notify_all()
 
     def _finish_until_closed(self) -> None:
-        left, closing = 0, False
+        left, closing = 1, False
         while True:
             self._try(self._rotating.finish_abandoned)
             with self._changed:

@@ -13,6 +13,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from operator import add
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ import msgspec
 from receiver.domains import Channel
 from receiver.logs.batch import BATCH_ROWS, Batch, LogSource, ReadOptions
 from receiver.logs.columns import SCHEMA, fields_of
-from receiver.logs.receipts import RECEIPT_COLUMNS, Columns, columns_of, recordable
+from receiver.logs.receipts import LONGEST_TEXT_BYTES, RECEIPT_COLUMNS, Columns, columns_of, recordable
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.message import Receipt
 from receiver.store.log import Row
@@ -97,12 +98,22 @@ def beginning(header: JournalHeader) -> bytes:
 def encoded(rows: Sequence[Row], told: Sequence[Told]) -> bytes:
     """The payload of a batch, of whose receipts `told` has those that tell more than a row; `rows` are of the others.
 
-    `ValueError` for a time before the epoch, and for a lone surrogate, which UTF-8 can't hold.
+    `ValueError` where one of them is what no log can hold.
     """
-    times = [row[3] for row in rows]
-    if min(times, default=0) < 0 or any((receipt.received_at_us or 0) < 0 for _, receipt in told):
+    payload = _encode(([row[1] for row in rows], [row[2] for row in rows], [row[3] for row in rows], told))
+    if any((receipt.received_at_us or 0) < 0 for _, receipt in told):  # a row's time is the domain's, and never is
         raise ValueError("a time before the epoch")
-    return _encode(([row[1] for row in rows], [row[2] for row in rows], times, told))
+    if len(payload) > LONGEST_TEXT_BYTES and any(map(_is_too_long, chain.from_iterable((*rows, *_fields(told))))):
+        raise ValueError("a text that is too long")
+    return payload
+
+
+def _fields(told: Sequence[Told]) -> Iterator[Receipt]:
+    return (receipt for _, receipt in told)
+
+
+def _is_too_long(field: object) -> bool:
+    return isinstance(field, str) and len(field.encode()) > LONGEST_TEXT_BYTES
 
 
 def receipts_of(rows: Sequence[Row], told: Sequence[Told]) -> list[Receipt]:
