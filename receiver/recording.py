@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Recorder"]
 
+_TRY_SECS = 0.1
+"""How soon a journal is left again that a full disk has kept open."""
 _CLOSED = "the recorder is closed"
 _FORKED = "the recorder belongs to the process that opened it"
 
@@ -70,6 +72,7 @@ class Recorder(Closing):
         self._rotating = _opened(
             record if isinstance(record, Recording) else Recording(record), self._channel, writer, incarnation
         )
+        self._abandoned = self._rotating.abandoned()
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._uncertain: dict[int, int] = {}
@@ -130,8 +133,9 @@ class Recorder(Closing):
         return self._rotating.is_settled
 
     def abandoned(self) -> list[AbandonedJournal]:
-        """What killed processes have left that only the domain's store can settle. Close each."""
-        return self._rotating.abandoned()
+        """What killed processes have left of the same domain, which its store can settle. Close each."""
+        found, self._abandoned = self._abandoned or self._rotating.abandoned(), []
+        return found
 
     def finish(self) -> None:
         """Finish what can be finished now, in the background."""
@@ -212,7 +216,11 @@ class Recorder(Closing):
             self._changed.notify_all()
 
     def _leave(self) -> None:
-        self._try(self._rotating.leave)
+        try:
+            self._rotating.leave()
+        except OSError as error:
+            self._drop(0, _reason(error))
+            return
         self._is_timed = False
         self._left += 1
         self._changed.notify_all()
@@ -227,13 +235,14 @@ class Recorder(Closing):
                 if closing:
                     return
                 while self._left == left and not self._closing:
-                    patience_secs = min(self._rotating.secs_to_rotation(), threading.TIMEOUT_MAX)
+                    patience_secs = max(_TRY_SECS, min(self._rotating.secs_to_rotation(), threading.TIMEOUT_MAX))
                     if not self._changed.wait(patience_secs):
                         self._tend()
                 closing = self._closing
                 if closing:
                     self._tell_what_it_lacks()
                     self._leave()
+                    self._rotating.close()
                 left = self._left
 
     def _tell_what_it_lacks(self) -> None:

@@ -200,7 +200,7 @@ class DomainSession:
             self._settled(self._unsettled.popleft())
 
     def complete_recording(self) -> None:
-        """Settle what killed processes have recorded and only the store can tell of, in a transaction of its own.
+        """Settle what killed processes have recorded, by their marks, and forget those, in a transaction of its own.
 
         Where that fails there is a warning: it stays as it is for whoever records to the same path next.
         """

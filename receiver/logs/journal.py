@@ -4,7 +4,8 @@
 
 A frame with a payload is a batch, one without says that the batch of its number is committed. What a dead process left
 without that is uncertain: only its store can tell. A batch that was rolled back is cut off. Whatever stands behind the
-last whole frame was being written as the process was killed, so that its batch was never committed.
+last whole frame was being written as the process was killed, so that its batch was never committed. A journal without a
+last frame that says so was not left in order: its writer is dead, or still at work.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ __all__ = [
     "Told",
     "beginning",
     "encoded",
+    "end",
     "frame",
     "read_journal",
     "receipts_of",
@@ -44,6 +46,7 @@ JOURNAL_BEGINS = b"receiver journal 1\n"
 _HEAD = struct.Struct("<IIq")
 _HEADER = -1
 """The number of the header's frame; batches are numbered from 1."""
+_ENDED = -2
 _BITS = (1 << 32) - 1
 
 Told = tuple[int, Receipt]
@@ -82,6 +85,8 @@ class Scanned(NamedTuple):
     """Where the frame of each batch begins of which it isn't known whether it was committed."""
     whole_bytes: int
     """Up to the end of the last whole frame."""
+    is_ended: bool
+    """Whether its writer has left it in order, and may be at work on another."""
 
 
 _Payload = tuple[list[Any], list[Any], list[Any], list[tuple[int, list[Any]]]]
@@ -121,6 +126,11 @@ def receipts_of(rows: Sequence[Row], told: Sequence[Told]) -> list[Receipt]:
     others = dict(told)
     plain = (Receipt(*row[1:4]) for row in rows)
     return [others.get(index) or next(plain) for index in range(len(rows) + len(told))]
+
+
+def end() -> bytes:
+    """What a journal ends with."""
+    return frame(_ENDED)
 
 
 def frame(number: int, payload: bytes = b"") -> bytes:
@@ -173,14 +183,14 @@ def scanned(pieces: Iterable[bytes]) -> Scanned:
     frames = _frames_of(pieces)
     header = _header_of(frames)
     uncertain: dict[int, int] = {}
-    whole_bytes = 0
+    whole_bytes, last = 0, 0
     for found in frames:
-        whole_bytes = found.end_bytes
+        whole_bytes, last = found.end_bytes, found.number
         if found.payload:
             uncertain[found.number] = found.start_bytes
         else:
             uncertain.pop(found.number, None)
-    return Scanned(header, uncertain, whole_bytes)
+    return Scanned(header, uncertain, whole_bytes, is_ended=last == _ENDED)
 
 
 def _columns_in(payload: bytes) -> Columns:

@@ -24,7 +24,7 @@ from typing import IO
 
 from receiver.logs import LogSource, ReadOptions
 from receiver.logs.columns import SCHEMA
-from receiver.logs.journal import JournalHeader, Scanned, beginning, frame, read_journal, scanned
+from receiver.logs.journal import JournalHeader, Scanned, beginning, end, frame, read_journal, scanned
 from receiver.logs.receipts import rows_of_batch
 from receiver.logs.segments import SegmentNames, finished_from
 from receiver.logs.writer import open_table
@@ -84,14 +84,18 @@ class _Journal:
             self.append(self.owed)
             self.owed = b""
 
+    def end(self) -> None:
+        """Say that it is left in order."""
+        self.pay()
+        if self.size_bytes and not self.uncertain:
+            self.append(end())
+
     def close(self) -> None:
-        with suppress(OSError):  # then the store is asked
-            self.pay()
         self._file.close()
 
 
 class AbandonedJournal:
-    """A journal of a process that was killed, with batches of which only its store can tell."""
+    """A journal of a process that was killed, perhaps with batches of which only its store can tell."""
 
     def __init__(self, file: IO[bytes], writer: int, found: Scanned) -> None:
         self.writer = writer
@@ -138,7 +142,7 @@ class RotatingLog:
     def write(self, number: int, payload: bytes) -> None:
         """Write a batch, all or nothing, before it is committed. Numbers ascend."""
         if self._journal is None or not self._journal.is_there:
-            self.leave()
+            self.close()
             self._journal = self._begun()
         journal = self._journal
         if not journal.size_bytes:
@@ -175,7 +179,13 @@ class RotatingLog:
         return max(0.0, self._journal.began_secs + self._rotate_secs - time.monotonic())
 
     def leave(self) -> None:
-        """End the journal; the next batch begins another."""
+        """End the journal; the next batch begins another. Where the disk is too full for that, it goes on."""
+        if self._journal is not None:
+            self._journal.end()
+            self.close()
+
+    def close(self) -> None:
+        """Leave the journal as it is, for others to finish."""
         left, self._journal = self._journal, None
         if left is not None:
             left.close()
@@ -200,7 +210,7 @@ class RotatingLog:
                 path.unlink(missing_ok=True)
 
     def abandoned(self) -> list[AbandonedJournal]:
-        """The journals of the same domain that nobody writes, and that only its store can settle. Close them."""
+        """The journals of the same domain whose writers are dead, locked until they are closed."""
         if self._header.incarnation is None:
             return []
         kept = []
@@ -210,10 +220,11 @@ class RotatingLog:
                 if file is None:
                     continue
                 found = scanned(_pieces(file))
-                if found.uncertain and found.header and found.header.incarnation == self._header.incarnation:
-                    kept.append(AbandonedJournal(file, found.header.writer, found))
-                else:
+                header = found.header
+                if header is None or header.incarnation != self._header.incarnation or found.is_ended:
                     file.close()
+                else:
+                    kept.append(AbandonedJournal(file, header.writer, found))
         return kept
 
     def _begun(self) -> _Journal:
