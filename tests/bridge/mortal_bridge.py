@@ -1,6 +1,5 @@
 """A bridge as a process, `receiver bridge`, killed and started again, and what it said."""
 
-import re
 import sys
 from collections.abc import Sequence
 
@@ -8,7 +7,6 @@ from receiver.demo.actor import Actor
 
 IS_TAKING = "taking messages for"
 HAS_CUT = "that weren't confirmed are cut off"
-_RECEIPTS = re.compile(r" rx=([\d,]+)")
 _OUT_OF_REACH = 2
 _LAST_LINES = 20
 
@@ -25,8 +23,6 @@ class MortalBridge:
         """Lives that ended by themselves, for there was no broker or store to begin with."""
         self.repairs = 0
         """How often what a life had written to a file, and not confirmed, was cut off by a later one."""
-        self.receipts_of_whole_lives = 0
-        """Of those that ended as they were asked to."""
         self._command = [sys.executable, "-m", "receiver", "bridge", *arguments]
         self._actor: Actor | None = None
 
@@ -53,8 +49,6 @@ class MortalBridge:
         self._actor = None
         assert status == 0, f"{self.name} ended with {status}: {self.last_words()}"
         self._look_back()
-        told = [found[1] for line in self.said if (found := _RECEIPTS.search(line))]
-        self.receipts_of_whole_lives += int(told[-1].replace(",", ""))
 
     def stop(self) -> None:
         """By SIGTERM."""
