@@ -241,7 +241,6 @@ class Recorder(Closing):
                 closing = self._closing
                 if closing:
                     self._tell_what_it_lacks()
-                    self._leave()
                     self._rotating.close()
                 left = self._left
 

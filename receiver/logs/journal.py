@@ -19,11 +19,14 @@ from operator import add
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from receiver.domains import Channel
 from receiver.logs.batch import BATCH_ROWS, Batch, LogSource, ReadOptions
 from receiver.logs.columns import SCHEMA, fields_of
-from receiver.logs.receipts import LONGEST_TEXT_BYTES, RECEIPT_COLUMNS, Columns, columns_of, recordable
+from receiver.logs.receipts import LONGEST_TEXT_BYTES, columns_of, recordable, rows_of_columns
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.message import Receipt
 from receiver.store.log import Row
@@ -39,6 +42,7 @@ __all__ = [
     "frame",
     "read_journal",
     "receipts_of",
+    "rows_in",
     "scanned",
 ]
 
@@ -89,9 +93,18 @@ class Scanned(NamedTuple):
     """Whether its writer has left it in order, and may be at work on another."""
 
 
-_Payload = tuple[list[Any], list[Any], list[Any], list[tuple[int, list[Any]]]]
-"""Ids, sources and times of the receipts that tell no more, in columns, which are the fastest to write; the others."""
-_decode = msgspec.msgpack.Decoder(_Payload).decode
+class _Batch(msgspec.Struct, array_like=True, frozen=True):
+    """A batch as it is written: in columns, which cost least, the receipts that tell no more than a row."""
+
+    ids: bytes
+    """One a line, which Arrow splits without keeping other threads."""
+    sources: bytes
+    times: list[int]
+    told: list[tuple[int, list[Any]]]
+    """The others, and those whose text has several lines, by their index."""
+
+
+_decode = msgspec.msgpack.Decoder(_Batch).decode
 _decode_header = msgspec.msgpack.Decoder(JournalHeader).decode
 
 
@@ -105,20 +118,18 @@ def encoded(rows: Sequence[Row], told: Sequence[Told]) -> bytes:
 
     `ValueError` where one of them is what no log can hold.
     """
-    payload = _encode(([row[1] for row in rows], [row[2] for row in rows], [row[3] for row in rows], told))
     if any((receipt.received_at_us or 0) < 0 for _, receipt in told):  # a row's time is the domain's, and never is
         raise ValueError("a time before the epoch")
-    if len(payload) > LONGEST_TEXT_BYTES and any(map(_is_too_long, chain.from_iterable((*rows, *_fields(told))))):
-        raise ValueError("a text that is too long")
+    ids = "\n".join([row[1] for row in rows]).encode()
+    sources = "\n".join([row[2] or "" for row in rows]).encode()
+    if rows and not ids.count(b"\n") == sources.count(b"\n") == len(rows) - 1:
+        return encoded((), list(enumerate(receipts_of(rows, told))))
+    payload = _encode((ids, sources, [row[3] for row in rows], told))
+    if len(payload) > LONGEST_TEXT_BYTES:
+        texts = chain.from_iterable((*rows, *(receipt for _, receipt in told)))
+        if any(isinstance(text, str) and len(text.encode()) > LONGEST_TEXT_BYTES for text in texts):
+            raise ValueError("a text that is too long")
     return payload
-
-
-def _fields(told: Sequence[Told]) -> Iterator[Receipt]:
-    return (receipt for _, receipt in told)
-
-
-def _is_too_long(field: object) -> bool:
-    return isinstance(field, str) and len(field.encode()) > LONGEST_TEXT_BYTES
 
 
 def receipts_of(rows: Sequence[Row], told: Sequence[Told]) -> list[Receipt]:
@@ -193,40 +204,68 @@ def scanned(pieces: Iterable[bytes]) -> Scanned:
     return Scanned(header, uncertain, whole_bytes, is_ended=last == _ENDED)
 
 
-def _columns_in(payload: bytes) -> Columns:
-    """The receipts of a batch, in their order."""
-    ids, sources, times, told = _decode(payload)
-    plain = len(ids)
-    values = (ids, sources, times, [False] * plain, [None] * plain, [None] * plain)
-    for index, receipt in told:
-        for column, value in zip(values, receipt, strict=True):
-            column.insert(index, value)
-    return dict(zip(RECEIPT_COLUMNS, values, strict=True))
+def rows_in(pieces: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """The receipts of the batches that are known to be committed, as rows of `SCHEMA`, some tens of thousands at a time."""
+    frames = _frames_of(pieces)
+    header = _header_of(frames)
+    if header is not None:
+        for batches in _gathered(_decode(committed.payload) for committed in _certain(frames, {})):
+            yield _rows(batches, header.channel)
+
+
+def _gathered(batches: Iterable[_Batch]) -> Iterator[list[_Batch]]:
+    held: list[_Batch] = []
+    receipts = 0
+    for batch in batches:
+        held.append(batch)
+        receipts += len(batch.times) + len(batch.told)
+        if receipts >= BATCH_ROWS:
+            yield held
+            held, receipts = [], 0
+    if held:
+        yield held
+
+
+def _rows(batches: Sequence[_Batch], channel: Channel) -> pa.RecordBatch:
+    told: list[Receipt] = []
+    told_at: list[int] = []
+    receipts = 0
+    for batch in batches:
+        told += [Receipt(*fields) for _, fields in batch.told]
+        told_at += [receipts + index for index, _ in batch.told]
+        receipts += len(batch.times) + len(batch.told)
+    others = recordable(columns_of(told), channel)
+    plain = [batch for batch in batches if batch.times]
+    if not plain:
+        return others
+    rows = rows_of_columns(
+        _split(batch.ids for batch in plain),
+        _split(batch.sources for batch in plain),
+        list(chain.from_iterable(batch.times for batch in plain)),
+        channel,
+    )
+    if not told:
+        return rows
+    # Back to where they came.
+    order = np.empty(receipts, np.int64)
+    is_told = np.zeros(receipts, dtype=bool)
+    is_told[told_at] = True
+    order[~is_told] = np.arange(len(rows))
+    order[is_told] = len(rows) + np.arange(len(told))
+    both = pa.Table.from_batches([rows, others]).unify_dictionaries().take(order)
+    return both.combine_chunks().to_batches()[0]
+
+
+def _split(joined: Iterable[bytes]) -> pa.Array:
+    return pc.split_pattern(pa.array([b"\n".join(joined)], pa.large_string()), "\n").flatten().cast(pa.string())
 
 
 def read_journal(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
-    """The receipts of the batches that are known to be committed. LINE is the receipt of the file, from 1."""
-    frames = _frames_of(source.pieces)
-    header = _header_of(frames)
-    if header is None:
-        return
+    """The same as a log. LINE is the receipt of the file, from 1."""
     batches = BatchMaker(source.name, options)
     fields = fields_of(SCHEMA.names, options, source.name)
     before = 0
-    for columns in _gathered(_columns_in(committed.payload) for committed in _certain(frames, {})):
-        rows = recordable(columns, header.channel)
-        raw = RawRows({column: rows.column(place) for column, place in fields.items()}, partial(add, before + 1))
-        yield batches.batch(raw)
+    for rows in rows_in(source.pieces):
+        columns = {column: rows.column(place) for column, place in fields.items()}
+        yield batches.batch(RawRows(columns, partial(add, before + 1)))
         before += rows.num_rows
-
-
-def _gathered(batches: Iterable[Columns]) -> Iterator[Columns]:
-    held = columns_of([])
-    for batch in batches:
-        for column, values in batch.items():
-            held[column] += values
-        if len(held["received_at"]) >= BATCH_ROWS:
-            yield held
-            held = columns_of([])
-    if held["received_at"]:
-        yield held

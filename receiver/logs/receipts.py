@@ -14,7 +14,7 @@ from receiver.logs.columns import SCHEMA, TEXT
 from receiver.logs.times import MAX_US
 from receiver.message import Receipt
 
-__all__ = ["LONGEST_TEXT_BYTES", "RECEIPT_COLUMNS", "Columns", "columns_of", "recordable", "refused", "rows_of_batch"]
+__all__ = ["LONGEST_TEXT_BYTES", "Columns", "columns_of", "recordable", "refused", "rows_of_batch", "rows_of_columns"]
 
 RECEIPT_COLUMNS = (
     "unique_message_id",
@@ -75,9 +75,24 @@ def _size(columns: Columns) -> int:
 
 
 def _rows(columns: Columns, channel: Channel) -> pa.RecordBatch:
-    same = {column: pa.repeat(text, _size(columns)).dictionary_encode() for column, text in channel._asdict().items()}
+    same = _same(_size(columns), channel)
     values = [same[field.name] if field.name in same else _checked(field, columns[field.name]) for field in SCHEMA]
     return pa.record_batch(values, schema=SCHEMA)
+
+
+def rows_of_columns(ids: pa.Array, sources: pa.Array, received_at_us: list[int], channel: Channel) -> pa.RecordBatch:
+    """Rows of receipts that tell no more, and that have been checked."""
+    values = _same(len(ids), channel) | {
+        "received_at": pa.array(received_at_us, pa.int64()).cast(SCHEMA.field("received_at").type),
+        "unique_message_id": ids,
+        "message_source_id": sources.dictionary_encode(),
+        "jms_redelivered": pa.repeat(False, len(ids)),  # noqa: FBT003 - a value
+    }
+    return pa.record_batch([values.get(field.name, pa.nulls(len(ids), field.type)) for field in SCHEMA], schema=SCHEMA)
+
+
+def _same(size: int, channel: Channel) -> dict[str, pa.Array]:
+    return {column: pa.repeat(text, size).dictionary_encode() for column, text in channel._asdict().items()}
 
 
 def _checked(field: pa.Field, values: Sequence[Any]) -> pa.Array:

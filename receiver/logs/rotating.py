@@ -22,10 +22,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from receiver.logs import LogSource, ReadOptions
 from receiver.logs.columns import SCHEMA
-from receiver.logs.journal import JournalHeader, Scanned, beginning, end, frame, read_journal, scanned
-from receiver.logs.receipts import rows_of_batch
+from receiver.logs.journal import JournalHeader, Scanned, beginning, end, frame, rows_in, scanned
 from receiver.logs.segments import SegmentNames, finished_from
 from receiver.logs.writer import open_table
 
@@ -47,7 +45,7 @@ class _Journal:
         self.path = path
         self.size_bytes = 0
         self.began_secs = 0.0
-        """On the monotonic clock, when the first batch came."""
+        """On the monotonic clock, when the first batch came; 0 before."""
         self.uncertain: dict[int, int] = {}
         """Where each batch begins that isn't known to be committed, nor cut off."""
         self.owed = b""
@@ -60,8 +58,6 @@ class _Journal:
         return os.fstat(self._file.fileno()).st_nlink > 0
 
     def append(self, frames: bytes) -> None:
-        if not self.size_bytes:
-            self.began_secs = time.monotonic()
         try:
             self._file.seek(self.size_bytes)  # over what a write that failed may have left
             _write_all(self._file, frames)
@@ -148,6 +144,7 @@ class RotatingLog:
         if not journal.size_bytes:
             journal.append(beginning(self._header))
         journal.pay()
+        journal.began_secs = journal.began_secs or time.monotonic()
         start = journal.size_bytes
         journal.append(frame(number, payload))
         journal.uncertain[number] = start
@@ -172,22 +169,28 @@ class RotatingLog:
 
     def secs_to_rotation(self) -> float:
         """How long the journal may still grow; without end while it is empty, or not settled."""
-        if self._journal is None or not self._journal.size_bytes or not self.is_settled:
+        if self._journal is None or not self._journal.began_secs or not self.is_settled:
             return math.inf
         if self._journal.size_bytes >= self._rotate_bytes:
             return 0.0
         return max(0.0, self._journal.began_secs + self._rotate_secs - time.monotonic())
 
     def leave(self) -> None:
-        """End the journal; the next batch begins another. Where the disk is too full for that, it goes on."""
+        """End the journal and begin another. Where the disk is too full for that, it goes on."""
         if self._journal is not None:
             self._journal.end()
             self.close()
+            # At once, so that a writer has no time without a journal that says whose mark the store keeps.
+            with suppress(OSError):  # the next batch tries again
+                self._journal = self._begun()
+                self._journal.append(beginning(self._header))
 
     def close(self) -> None:
         """Leave the journal as it is, for others to finish."""
         left, self._journal = self._journal, None
         if left is not None:
+            with suppress(OSError):  # then the store is asked
+                left.pay()
             left.close()
 
     def finish_abandoned(self) -> None:
@@ -257,14 +260,14 @@ class RotatingLog:
 
 def _write_finished(path: Path, file: IO[bytes]) -> None:
     """Make the file of a journal's certain receipts, if there are any."""
-    batches = (batch for batch in read_journal(LogSource(str(path), _pieces(file)), ReadOptions()) if len(batch))
+    batches = (rows for rows in rows_in(_pieces(file)) if rows.num_rows)
     first = next(batches, None)
     if first is None:
         return
     # Under the journal's lock, and by the journal's name, so that a killed process leaves no file that nobody removes.
     with open_table(finished_from(path), SCHEMA, unfinished=path.with_suffix(".part")) as table:
-        for batch in chain([first], batches):
-            table.write(rows_of_batch(batch))
+        for rows in chain([first], batches):
+            table.write(rows)
 
 
 def _write_all(file: IO[bytes], data: bytes) -> None:
