@@ -123,9 +123,9 @@ class Recorder(Closing):
         if self._in_a_child():
             return
         with self._changed:
-            if self._uncertain.pop(number, 0):
-                self._try(partial(self._rotating.cut, number))
-                self._tend()
+            self._uncertain.pop(number, None)
+            self._try(partial(self._rotating.cut, number))
+            self._tend()
 
     @property
     def is_settled(self) -> bool:
@@ -134,7 +134,9 @@ class Recorder(Closing):
 
     def abandoned(self) -> list[AbandonedJournal]:
         """What killed processes have left of the same domain, which its store can settle. Close each."""
-        found, self._abandoned = self._abandoned or self._rotating.abandoned(), []
+        found, self._abandoned = self._abandoned, []
+        with suppress(OSError):  # the folder is gone, and whoever writes there tells of it
+            found = found or self._rotating.abandoned()
         return found
 
     def finish(self) -> None:
@@ -180,9 +182,10 @@ class Recorder(Closing):
             try:
                 payload, receipts = self._payload(rows, told, is_checked=is_checked)
                 if receipts:
-                    self._rotating.write(number, payload)
                     self._uncertain[number] = receipts
+                    self._rotating.write(number, payload)
             except Exception as error:  # noqa: BLE001 - whatever it is, the receiver goes on
+                self._uncertain.pop(number, None)
                 self._failing = True
                 self._drop(receipts, _reason(error))
 

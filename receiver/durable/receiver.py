@@ -56,8 +56,8 @@ class Receiver(Closing):
         self._on_duplicate = on_duplicate
         self._recorder = recorder
         self._session = session
-        session.committed = self._count
-        session.rolled_back = self.counters.roll_back
+        session.outcomes.committed = self._count
+        session.outcomes.rolled_back = self.counters.roll_back
         self._untold: deque[Duplicate] = deque()
 
     @classmethod

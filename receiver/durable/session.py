@@ -10,9 +10,8 @@ import logging
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
@@ -20,13 +19,14 @@ from receiver.domains import Channel
 from receiver.durable.cache import DomainCache, making_sense
 from receiver.durable.holds import Hold, hold, release
 from receiver.durable.opening import Opened, new_number
+from receiver.durable.outcomes import Outcomes
 from receiver.durable.tally import Tally
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.recording import Recorder
 from receiver.settings import Recording
 from receiver.store.failures import store_error, translated
 from receiver.store.joined_log import JoinedLog, forget_batches
-from receiver.store.log import DomainLog, DomainState, Mark, Row
+from receiver.store.log import DomainLog, DomainState, Row
 from receiver.store.sql_log import SqlLog
 
 if TYPE_CHECKING:
@@ -39,22 +39,8 @@ _FIRST_PAUSE_SECS = 0.05
 _LONGEST_PAUSE_SECS = 1.0
 
 
-class _Unsettled(NamedTuple):
-    """A batch whose outcome isn't known yet."""
-
-    number: int
-    tally: Tally | None
-    """To be counted if it was committed; None of a batch that has told its caller that it failed."""
-    transaction: Any = None
-    """The caller's; None where it was in one of our own."""
-
-
 class DomainSession:
-    """What the batches of one receiver share.
-
-    Whoever makes it sets `committed`, which is called with the tally of each batch once that is known to be committed,
-    and `rolled_back`, which is called for each batch in a transaction of its caller's that wasn't committed.
-    """
+    """What the batches of one receiver share."""
 
     def __init__(self, opened: Opened, patience_secs: float) -> None:
         self.log = opened.log
@@ -63,11 +49,8 @@ class DomainSession:
         self.incarnation = opened.incarnation
         self.domain_id = opened.domain_id
         self.patience_secs = patience_secs
-        self.committed: Callable[[Tally], None]
-        self.rolled_back: Callable[[], None]
-        self.recorder: Recorder | None = None
         self.cache = DomainCache()
-        self.writer = new_number()
+        self.outcomes = Outcomes(new_number())
         self._turn = threading.Lock()
         self._held_by: int | None = None
         """The thread whose batch is under way."""
@@ -75,9 +58,6 @@ class DomainSession:
             self.log.is_idle = lambda: not self._turn.locked()
         self._pid = os.getpid()
         self._is_closed = False
-        # Numbered are those that leave a mark: in a transaction of the caller's, or recorded.
-        self._batches = 0
-        self._unsettled: deque[_Unsettled] = deque()
 
     def load(self) -> None:
         """Read the log ahead of the first batch, keeping nobody waiting."""
@@ -91,7 +71,9 @@ class DomainSession:
     def record_to(self, record: Recording | StrPath, channel: Channel) -> Recorder:
         """Record what is received from now on, and settle what killed processes have recorded to the same path."""
         incarnation = self.incarnation if isinstance(self.log, SqlLog) else None
-        recorder = self.recorder = Recorder(record, **channel._asdict(), writer=self.writer, incarnation=incarnation)
+        recorder = self.outcomes.recorder = Recorder(
+            record, **channel._asdict(), writer=self.outcomes.writer, incarnation=incarnation
+        )
         try:
             with self._turn:
                 self.complete_recording()
@@ -135,6 +117,13 @@ class DomainSession:
         if self._is_closed:
             raise ClosedError("the receiver is closed")
 
+    def check_same(self, state: DomainState) -> None:
+        if state.incarnation != self.incarnation:
+            raise StoreError(
+                f"this is another database than {self.address} was when the receiver was opened",
+                hint="give batch() a connection to the receiver's database; if that was replaced, open it again",
+            )
+
     def _take_turn(self) -> None:
         if not self._turn.acquire(timeout=self.patience_secs):
             raise StoreBusyError(
@@ -154,62 +143,19 @@ class DomainSession:
             )
         return JoinedLog(self.log, connection)
 
-    def prepare(self, log: DomainLog, rows: Sequence[Row], tally: Tally) -> Mark | None:
-        """Write the batch to the recording, if there is one, and number it if its outcome may have to be looked up."""
-        transaction = log.transaction if isinstance(log, JoinedLog) else None
-        if transaction is None and self.recorder is None:
-            return None
-        self._batches += 1
-        self._unsettled.append(_Unsettled(self._batches, None, transaction))
-        if self.recorder is not None:
-            self.recorder.write(self._batches, tally.rows_not_told(rows), tally.told)
-        return Mark(self.writer, self._batches)
-
-    def expect(self, tally: Tally) -> None:
-        """The batch is recorded in its caller's transaction; what becomes of that will be looked up."""
-        self._unsettled.append(self._unsettled.pop()._replace(tally=tally))
-
-    def count(self, tally: Tally) -> None:
-        """The batch is committed."""
-        if self._unsettled:
-            self._settled(self._unsettled.pop())
-        self.committed(tally)
-
-    def _settled(self, batch: _Unsettled) -> None:
-        if self.recorder is not None:
-            self.recorder.commit(batch.number)
-        if batch.tally is not None:
-            self.committed(batch.tally)
-
-    def settle(self, log: DomainLog) -> None:
-        """See which batches were committed of whose transactions that isn't known, and drop the cache if one wasn't."""
-        if not self._unsettled:
-            return
-        last = log.last_marked(self.writer)
-        # A batch's mark is in one transaction with all that the batch saw, so those before it were committed too.
-        while self._unsettled and self._unsettled[-1].number > last:
-            lost = self._unsettled.pop()
-            self.cache.drop()
-            if self.recorder is not None:
-                self.recorder.cut(lost.number)
-            if lost.tally is not None:
-                self.rolled_back()
-        # What was recorded in the very transaction that looks is seen, but may yet be rolled back.
-        under_way = log.transaction if isinstance(log, JoinedLog) else log
-        while self._unsettled and self._unsettled[0].transaction is not under_way:
-            self._settled(self._unsettled.popleft())
-
     def complete_recording(self) -> None:
         """Settle what killed processes have recorded, by their marks, and forget those, in a transaction of its own.
 
         Where that fails there is a warning: it stays as it is for whoever records to the same path next.
         """
-        journals = self.recorder.abandoned() if self.recorder is not None else []
-        if self.recorder is None or not journals:
+        recorder = self.outcomes.recorder
+        journals = recorder.abandoned() if recorder is not None else []
+        if recorder is None or not journals:
             return
         try:
             with translated(self.address):
                 state = self.log.begin()
+                self.check_same(state)
                 for journal in journals:
                     journal.settle(self.log.last_marked(journal.writer))
                 for journal in journals:
@@ -221,22 +167,21 @@ class DomainSession:
             self.log.rollback()
             for journal in journals:
                 journal.close()
-            self.recorder.finish()
+            recorder.finish()
 
-    def _callers_go_on(self) -> bool:
-        return any(batch.tally is not None and batch.transaction.is_active for batch in self._unsettled)
-
-    @property
-    def _needs_the_lock(self) -> bool:
-        """Whether a commit broke off: it may still be under way, unless the domain is free."""
-        return any(batch.transaction is None for batch in self._unsettled)
+    def settle(self, log: DomainLog) -> None:
+        """Drop the cache if a batch wasn't committed after all."""
+        if not self.outcomes.settle(log):
+            self.cache.drop()
 
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""
-        if not self._unsettled or self._is_closed or self.is_parents or not self._turn.acquire(blocking=False):
+        if self._is_closed or self.is_parents or not self.outcomes.can_be_looked_up():
+            return
+        if not self._turn.acquire(blocking=False):
             return
         try:
-            if not (self._callers_go_on() or self._needs_the_lock):
+            if self.outcomes.can_be_looked_up():
                 with translated(self.address):
                     self.log.begin_reading()
                     self.settle(self.log)
@@ -253,7 +198,6 @@ class DomainSession:
         self._take_turn()
         self._is_closed = True
         try:
-            self.complete_recording()
             with translated(self.address):
                 self._tidy_up()
         except StoreError:
@@ -264,21 +208,22 @@ class DomainSession:
             self._turn.release()
 
     def _tidy_up(self) -> None:
-        if not self.cache.has_deletable and not self._batches:
-            return
-        if self._callers_go_on():
+        if self.outcomes.callers_go_on():
             _LOGGER.warning(
                 "closed before the caller's transaction has ended, so its batches won't be counted or told of: %s",
                 self.address,
             )
+            return
+        self.complete_recording()
+        if not self.cache.has_deletable and not self.outcomes.batches:
             return
         state = self.log.begin()
         self.settle(self.log)
         self.cache.follow(self.log, state)
         _, gone = self.cache.take_deletable((), all_of_them=True)
         self.log.record(state, since=state.last_seq, rows=(), gone=gone)
-        if isinstance(self.log, SqlLog) and (self.recorder is None or self.recorder.is_settled):
-            forget_batches(self.log.connection, state, self.writer)
+        if isinstance(self.log, SqlLog) and self.outcomes.are_over():
+            forget_batches(self.log.connection, state, self.outcomes.writer)
         self.log.commit()
         self.log.give_back_space()
 
@@ -298,11 +243,7 @@ class Transaction:
         session = self._session
         with translated(session.address):
             state = self._state = self.log.begin()
-            if state.incarnation != session.incarnation:
-                raise StoreError(
-                    f"this is another database than {session.address} was when the receiver was opened",
-                    hint="give batch() a connection to the receiver's database; if that was replaced, open it again",
-                )
+            session.check_same(state)
             session.settle(self.log)
             self._has_read_on = session.cache.follow(self.log, state)
 
@@ -329,7 +270,7 @@ class Transaction:
             with making_sense(self._state):
                 state = self._new_state(tally)
             self._check_whole(rows, state)
-            mark = session.prepare(log, rows, tally)
+            mark = session.outcomes.prepare(log, rows, tally)
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)
                 log.record(state, since=self._state.last_seq, rows=rows, gone=gone, mark=mark)
@@ -339,10 +280,10 @@ class Transaction:
             raise
         try:
             if isinstance(log, JoinedLog):
-                session.expect(tally)
+                session.outcomes.expect(tally)
             else:
                 self._commit(state)
-                session.count(tally)
+                session.outcomes.count(tally)
             cache.advance(state)
             if gone:
                 self._give_back_space()

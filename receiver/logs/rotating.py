@@ -145,9 +145,12 @@ class RotatingLog:
             journal.append(beginning(self._header))
         journal.pay()
         journal.began_secs = journal.began_secs or time.monotonic()
-        start = journal.size_bytes
-        journal.append(frame(number, payload))
-        journal.uncertain[number] = start
+        journal.uncertain[number] = journal.size_bytes  # before, for an interrupt may come at any moment
+        try:
+            journal.append(frame(number, payload))
+        except OSError:
+            del journal.uncertain[number]
+            raise
 
     def commit(self, number: int) -> None:
         """Say that a batch is committed. Where the disk is too full for that, it is said before the next one."""
@@ -218,7 +221,7 @@ class RotatingLog:
             return []
         kept = []
         for path in self._names.unfinished():
-            with suppress(FileNotFoundError):  # another process finished it
+            with suppress(OSError):  # another process finished it; or who tries to finish it tells of it
                 file = _taken(path)
                 if file is None:
                     continue
