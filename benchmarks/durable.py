@@ -84,7 +84,7 @@ def _recorded(database: Database, batch_size: int, count: int, scale: float) -> 
     window, turns = scaled(_USUAL, scale), scaled(_TURNS, scale, least=1)
     more = turns * count
     with database.new_url() as url, database.new_url() as plain_url, TemporaryDirectory() as folder:
-        record = Recording(folder, rotate_bytes=int(__import__("os").environ.get("RB", count * _RECORDED_BYTES)))
+        record = Recording(folder, rotate_bytes=count * _RECORDED_BYTES)
         with (
             steady_orders(url, window, more, record=record) as recorded,
             steady_orders(plain_url, window, more) as plain,

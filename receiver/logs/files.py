@@ -12,7 +12,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -30,7 +30,7 @@ from receiver.logs.csv_log import read_csv
 from receiver.logs.journal import JOURNAL_BEGINS, read_journal
 from receiver.logs.jsonl import read_jsonl
 from receiver.logs.parquet import read_parquet
-from receiver.logs.segments import finished_from, journals_in, newest_of, segment_names
+from receiver.logs.segments import finished_from, is_journal, journals_in, segment_names
 
 __all__ = ["LogFile", "find_files", "open_log", "spooled"]
 
@@ -139,8 +139,9 @@ def _segments(text: str, *, growing: bool) -> list[LogFile]:
 
 def _growing(journals: Sequence[Path], finished: Sequence[Path]) -> list[LogFile]:
     """Those that hold something, and of which the finished file isn't there already."""
-    latest = [newest_of(path) for path in journals if finished_from(path) not in finished]
-    return [_log_file(path) for path in latest if path.exists() and path.stat().st_size]
+    left = [path for path in journals if finished_from(path) not in finished]
+    sizes = {path: path.stat().st_size if path.exists() else None for path in left}
+    return [LogFile(path, _printable(str(path)), size) for path, size in sizes.items() if size != 0]
 
 
 def _final_name(file: LogFile) -> str:
@@ -177,10 +178,19 @@ def open_log(
 ) -> Iterator[tuple[LogSource, LogReader]]:
     """Open one file, and choose its reader; `advanced` is told of the file's bytes as they are read."""
     told = advanced or (lambda _bytes: None)
-    if file.path is not None:
-        file = replace(file, path=newest_of(file.path))
     try:
-        with _opened(file) as stream:
+        with ExitStack() as stack:
+            try:
+                stream = stack.enter_context(_opened(file))
+            except FileNotFoundError:
+                if file.path is None or not is_journal(file.path):
+                    raise
+                finished = finished_from(file.path)
+                if not finished.exists():  # so it held nothing, or the oldest files were removed
+                    yield LogSource(file.name, iter(())), read_journal
+                    return
+                file = replace(file, path=finished)
+                stream = stack.enter_context(_opened(file))
             yield _source(file, stream, options, told)
     except OSError as error:
         raise LogFormatError(file.name, f"can't be read: {error.strerror or error}") from error

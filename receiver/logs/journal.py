@@ -191,13 +191,14 @@ def _certain(frames: Iterable[_Frame], uncertain: dict[int, _Frame]) -> Iterator
 
 
 def scanned(pieces: Iterable[bytes]) -> Scanned:
-    frames = _frames_of(pieces)
-    header = _header_of(frames)
+    header: JournalHeader | None = None
     uncertain: dict[int, int] = {}
     whole_bytes, last = 0, 0
-    for found in frames:
+    for found in _frames_of(pieces):
         whole_bytes, last = found.end_bytes, found.number
-        if found.payload:
+        if found.number == _HEADER:
+            header = _decode_header(found.payload)
+        elif found.payload:
             uncertain[found.number] = found.start_bytes
         else:
             uncertain.pop(found.number, None)

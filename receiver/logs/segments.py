@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
-__all__ = ["SegmentNames", "finished_from", "journals_in", "newest_of", "segment_names"]
+__all__ = ["SegmentNames", "finished_from", "is_journal", "journals_in", "segment_names"]
 
 _ENDINGS = (".jsonl.zst", ".parquet")
 _IN_A_FOLDER = "receipts.jsonl.zst"
@@ -63,10 +63,8 @@ def finished_from(journal: Path) -> Path:
     return journal.with_name(journal.name.removeprefix(".").removesuffix(_JOURNAL))
 
 
-def newest_of(path: Path) -> Path:
-    """The path; of a journal that has been finished meanwhile, that of the finished file."""
-    finished = finished_from(path)
-    return finished if path.name.endswith(_JOURNAL) and not path.exists() and finished.exists() else path
+def is_journal(path: Path) -> bool:
+    return path.name.endswith(_JOURNAL)
 
 
 def journals_in(folder: Path) -> list[Path]:

@@ -121,7 +121,8 @@ def test_kills_while_it_is_settled(life, step, joins, committed):
     known, committed = found(life), booked(life.url)
     for again in (1, 2):
         assert live_to_the_end(replace(life, number=again, step=step, when=1, batches=0)) == KILLED
-        assert found(life) in (known, expected(life, committed))
+        assert len(known) <= len(found(life))
+        assert found(life) == expected(life, committed)[: len(found(life))]
     opened(life.url, record=life.path).close()
     assert found(life) == expected(life, committed)
     assert (unfinished(Path(life.path)), marks_left(life.url)) == ([], 0)
