@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from receiver.durable.tally import Tally
 from receiver.recording import Recorder
 from receiver.store.joined_log import JoinedLog
-from receiver.store.log import DomainLog, Mark, Row
+from receiver.store.log import BatchMark, DomainLog, Row
 
 __all__ = ["Outcomes"]
 
@@ -44,7 +44,7 @@ class Outcomes:
         """Those that have left a mark: in a transaction of the caller's, or recorded."""
         self._unsettled: deque[_Unsettled] = deque()
 
-    def prepare(self, log: DomainLog, rows: Sequence[Row], tally: Tally) -> Mark | None:
+    def prepare(self, log: DomainLog, rows: Sequence[Row], tally: Tally) -> BatchMark | None:
         """Write the batch to the recording, if there is one, and number it if its outcome may have to be looked up."""
         transaction = log.transaction if isinstance(log, JoinedLog) else None
         if transaction is None and self.recorder is None:
@@ -53,7 +53,7 @@ class Outcomes:
         self._unsettled.append(_Unsettled(self.batches, None, transaction))
         if self.recorder is not None:
             self.recorder.write(self.batches, tally.rows_not_told(rows), tally.told)
-        return Mark(self.writer, self.batches)
+        return BatchMark(self.writer, self.batches)
 
     def expect(self, tally: Tally) -> None:
         """The batch is recorded in its caller's transaction; what becomes of that will be looked up."""
@@ -77,7 +77,7 @@ class Outcomes:
         if not self._unsettled:
             return True
         were_all = True
-        last = log.last_marked(self.writer)
+        last = log.last_batch(self.writer)
         # A batch's mark is in one transaction with all that the batch saw, so those before it were committed too.
         while self._unsettled and self._unsettled[-1].number > last:
             lost = self._unsettled.pop()

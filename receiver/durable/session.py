@@ -157,7 +157,7 @@ class DomainSession:
                 state = self.log.begin()
                 self.check_same(state)
                 for journal in journals:
-                    journal.settle(self.log.last_marked(journal.writer))
+                    journal.settle(self.log.last_batch(journal.writer))
                 for journal in journals:
                     forget_batches(self.log.connection, state, journal.writer)
                 self.log.commit()
@@ -270,10 +270,10 @@ class Transaction:
             with making_sense(self._state):
                 state = self._new_state(tally)
             self._check_whole(rows, state)
-            mark = session.outcomes.prepare(log, rows, tally)
+            batch_mark = session.outcomes.prepare(log, rows, tally)
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)
-                log.record(state, since=self._state.last_seq, rows=rows, gone=gone, mark=mark)
+                log.record(state, since=self._state.last_seq, rows=rows, gone=gone, batch_mark=batch_mark)
         except BaseException as error:
             cache.drop()
             self.abandon(error)

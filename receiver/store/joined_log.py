@@ -13,7 +13,7 @@ from copy import copy
 from sqlalchemy import Connection, Dialect, delete
 
 from receiver.errors import SettingsError, StoreBusyError
-from receiver.store.log import DomainState, Mark, Row
+from receiver.store.log import BatchMark, DomainState, Row
 from receiver.store.sql_log import SqlLog
 from receiver.store.tables import joined
 
@@ -54,7 +54,7 @@ class JoinedLog:
         since: int,
         rows: Sequence[Row],
         gone: Sequence[int],
-        mark: Mark | None = None,
+        batch_mark: BatchMark | None = None,
     ) -> None:
         connection = self.connection
         under_way = connection.get_transaction(), connection.get_nested_transaction()
@@ -65,15 +65,15 @@ class JoinedLog:
             )
         savepoint = connection.begin_nested()
         try:
-            self._log.record(state, since=since, rows=rows, gone=gone, mark=mark)
+            self._log.record(state, since=since, rows=rows, gone=gone, batch_mark=batch_mark)
         except BaseException:
             with suppress(Exception):  # where the connection is broken, that must not hide by what
                 savepoint.rollback()
             raise
         savepoint.commit()
 
-    def last_marked(self, writer: int) -> int:
-        return self._log.last_marked(writer)
+    def last_batch(self, writer: int) -> int:
+        return self._log.last_batch(writer)
 
     def _callers(self) -> None:
         """The caller's to do."""

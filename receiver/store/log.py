@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
-__all__ = ["DomainLog", "DomainState", "Mark", "Row"]
+__all__ = ["BatchMark", "DomainLog", "DomainState", "Row"]
 
 Row = tuple[int, str, str | None, int, int | None, str | None, int | None]
 """A receipt in the log; it begins as `TwoTierDetector.replay` wants it.
@@ -22,7 +22,7 @@ domain's policy keeps of it, None for most.
 """
 
 
-class Mark(NamedTuple):
+class BatchMark(NamedTuple):
     """A receiver's last batch but for those whose outcome nobody will have to look up."""
 
     writer: int
@@ -78,15 +78,15 @@ class DomainLog(Protocol):
         since: int,
         rows: Sequence[Row],
         gone: Sequence[int],
-        mark: Mark | None = None,
+        batch_mark: BatchMark | None = None,
     ) -> None:
         """Append `rows`, delete those numbered in `gone`, which ascend, and save the domain's new state.
 
         `since` is the last number of the state that it replaces. Where a database has another by now, the lock was lost
-        on the way: `StoreBusyError`. `mark` is left for a batch whose outcome may have to be looked up.
+        on the way: `StoreBusyError`. `batch_mark` is left for a batch whose outcome may have to be looked up.
         """
 
-    def last_marked(self, writer: int) -> int:
+    def last_batch(self, writer: int) -> int:
         """The last batch that a receiver has marked, as seen from the transaction under way; 0 for none."""
 
     def commit(self) -> None: ...

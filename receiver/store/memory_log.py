@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from receiver.errors import SettingsError
-from receiver.store.log import DomainState, Mark, Row
+from receiver.store.log import BatchMark, DomainState, Row
 
 __all__ = ["MemoryLog"]
 
@@ -33,16 +33,16 @@ class MemoryLog:
         since: int,
         rows: Sequence[Row],
         gone: Sequence[int],
-        mark: Mark | None = None,
+        batch_mark: BatchMark | None = None,
     ) -> None:
         del since
         for seq in gone:
             self._rows.pop(seq, None)
         self._rows.update((row[0], row) for row in rows)
         self._state = state
-        self._marked = mark.batch if mark is not None else self._marked
+        self._marked = batch_mark.batch if batch_mark is not None else self._marked
 
-    def last_marked(self, writer: int) -> int:
+    def last_batch(self, writer: int) -> int:
         del writer  # nobody else is here
         return self._marked
 

@@ -10,9 +10,18 @@ from sqlalchemy import Engine
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.engine import lock_timeout_ms
-from receiver.store.log import DomainState, Mark, Row
+from receiver.store.log import BatchMark, DomainState, Row
 from receiver.store.space import Vacuum
-from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROW_COLUMNS, Sources, SqlLog, mark_values, rows_of, runs_of
+from receiver.store.sql_log import (
+    IN_AUTOCOMMIT,
+    JOIN_HINT,
+    ROW_COLUMNS,
+    Sources,
+    SqlLog,
+    batch_mark_values,
+    rows_of,
+    runs_of,
+)
 from receiver.store.tables import receipts
 
 __all__ = ["PostgresLog"]
@@ -70,13 +79,13 @@ class PostgresLog(SqlLog):
         since: int,
         rows: Sequence[Row],
         gone: Sequence[int],
-        mark: Mark | None = None,
+        batch_mark: BatchMark | None = None,
     ) -> None:
         with_it: list[str] = []
         values: list[Any] = []
-        if mark is not None:
-            with_it.append(f"marked AS ({self.sql_mark})")
-            values += mark_values(state, mark)
+        if batch_mark is not None:
+            with_it.append(f"marked AS ({self.sql_batch_mark})")
+            values += batch_mark_values(state, batch_mark)
         if rows and not gone and len(rows) <= _FEW:
             more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (len(rows) - 1)
             with_it.append(f"appended AS ({self.sql_append}{more})")

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, RootTransaction
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.engine import discard, driver_of
-from receiver.store.log import DomainState, Mark, Row
+from receiver.store.log import BatchMark, DomainState, Row
 from receiver.store.tables import domains, joined, receipts, text_of, to_bytes
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "ROW_COLUMNS",
     "Sources",
     "SqlLog",
-    "mark_values",
+    "batch_mark_values",
     "rows_of",
     "runs_of",
     "state_of",
@@ -67,9 +67,9 @@ def rows_of(found: Iterable[Sequence[Any]], sources: Sources) -> list[Row]:
     ]
 
 
-def mark_values(state: DomainState, mark: Mark) -> tuple[int, ...]:
-    """The values of `sql_mark`."""
-    return state.domain_id, mark.writer, mark.batch, state.last_seq
+def batch_mark_values(state: DomainState, batch_mark: BatchMark) -> tuple[int, ...]:
+    """The values of `sql_batch_mark`."""
+    return state.domain_id, batch_mark.writer, batch_mark.batch, state.last_seq
 
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
@@ -113,9 +113,9 @@ class SqlLog(ABC):
         self.sql_rows_after = f"SELECT {rows} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
         values = ", ".join([p] * (1 + len(ROW_COLUMNS)))
         self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {rows}) VALUES ({values})"
-        self.sql_marked = f"SELECT batch FROM {joined.name} WHERE domain_id = {p} AND writer = {p}"
+        self.sql_last_batch = f"SELECT batch FROM {joined.name} WHERE domain_id = {p} AND writer = {p}"
         # The newest takes the place of the one before.
-        self.sql_mark = (
+        self.sql_batch_mark = (
             f"INSERT INTO {joined.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
             " ON CONFLICT (domain_id, writer) DO UPDATE SET batch = excluded.batch, last_seq = excluded.last_seq"
         )
@@ -175,18 +175,18 @@ class SqlLog(ABC):
         since: int,
         rows: Sequence[Row],
         gone: Sequence[int],
-        mark: Mark | None = None,
+        batch_mark: BatchMark | None = None,
     ) -> None:
         self.save(self.sql_save, (), state, since)
-        if mark is not None:
-            self.cursor.execute(self.sql_mark, mark_values(state, mark))
+        if batch_mark is not None:
+            self.cursor.execute(self.sql_batch_mark, batch_mark_values(state, batch_mark))
         if gone:
             self.delete(gone)
         if rows:
             self.append(rows)
 
-    def last_marked(self, writer: int) -> int:
-        found = self.cursor.execute(self.sql_marked, (self.domain_id, writer)).fetchone()
+    def last_batch(self, writer: int) -> int:
+        found = self.cursor.execute(self.sql_last_batch, (self.domain_id, writer)).fetchone()
         return 0 if found is None else int(found[0])
 
     def save(self, statement: str, values: Sequence[Any], state: DomainState, since: int) -> None:
