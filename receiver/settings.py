@@ -183,7 +183,7 @@ class Recording:
 
     path: StrPath
     rotate_bytes: int = field(default_factory=lambda: default("recording", "rotate_bytes"), kw_only=True)
-    """Of a file as compressed while it is written; a Parquet file has another size in the end."""
+    """Of a file while it is written; compressed it is smaller in the end."""
     rotate_secs: float = field(default_factory=lambda: default("recording", "rotate_secs"), kw_only=True)
     keep_files: int | None = field(default_factory=lambda: default("recording", "keep_files"), kw_only=True)
     """Of this path, whichever process wrote them; None keeps all."""

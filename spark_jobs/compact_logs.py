@@ -55,7 +55,7 @@ def compact_logs(
 
     key = domain_key(domain)
     options = checked_options(read_options(column_map, time_unit, time_zone, on_error))
-    files = find_files(logs)
+    files = find_files(logs, growing=False)  # what is recorded is compacted once it is finished
     with appearing(out) as folder, stages("Starting Spark") as told, session(master, verbose=verbose) as spark:
         from receiver.spark.flow import start
 

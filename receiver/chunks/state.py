@@ -122,7 +122,7 @@ class StateFolder:
         state, _ = self._read()
         gone = [mark.path for mark in _marks(state) if not os.path.lexists(mark.path)]
         left = [text for text in paths if not any(_stands_for(text, path) for path in gone) or _finds(text)]
-        return find_files(left) if left or not paths else []
+        return find_files(left, growing=False) if left or not paths else []
 
     def found(self, files: Sequence[LogFile], key: DomainKey, options: ReadOptions) -> Found:
         """Look for what the state has of a log, and make the folder if need be. `OutputError` where it can't be made."""
@@ -270,7 +270,7 @@ def _stands_for(text: str, path: str) -> bool:
 
 def _finds(text: str) -> bool:
     try:
-        return bool(find_files([text]))
+        return bool(find_files([text], growing=False))
     except LogFormatError:
         return False
 

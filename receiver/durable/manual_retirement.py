@@ -107,5 +107,5 @@ def _retire_locked(
             clock_us=cache.policy.clock_us,
             retired_sources=state.retired_sources + len(due),
         )
-        log.record(after, since=state.last_seq, rows=(), gone=gone, marks=marks)
+        log.record(after, since=state.last_seq, rows=(), gone=gone, source_marks=marks)
     return RetiredSources(state.domain_name, len(due), before - detector.remembered_ids, detector.sources)

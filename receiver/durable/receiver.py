@@ -57,8 +57,8 @@ class Receiver(Closing):
         self._on_duplicate = on_duplicate
         self._recorder = recorder
         self._session = session
-        session.committed = self._count
-        session.rolled_back = self.counters.roll_back
+        session.outcomes.committed = self._count
+        session.outcomes.rolled_back = self.counters.roll_back
         self._untold: deque[Duplicate] = deque()
 
     @classmethod
@@ -110,7 +110,7 @@ class Receiver(Closing):
         session = DomainSession(opened, store_settings.lock_timeout_secs, retirement)
         try:
             session.load()
-            recorder = None if record is None else Recorder(record, **channel._asdict())
+            recorder = None if record is None else session.record_to(record, channel)
         except BaseException:
             session.log.close()
             raise
@@ -170,8 +170,6 @@ class Receiver(Closing):
 
     def _count(self, tally: Tally) -> None:
         self.counters.commit(tally)
-        if self._recorder is not None:
-            self._recorder.record(tally.recorded)  # in the order of commits, and it never waits
         self._untold += tally.events
 
     def _tell(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from receiver.detector import RETIRED, TwoTierDetector
 from receiver.settings import ReceiverSettings
-from receiver.store.log import Mark, Row
+from receiver.store.log import Row, SourceMark
 
 __all__ = ["DAY_US", "Retirement", "as_retired", "longer_silent_than"]
 
@@ -71,10 +71,10 @@ def _silent(by_silence: Sequence[tuple[int, str | None]], before_us: int) -> int
     return next((number for number, (us, _) in enumerate(by_silence) if us >= before_us), len(by_silence))
 
 
-def as_retired(rows: Sequence[Row], sources: Sequence[str | None]) -> tuple[Sequence[Row], list[Mark]]:
+def as_retired(rows: Sequence[Row], sources: Sequence[str | None]) -> tuple[Sequence[Row], list[SourceMark]]:
     """A batch's rows as they are appended once these sources are retired, and the marks of rows from before."""
     if not sources:
         return rows, []
     among = {source or None for source in sources}
     rows = [(*row[:-1], RETIRED) if (row[2] or None) in among else row for row in rows]
-    return rows, [Mark(RETIRED, sources)]
+    return rows, [SourceMark(RETIRED, sources)]

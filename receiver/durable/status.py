@@ -59,7 +59,7 @@ class Status:
     batches_failed: int
     """Not begun or not committed: the domain was busy, or the store failed."""
     recorded: int
-    """Receipts in the log that `record` names; those of the last second aren't there yet."""
+    """Receipts in the log that `record` names."""
     record_dropped: int
     """Receipts that couldn't be recorded there."""
     stages: Mapping[Stage, StageTimes]

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
-__all__ = ["DomainLog", "DomainState", "Mark", "Row"]
+__all__ = ["BatchMark", "DomainLog", "DomainState", "Row", "SourceMark"]
 
 Row = tuple[int, str, str | None, int, int | None, str | None, int | None]
 """A receipt in the log; it begins as `TwoTierDetector.replay` wants it.
@@ -22,12 +22,21 @@ domain's policy keeps of it, None for most.
 """
 
 
-class Mark(NamedTuple):
+class SourceMark(NamedTuple):
     """A policy mark for those rows in the log of these sources that have none; without sources, one for all."""
 
     policy_mark: int | None
     sources: Sequence[str | None] | None
     """One of them may be None, the anonymous source."""
+
+
+class BatchMark(NamedTuple):
+    """A receiver's last batch but for those whose outcome nobody will have to look up."""
+
+    writer: int
+    """The receiver's number."""
+    batch: int
+    """Numbered by the receiver itself."""
 
 
 class DomainState(NamedTuple):
@@ -72,13 +81,23 @@ class DomainLog(Protocol):
         """The rows numbered above `seq`, in order, some at a time; the last one there is has the number `last_seq`."""
 
     def record(
-        self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int], marks: Sequence[Mark] = ()
+        self,
+        state: DomainState,
+        *,
+        since: int,
+        rows: Sequence[Row],
+        gone: Sequence[int],
+        source_marks: Sequence[SourceMark] = (),
+        batch_mark: BatchMark | None = None,
     ) -> None:
-        """Delete the rows numbered in `gone`, which ascend, set `marks` on others, append `rows`, save the new state.
+        """Delete the rows numbered in `gone`, which ascend, mark rows of sources, append `rows`, save the new state.
 
         `since` is the last number of the state that it replaces. Where a database has another by now, the lock was lost
-        on the way: `StoreBusyError`.
+        on the way: `StoreBusyError`. `batch_mark` is left for a batch whose outcome may have to be looked up.
         """
+
+    def last_batch(self, writer: int) -> int:
+        """The last batch that a receiver has marked, as seen from the transaction under way; 0 for none."""
 
     def commit(self) -> None: ...
 

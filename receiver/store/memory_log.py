@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from receiver.errors import SettingsError
-from receiver.store.log import DomainState, Mark, Row
+from receiver.store.log import BatchMark, DomainState, Row, SourceMark
 
 __all__ = ["MemoryLog"]
 
@@ -15,6 +15,7 @@ class MemoryLog:
     def __init__(self, state: DomainState) -> None:
         self._state = state
         self._rows: dict[int, Row] = {}
+        self._marked = 0
 
     def begin(self) -> DomainState:
         return self._state
@@ -26,18 +27,30 @@ class MemoryLog:
         yield [row for row in self._rows.values() if row[0] > seq]
 
     def record(
-        self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int], marks: Sequence[Mark] = ()
+        self,
+        state: DomainState,
+        *,
+        since: int,
+        rows: Sequence[Row],
+        gone: Sequence[int],
+        source_marks: Sequence[SourceMark] = (),
+        batch_mark: BatchMark | None = None,
     ) -> None:
         del since
         for seq in gone:
             self._rows.pop(seq, None)
-        for policy_mark, sources in marks:
+        for policy_mark, sources in source_marks:
             among = None if sources is None else {source or None for source in sources}
             for seq, row in self._rows.items():
                 if among is None or ((row[2] or None) in among and row[-1] is None):
                     self._rows[seq] = (*row[:-1], policy_mark)
         self._rows.update((row[0], row) for row in rows)
         self._state = state
+        self._marked = batch_mark.batch if batch_mark is not None else self._marked
+
+    def last_batch(self, writer: int) -> int:
+        del writer  # nobody else is here
+        return self._marked
 
     def _nothing(self) -> None:
         """A batch is recorded whole or not at all, so nothing is left to do."""

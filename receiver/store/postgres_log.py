@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from sqlalchemy import Engine
 
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.engine import lock_timeout_ms
-from receiver.store.log import DomainState, Mark, Row
+from receiver.store.log import BatchMark, DomainState, Row, SourceMark
 from receiver.store.space import TableVacuum
-from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROW_COLUMNS, Sources, SqlLog, rows_of, runs_of
+from receiver.store.sql_log import (
+    IN_AUTOCOMMIT,
+    JOIN_HINT,
+    ROW_COLUMNS,
+    Sources,
+    SqlLog,
+    batch_mark_values,
+    rows_of,
+    runs_of,
+)
 from receiver.store.tables import receipts
 
 __all__ = ["PostgresLog"]
@@ -63,14 +73,28 @@ class PostgresLog(SqlLog):
                 yield rows_of(found, sources)
 
     def record(
-        self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int], marks: Sequence[Mark] = ()
+        self,
+        state: DomainState,
+        *,
+        since: int,
+        rows: Sequence[Row],
+        gone: Sequence[int],
+        source_marks: Sequence[SourceMark] = (),
+        batch_mark: BatchMark | None = None,
     ) -> None:
-        if gone or marks or not rows or len(rows) > _FEW:
-            super().record(state, since=since, rows=rows, gone=gone, marks=marks)
-            return
-        values = [value for stored in self.stored(rows) for value in stored]
-        more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (len(rows) - 1)
-        self.save(f"WITH appended AS ({self.sql_append}{more}) {self.sql_save}", values, state, since)
+        with_it: list[str] = []
+        values: list[Any] = []
+        if batch_mark is not None:
+            with_it.append(f"marked AS ({self.sql_batch_mark})")
+            values += batch_mark_values(state, batch_mark)
+        if rows and not gone and not source_marks and len(rows) <= _FEW:
+            more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (len(rows) - 1)
+            with_it.append(f"appended AS ({self.sql_append}{more})")
+            values += [value for stored in self.stored(rows) for value in stored]
+            rows = ()
+        statement = f"WITH {', '.join(with_it)} {self.sql_save}" if with_it else self.sql_save
+        self.save(statement, values, state, since)
+        self.change_rows(rows, gone, source_marks)
 
     def append(self, rows: Sequence[Row]) -> None:
         with self.cursor.copy(self._sql_copy) as copy:

@@ -17,10 +17,20 @@ from sqlalchemy import Connection, Engine, RootTransaction
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.engine import discard, driver_of
-from receiver.store.log import DomainState, Mark, Row
-from receiver.store.tables import domains, receipts, text_of, to_bytes
+from receiver.store.log import BatchMark, DomainState, Row, SourceMark
+from receiver.store.tables import domains, joined, receipts, text_of, to_bytes
 
-__all__ = ["IN_AUTOCOMMIT", "JOIN_HINT", "ROW_COLUMNS", "Sources", "SqlLog", "rows_of", "runs_of", "state_of"]
+__all__ = [
+    "IN_AUTOCOMMIT",
+    "JOIN_HINT",
+    "ROW_COLUMNS",
+    "Sources",
+    "SqlLog",
+    "batch_mark_values",
+    "rows_of",
+    "runs_of",
+    "state_of",
+]
 
 _IDENTITY = ("domain_id", "incarnation", "domain_key", "domain_name", "policy")
 _CHANGING = DomainState._fields[len(_IDENTITY) :]
@@ -56,6 +66,11 @@ def rows_of(found: Iterable[Sequence[Any]], sources: Sources) -> list[Row]:
         (seq, id_.decode("utf-8", "surrogatepass"), sources[source], received_at_us, first_us, digests, mark)
         for seq, id_, source, received_at_us, first_us, digests, mark in found
     ]
+
+
+def batch_mark_values(state: DomainState, batch_mark: BatchMark) -> tuple[int, ...]:
+    """The values of `sql_batch_mark`."""
+    return state.domain_id, batch_mark.writer, batch_mark.batch, state.last_seq
 
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
@@ -100,6 +115,12 @@ class SqlLog(ABC):
         values = ", ".join([p] * (1 + len(ROW_COLUMNS)))
         self._sql_mark = f"UPDATE {receipts.name} SET policy_mark = {p} WHERE domain_id = {p}"
         self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {rows}) VALUES ({values})"
+        self.sql_last_batch = f"SELECT batch FROM {joined.name} WHERE domain_id = {p} AND writer = {p}"
+        # The newest takes the place of the one before.
+        self.sql_batch_mark = (
+            f"INSERT INTO {joined.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
+            " ON CONFLICT (domain_id, writer) DO UPDATE SET batch = excluded.batch, last_seq = excluded.last_seq"
+        )
 
     @abstractmethod
     def start(self) -> None:
@@ -153,17 +174,29 @@ class SqlLog(ABC):
         return state_of(found)
 
     def record(
-        self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int], marks: Sequence[Mark] = ()
+        self,
+        state: DomainState,
+        *,
+        since: int,
+        rows: Sequence[Row],
+        gone: Sequence[int],
+        source_marks: Sequence[SourceMark] = (),
+        batch_mark: BatchMark | None = None,
     ) -> None:
         self.save(self.sql_save, (), state, since)
+        if batch_mark is not None:
+            self.cursor.execute(self.sql_batch_mark, batch_mark_values(state, batch_mark))
+        self.change_rows(rows, gone, source_marks)
+
+    def change_rows(self, rows: Sequence[Row], gone: Sequence[int], source_marks: Sequence[SourceMark]) -> None:
         if gone:
             self.delete(gone)
-        for mark in marks:
-            self.mark(mark)
+        for mark in source_marks:
+            self._mark(mark)
         if rows:
             self.append(rows)
 
-    def mark(self, mark: Mark) -> None:
+    def _mark(self, mark: SourceMark) -> None:
         """Set a mark; rows are read to find those of the sources, for no index has them."""
         values = (mark.policy_mark, self.domain_id)
         if mark.sources is None:
@@ -177,6 +210,10 @@ class SqlLog(ABC):
             part = named[first : first + _SOURCES_AT_ONCE]
             placeholders = ", ".join([self.placeholder] * len(part))
             self.cursor.execute(f"{update} AND message_source_id IN ({placeholders})", (*values, *part))
+
+    def last_batch(self, writer: int) -> int:
+        found = self.cursor.execute(self.sql_last_batch, (self.domain_id, writer)).fetchone()
+        return 0 if found is None else int(found[0])
 
     def save(self, statement: str, values: Sequence[Any], state: DomainState, since: int) -> None:
         """Put the domain's new state in place by a statement that takes other values first."""

@@ -105,8 +105,8 @@ receipts = Table(
 joined = Table(
     "receiver_joined",
     METADATA,
-    # The last batch that a receiver recorded in its caller's transaction, in that same transaction: so whether it was
-    # committed can be read rather than guessed.
+    # The last batch of a receiver of those that are in its caller's transaction, or in a recording, left in the batch's
+    # own transaction: so whether it was committed can be read rather than guessed.
     Column("domain_id", Integer, primary_key=True, autoincrement=False),
     Column("writer", BigInteger, primary_key=True, autoincrement=False),
     # Numbered by the receiver itself. The domain's last number then tells how long ago it was.

@@ -35,8 +35,6 @@ class MortalBridge:
         """Lives that ended by themselves, for there was no broker or store to begin with."""
         self.repairs = 0
         """How often what a life had written to a file, and not confirmed, was cut off by a later one."""
-        self.receipts_of_whole_lives = 0
-        """Of those that ended as they were asked to."""
         self._arguments = ["bridge", *arguments]
         self._actor: Actor | None = None
 
@@ -70,7 +68,6 @@ class MortalBridge:
         self._actor = None
         assert status == 0, f"{self.name} ended with {status}: {self.last_words()}"
         self._look_back()
-        self.receipts_of_whole_lives += self.receipts_told
 
     def stop(self) -> None:
         """By SIGTERM."""

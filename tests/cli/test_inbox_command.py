@@ -104,7 +104,9 @@ def test_drop_asks(inbox, store_url):
     """And says what and how much."""
     leave(store_url)
     said = complaint(inbox("drop", store_url, "1"))
-    assert f"this deletes what waits for {OLD}: 3 messages, 1.23 kB, the oldest received 2026-05-01 10:00:00 UTC" in said
+    assert (
+        f"this deletes what waits for {OLD}: 3 messages, 1.23 kB, the oldest received 2026-05-01 10:00:00 UTC" in said
+    )
     assert "add --yes" in said
     assert waiting(store_url) == {1: 3, 2: 0, 3: 1}
     assert inbox("drop", store_url, "1", "--yes").out.endswith(": 3 messages dropped\n")

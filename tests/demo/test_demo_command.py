@@ -43,6 +43,9 @@ def test_each_message_has_one_effect(stage, tmp_path, seed):
     assert figure(shown, "sent") >= figure(shown, "receipts") - figure(shown, "duplicates caught")
     assert figure(shown, "crashes") >= 1
     assert "Recommended: window W = " in shown
+    # However often they were killed, the bridges have recorded what their store has counted.
+    recorded = f"{figure(shown, 'receipts'):,} receipts, {figure(shown, 'duplicates caught'):,} duplicates"
+    assert recorded in shown
     assert stage.left() == []
     check_what_next(shown, kept)
 
