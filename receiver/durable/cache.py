@@ -126,6 +126,8 @@ class DomainCache:
         with making_sense(state):
             if known is None or not _continues(known, state):
                 self._load(log, state)
+                if known is not None and known.retired_sources != state.retired_sources:
+                    self._retirement.wait(state.latest_us)
             elif (known.last_seq, known.clock_us) != (state.last_seq, state.clock_us):  # a clock may move by itself
                 self._replay(log, state)
                 # Who appended those rows, or moved the clock, deletes what that made others forget.
@@ -141,7 +143,7 @@ class DomainCache:
         self._told, self._deletable = [], []
         self._replay(log, state)
         self._note_forgotten()  # what was left undeleted
-        self._retirement.wait(state.latest_us)
+        self._retirement.start_anew()
         self._silent_as_of_us = -_SILENT_LAG_US
 
     def _replay(self, log: DomainLog, state: DomainState) -> None:

@@ -32,17 +32,23 @@ class Retirement:
     def __init__(self, settings: ReceiverSettings) -> None:
         self._max_sources = settings.max_sources
         self._after_us = round(settings.retire_sources_after_days * DAY_US)
+        self._not_before_us = 0
         self._next_look_us = 0
 
     def wait(self, latest_us: int) -> None:
-        """Look for silent sources no earlier than a while after this time, when some were retired or the log was read."""
-        self._next_look_us = latest_us + self._after_us // _PARTS
+        """Look for silent sources no earlier than a while after this time, when some were retired, here or by others."""
+        self._not_before_us = latest_us + self._after_us // _PARTS
+
+    def start_anew(self) -> None:
+        """The log was read from its beginning: what was seen of its sources may have been rolled back."""
+        self._next_look_us = 0
 
     def due(self, detector: TwoTierDetector) -> list[str | None]:
         """The sources to retire now, the longest silent first."""
         most, latest_us = self._max_sources, detector.latest_us
         has_too_many = bool(most) and detector.sources > most
-        if not has_too_many and not (self._after_us and latest_us >= self._next_look_us):
+        may_be_silent = self._after_us and latest_us >= max(self._not_before_us, self._next_look_us)
+        if not has_too_many and not may_be_silent:
             return []
         by_silence = detector.sources_by_silence()
         silent = _silent(by_silence, latest_us - self._after_us) if self._after_us else 0
