@@ -10,11 +10,12 @@ __all__ = ["chosen"]
 
 
 def chosen(given: str, names: Mapping[int, str], kind: str, listed_by: str) -> int:
-    """The number of what is meant: digits alone are a number, anything else is a name that only one of them has.
+    """The number of what is meant: the digits 0 to 9 alone are a number, anything else is a name that only one of them has.
 
     `SettingsError` otherwise, which says what shows the numbers.
     """
-    meant = [number for number, name in names.items() if (number == int(given) if given.isdecimal() else name == given)]
+    is_number = given.isascii() and given.isdecimal()
+    meant = [number for number, name in names.items() if given == (str(number) if is_number else name)]
     if not meant:
         raise SettingsError(f"there is no {kind} {given!r:.200}", hint=f"{listed_by} shows those that there are")
     if len(meant) > 1:
