@@ -61,7 +61,8 @@ def _read(file: Path | Traversable) -> dict[str, Any]:
 
     try:
         sections = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    # PyYAML lets through whatever breaks as it makes a value: `!!int x`, `!!bool x`, the date 2024-13-45, depths of brackets.
+    except (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise SettingsError(f"can't read the settings in {file}: {error}") from error
     if not isinstance(sections, dict | None):
         raise SettingsError(f"{file} must hold sections of settings, as in the settings.yaml of the package")

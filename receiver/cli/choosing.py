@@ -10,14 +10,17 @@ __all__ = ["chosen"]
 
 
 def chosen(given: str, names: Mapping[int, str], kind: str, listed_by: str) -> int:
-    """The number of what is meant: digits alone are a number, anything else is a name that only one of them has.
+    """The number of the one that has this number or this name.
 
-    `SettingsError` otherwise, which says what shows the numbers.
+    `SettingsError` if none has or several have, which says what shows numbers and names.
     """
-    meant = [number for number, name in names.items() if given == (str(number) if given.isdecimal() else name)]
+    meant = [number for number, name in names.items() if given in {str(number), name}]
     if not meant:
         raise SettingsError(f"there is no {kind} {given!r:.200}", hint=f"{listed_by} shows those that there are")
     if len(meant) > 1:
         numbers = ", ".join(map(str, meant))
-        raise SettingsError(f"several are called {given!r:.200}: {numbers}", hint=f"name it by its number: {listed_by}")
+        raise SettingsError(
+            f"several are called {given!r:.200}: {numbers}",
+            hint=f"{listed_by} shows numbers and names: choose one that is its own",
+        )
     return meant[0]

@@ -127,7 +127,7 @@ def _target_name(rows: Sequence[TargetRow], of: TargetRow, to: str) -> str:
     """That of a target of the same domain, or else of a new one."""
     from receiver.bridge.opening import target_name
 
-    if to.isdecimal():
+    if to.isascii() and to.isdecimal():
         row = _chosen(rows, to)
         if row.domain_id != of.domain_id:
             raise SettingsError(

@@ -96,11 +96,20 @@ def test_drop_asks(domain, store_url):
     assert numbers(store_url) == []
 
 
+def test_a_name_of_other_digits_is_no_number(domain, sqlite_url):
+    """Three in Arabic digits: not the third domain, which would be dropped in its place."""
+    make(sqlite_url)
+    opened(sqlite_url, domain="name:\u0663").close()
+    domain("drop", sqlite_url, "--domain", "\u0663", "--yes")
+    assert numbers(sqlite_url) == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["--domain", "9"], "there is no domain '9'"),
         (["--domain", "broker"], "there is no domain 'broker'"),
+        (["--domain", "9" * 5_000], "there is no domain '999"),
         (["--domain", ORDERS], f"several are called '{ORDERS}': 1, 3"),
         ([], "Missing option"),
     ],

@@ -14,7 +14,7 @@ from receiver.durable.retiring import DAY_US
 from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings
 from tests.durable.checks import assert_sound
-from tests.durable.opened import DUPLICATE, NEW, UndoError, opened, sizes
+from tests.durable.opened import DUPLICATE, NEW, UndoError, opened, sizes, undone
 from tests.stores import rows_of
 
 CASES = json.loads((Path(__file__).parents[1] / "vectors" / "retire.json").read_text(encoding="utf-8"))
@@ -97,6 +97,23 @@ def test_a_sender_with_a_source_per_message_fills_no_memory(any_url):
         assert status.retired_sources == 200 - status.sources
         assert status.rDupIds == status.sources
         assert receive(orders, ("199", "other", 200), ("100", "other", 200)) == [DUPLICATE, NEW]
+
+
+@pytest.mark.parametrize("reads_anew", ["reopened", "rolled back"])
+def test_who_often_reads_the_log_anew_retires_too(reads_anew, store_url):
+    """A process that is soon over, or one whose batches fail now and then."""
+    orders = opened(store_url, settings=sizes(2, 0, retire_sources_after_days=30))
+    for number in range(100):
+        receive(orders, (f"{number}", f"source {number}", number * DAY_US // 2))
+        if reads_anew == "reopened":
+            orders.close()
+            orders = opened(store_url, settings=sizes(2, 0, retire_sources_after_days=30))
+        else:
+            undone(orders, "poison")
+    status = orders.status()
+    assert 60 < status.sources <= 63
+    assert status.retired_sources == 100 - status.sources
+    orders.close()
 
 
 def test_nothing_is_retired_where_both_bounds_are_0(any_url):

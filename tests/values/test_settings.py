@@ -68,7 +68,18 @@ def overlay(tmp_path, monkeypatch):
     settings._sections.cache_clear()
 
 
-@pytest.mark.parametrize("text", [None, "[", "- 1", "a", "simulate: 2", "compare: {memory_bytes_per_id: 5}"])
+MAX_SOURCES = "receiver: {{max_sources: {}}}"
+BROKEN_VALUES = ["!!int x", "!!bool x", "!!timestamp x", "2024-13-45", "9" * 5_000, "[" * 5_000]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, "[", "- 1", "a", "simulate: 2", "compare: {memory_bytes_per_id: 5}"),
+        *map(MAX_SOURCES.format, BROKEN_VALUES),
+    ],
+    ids=lambda text: str(text)[:50],
+)
 def test_a_settings_file_is_named_when_it_is_no_good(overlay, text):
     file = overlay(text)
     with pytest.raises(SettingsError, match=r"can't read|must hold (sections|settings)") as caught:
