@@ -15,6 +15,7 @@ from receiver.chunks.parcels import Parcel, parcel_of, unpack
 from receiver.chunks.values import Body, Ids, Opening, Piece, Plan, channels_of
 from receiver.domains import domain_key
 from receiver.simulate.interning import hash_texts, text_buffers
+from receiver.simulate.limits import check_numbered
 from receiver.simulate.numbering import distinct
 
 if TYPE_CHECKING:
@@ -305,6 +306,7 @@ def _body(chunk: int, rows: _Rows, checked: _Rows, texts: _Texts) -> Body:
 
 
 def _ids(chunk: int, checked: _Rows, texts: _Texts) -> Iterator[Parcel]:
+    check_numbered(len(checked.part), "receipts in one chunk")
     row = np.arange(len(checked.part), dtype=np.int32)
     dealt = checked.without("chunk", "received_at_us", "redelivered")
     if not len(checked.channel):

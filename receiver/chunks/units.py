@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, groupby
 from pathlib import Path
 
-import pyarrow as pa
-
 from receiver.chunks.parcels import Parcel, parcel_of
 from receiver.chunks.values import Unit
 from receiver.logs import Batch, ReadOptions
@@ -16,8 +14,6 @@ from receiver.logs.files import LogFile, open_log
 from receiver.logs.parquet import RowGroups, group_sizes, read_parquet
 
 __all__ = ["parcels_of", "read_unit", "units_of"]
-
-_PARQUET = b"PAR1"
 
 
 def units_of(files: Sequence[LogFile], *, rows_per_unit: int | None) -> list[Unit]:
@@ -43,13 +39,7 @@ def _runs(path: Path, rows_per_unit: int | None) -> list[RowGroups]:
     whole = [RowGroups(0, 0, 0)]
     if rows_per_unit is None:
         return whole
-    try:
-        with path.open("rb") as file:
-            if file.read(len(_PARQUET)) != _PARQUET:
-                return whole
-        sizes = group_sizes(path)
-    except (OSError, pa.ArrowException):
-        return whole  # whoever reads it says what is wrong
+    sizes = group_sizes(path)
     before = list(accumulate(sizes, initial=0))
     together = [list(run) for _, run in groupby(range(len(sizes)), lambda group: before[group] // rows_per_unit)]
     return [RowGroups(run[0], len(run), before[run[0]]) for run in together] if len(together) > 1 else whole

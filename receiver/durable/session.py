@@ -20,6 +20,7 @@ from receiver.durable.cache import DomainCache, making_sense
 from receiver.durable.holds import Hold, hold, release
 from receiver.durable.opening import Opened, new_number
 from receiver.durable.outcomes import Outcomes
+from receiver.durable.retiring import Retirement, as_retired
 from receiver.durable.tally import Tally
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.recording import Recorder
@@ -42,14 +43,14 @@ _LONGEST_PAUSE_SECS = 1.0
 class DomainSession:
     """What the batches of one receiver share."""
 
-    def __init__(self, opened: Opened, patience_secs: float) -> None:
+    def __init__(self, opened: Opened, patience_secs: float, retirement: Retirement) -> None:
         self.log = opened.log
         self.lock = opened.lock
         self.address = opened.address
         self.incarnation = opened.incarnation
         self.domain_id = opened.domain_id
         self.patience_secs = patience_secs
-        self.cache = DomainCache()
+        self.cache = DomainCache(retirement)
         self.outcomes = Outcomes(new_number())
         self._turn = threading.Lock()
         self._held_by: int | None = None
@@ -103,6 +104,16 @@ class DomainSession:
             raise
         return transaction
 
+    def own(self, state: DomainState) -> DomainState:
+        """The state of our domain; `StoreError` for that of another, which a file may give the number of one dropped."""
+        if state.incarnation != self.incarnation:
+            raise StoreError(
+                f"this is another database than {self.address} was when the receiver was opened, or its domain was dropped",
+                hint="give batch() a connection to the receiver's database; if that was replaced, or the domain dropped,"
+                " open it again",
+            )
+        return state
+
     @property
     def is_parents(self) -> bool:
         """Whether this is a process forked off: whatever it does to the connection, it does to its parent's."""
@@ -116,13 +127,6 @@ class DomainSession:
             )
         if self._is_closed:
             raise ClosedError("the receiver is closed")
-
-    def check_same(self, state: DomainState) -> None:
-        if state.incarnation != self.incarnation:
-            raise StoreError(
-                f"this is another database than {self.address} was when the receiver was opened",
-                hint="give batch() a connection to the receiver's database; if that was replaced, open it again",
-            )
 
     def _take_turn(self) -> None:
         if not self._turn.acquire(timeout=self.patience_secs):
@@ -154,8 +158,7 @@ class DomainSession:
             return
         try:
             with translated(self.address):
-                state = self.log.begin()
-                self.check_same(state)
+                state = self.own(self.log.begin())
                 for journal in journals:
                     journal.settle(self.log.last_batch(journal.writer))
                 for journal in journals:
@@ -183,10 +186,19 @@ class DomainSession:
         try:
             if self.outcomes.can_be_looked_up():
                 with translated(self.address):
-                    self.log.begin_reading()
+                    self.own(self.log.begin_reading())
                     self.settle(self.log)
         finally:
             self.log.rollback()
+            self._turn.release()
+
+    def count_silent_sources(self) -> None:
+        """Count them anew, unless a batch is under way."""
+        if self._is_closed or self.is_parents or not self._turn.acquire(blocking=False):
+            return
+        try:
+            self.cache.count_silent_sources()
+        finally:
             self._turn.release()
 
     def close(self) -> None:
@@ -217,7 +229,7 @@ class DomainSession:
         self.complete_recording()
         if not self.cache.has_deletable and not self.outcomes.batches:
             return
-        state = self.log.begin()
+        state = self.own(self.log.begin())
         self.settle(self.log)
         self.cache.follow(self.log, state)
         _, gone = self.cache.take_deletable((), all_of_them=True)
@@ -242,8 +254,7 @@ class Transaction:
     def begin(self) -> None:
         session = self._session
         with translated(session.address):
-            state = self._state = self.log.begin()
-            session.check_same(state)
+            state = self._state = session.own(self.log.begin())
             session.settle(self.log)
             self._has_read_on = session.cache.follow(self.log, state)
 
@@ -268,12 +279,14 @@ class Transaction:
         try:
             session.check_usable()  # it may have been forked off inside the batch
             with making_sense(self._state):
-                state = self._new_state(tally)
+                retired = cache.retire_due()
+                state = self._new_state(tally, len(retired))
             self._check_whole(rows, state)
             batch_mark = session.outcomes.prepare(log, rows, tally)
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)
-                log.record(state, since=self._state.last_seq, rows=rows, gone=gone, batch_mark=batch_mark)
+                rows, marks = as_retired(rows, retired)
+                log.record(state, since=self._state.last_seq, rows=rows, gone=gone, marks=marks, batch_mark=batch_mark)
         except BaseException as error:
             cache.drop()
             self.abandon(error)
@@ -285,8 +298,7 @@ class Transaction:
                 self._commit(state)
                 session.outcomes.count(tally)
             cache.advance(state)
-            if gone:
-                self._give_back_space()
+            self._give_back_space()
         except BaseException:
             cache.drop()
             log.rollback()  # an interrupt may have come before the commit, and others would wait for the domain
@@ -298,7 +310,7 @@ class Transaction:
         if self._state.last_seq + len(rows) != state.last_seq:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
 
-    def _new_state(self, tally: Tally) -> DomainState:
+    def _new_state(self, tally: Tally, retired: int) -> DomainState:
         policy = self.cache.policy
         return tally.added_to(
             self._state,
@@ -307,6 +319,7 @@ class Transaction:
             last_writer=new_number(),
             latest_us=policy.latest_us,
             clock_us=policy.clock_us,
+            retired_sources=self._state.retired_sources + retired,
         )
 
     def _commit(self, state: DomainState) -> None:

@@ -39,6 +39,12 @@ class Status:
     """Duplicates detected."""
     rDupIds: int  # noqa: N815
     """Distinct ids remembered, as of this receiver's last batch."""
+    sources: int
+    """Sources whose newest ids are kept, as of this receiver's last batch; 0 where the policy keeps none by source."""
+    silent_sources: int
+    """Those of them that haven't sent for a day, by the domain's own time."""
+    retired_sources: int
+    """Sources retired since the domain was made, as of this receiver's last batch."""
     time_tier_dups: int
     """Duplicates that only the time tier still knew."""
     reused_ids: int

@@ -29,14 +29,14 @@ from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
 from receiver.logs.journal import JOURNAL_BEGINS, read_journal
 from receiver.logs.jsonl import read_jsonl
-from receiver.logs.parquet import read_parquet
+from receiver.logs.parquet import MAGIC, read_parquet
 from receiver.logs.segments import finished_from, is_journal, journals_in, segment_names
 
 __all__ = ["LogFile", "find_files", "open_log", "spooled"]
 
 _PIECE_BYTES = 128 << 10
 _HEAD_BYTES = 64 << 10
-_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _READERS: dict[str, LogReader] = {
     ".csv": read_csv,
     ".jsonl": read_jsonl,
@@ -47,7 +47,7 @@ _READERS: dict[str, LogReader] = {
     ".journal": read_journal,
 }
 _BEGINNINGS: dict[bytes, LogReader] = {
-    _PARQUET: read_parquet,
+    MAGIC: read_parquet,
     STATUS_LINES_BEGIN: read_status_lines,
     JOURNAL_BEGINS: read_journal,
 }

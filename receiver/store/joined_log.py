@@ -13,7 +13,7 @@ from copy import copy
 from sqlalchemy import Connection, Dialect, delete
 
 from receiver.errors import SettingsError, StoreBusyError
-from receiver.store.log import BatchMark, DomainState, Row
+from receiver.store.log import BatchMark, DomainState, Mark, Row
 from receiver.store.sql_log import SqlLog
 from receiver.store.tables import joined
 
@@ -54,6 +54,7 @@ class JoinedLog:
         since: int,
         rows: Sequence[Row],
         gone: Sequence[int],
+        marks: Sequence[Mark] = (),
         batch_mark: BatchMark | None = None,
     ) -> None:
         connection = self.connection
@@ -65,7 +66,7 @@ class JoinedLog:
             )
         savepoint = connection.begin_nested()
         try:
-            self._log.record(state, since=since, rows=rows, gone=gone, batch_mark=batch_mark)
+            self._log.record(state, since=since, rows=rows, gone=gone, marks=marks, batch_mark=batch_mark)
         except BaseException:
             with suppress(Exception):  # where the connection is broken, that must not hide by what
                 savepoint.rollback()

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
-__all__ = ["BatchMark", "DomainLog", "DomainState", "Row"]
+__all__ = ["BatchMark", "DomainLog", "DomainState", "Mark", "Row"]
 
 Row = tuple[int, str, str | None, int, int | None, str | None, int | None]
 """A receipt in the log; it begins as `TwoTierDetector.replay` wants it.
@@ -20,6 +20,14 @@ Its number; id; source; time received, not before that of any earlier row; when 
 receipt; a JSON list of the different digests that came with the id, None if none did; what else the
 domain's policy keeps of it, None for most.
 """
+
+
+class Mark(NamedTuple):
+    """A policy mark for those rows in the log of these sources that have none; without sources, one for all."""
+
+    policy_mark: int | None
+    sources: Sequence[str | None] | None
+    """One of them may be None, the anonymous source."""
 
 
 class BatchMark(NamedTuple):
@@ -53,6 +61,7 @@ class DomainState(NamedTuple):
     redelivered: int
     clock_clamped: int
     max_delivery_us: int
+    retired_sources: int
 
 
 class DomainLog(Protocol):
@@ -78,9 +87,10 @@ class DomainLog(Protocol):
         since: int,
         rows: Sequence[Row],
         gone: Sequence[int],
+        marks: Sequence[Mark] = (),
         batch_mark: BatchMark | None = None,
     ) -> None:
-        """Append `rows`, delete those numbered in `gone`, which ascend, and save the domain's new state.
+        """Delete the rows numbered in `gone`, which ascend, set `marks` on others, append `rows`, save the new state.
 
         `since` is the last number of the state that it replaces. Where a database has another by now, the lock was lost
         on the way: `StoreBusyError`. `batch_mark` is left for a batch whose outcome may have to be looked up.
@@ -98,7 +108,7 @@ class DomainLog(Protocol):
         """Give up the connection, which an error may have broken; the next transaction makes another."""
 
     def give_back_space(self) -> None:
-        """Shrink the file where much of it is empty; between transactions."""
+        """Shrink the file where much of it is empty: some of it, the rest the next time; between transactions."""
 
     def close(self) -> None: ...
 

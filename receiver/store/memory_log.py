@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from receiver.errors import SettingsError
-from receiver.store.log import BatchMark, DomainState, Row
+from receiver.store.log import BatchMark, DomainState, Mark, Row
 
 __all__ = ["MemoryLog"]
 
@@ -33,11 +33,17 @@ class MemoryLog:
         since: int,
         rows: Sequence[Row],
         gone: Sequence[int],
+        marks: Sequence[Mark] = (),
         batch_mark: BatchMark | None = None,
     ) -> None:
         del since
         for seq in gone:
             self._rows.pop(seq, None)
+        for policy_mark, sources in marks:
+            among = None if sources is None else {source or None for source in sources}
+            for seq, row in self._rows.items():
+                if among is None or ((row[2] or None) in among and row[-1] is None):
+                    self._rows[seq] = (*row[:-1], policy_mark)
         self._rows.update((row[0], row) for row in rows)
         self._state = state
         self._marked = batch_mark.batch if batch_mark is not None else self._marked

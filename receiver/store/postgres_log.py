@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.engine import lock_timeout_ms
-from receiver.store.log import BatchMark, DomainState, Row
-from receiver.store.space import Vacuum
+from receiver.store.log import BatchMark, DomainState, Mark, Row
+from receiver.store.space import TableVacuum
 from receiver.store.sql_log import (
     IN_AUTOCOMMIT,
     JOIN_HINT,
@@ -38,7 +38,7 @@ class PostgresLog(SqlLog):
 
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         super().__init__(engine, settings, domain_id)
-        self._vacuum = Vacuum(receipts.name, truncates=False)
+        self._vacuum = TableVacuum(receipts.name, truncates=False)
         self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(ROW_COLUMNS)}) FROM STDIN"
         self._sql_delete = (
             f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
@@ -79,6 +79,7 @@ class PostgresLog(SqlLog):
         since: int,
         rows: Sequence[Row],
         gone: Sequence[int],
+        marks: Sequence[Mark] = (),
         batch_mark: BatchMark | None = None,
     ) -> None:
         with_it: list[str] = []
@@ -86,17 +87,14 @@ class PostgresLog(SqlLog):
         if batch_mark is not None:
             with_it.append(f"marked AS ({self.sql_batch_mark})")
             values += batch_mark_values(state, batch_mark)
-        if rows and not gone and len(rows) <= _FEW:
+        if rows and not (gone or marks) and len(rows) <= _FEW:
             more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (len(rows) - 1)
             with_it.append(f"appended AS ({self.sql_append}{more})")
             values += [value for stored in self.stored(rows) for value in stored]
             rows = ()
         statement = f"WITH {', '.join(with_it)} {self.sql_save}" if with_it else self.sql_save
         self.save(statement, values, state, since)
-        if gone:
-            self.delete(gone)
-        if rows:
-            self.append(rows)
+        self.change(rows, gone, marks)
 
     def append(self, rows: Sequence[Row]) -> None:
         with self.cursor.copy(self._sql_copy) as copy:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, RootTransaction
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.engine import discard, driver_of
-from receiver.store.log import BatchMark, DomainState, Row
+from receiver.store.log import BatchMark, DomainState, Mark, Row
 from receiver.store.tables import domains, joined, receipts, text_of, to_bytes
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
 
 _IDENTITY = ("domain_id", "incarnation", "domain_key", "domain_name", "policy")
 _CHANGING = DomainState._fields[len(_IDENTITY) :]
+_SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
 IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction that a batch could join"
 JOIN_HINT = "give a connection with a transaction, or none: then the batch has one of its own"
 ROW_COLUMNS = (
@@ -112,6 +113,7 @@ class SqlLog(ABC):
         self.sql_save = f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
         self.sql_rows_after = f"SELECT {rows} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
         values = ", ".join([p] * (1 + len(ROW_COLUMNS)))
+        self._sql_mark = f"UPDATE {receipts.name} SET policy_mark = {p} WHERE domain_id = {p}"
         self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {rows}) VALUES ({values})"
         self.sql_last_batch = f"SELECT batch FROM {joined.name} WHERE domain_id = {p} AND writer = {p}"
         # The newest takes the place of the one before.
@@ -165,7 +167,10 @@ class SqlLog(ABC):
     def read(self, statement: str) -> DomainState:
         found = self.cursor.execute(statement, (self.domain_id,)).fetchone()
         if found is None:
-            raise StoreError("the domain is gone from the database", hint="was the database replaced? Open it again")
+            raise StoreError(
+                "the domain is gone from the database",
+                hint="it was dropped, or the database replaced: open it again, and it begins anew",
+            )
         return state_of(found)
 
     def record(
@@ -175,19 +180,41 @@ class SqlLog(ABC):
         since: int,
         rows: Sequence[Row],
         gone: Sequence[int],
+        marks: Sequence[Mark] = (),
         batch_mark: BatchMark | None = None,
     ) -> None:
         self.save(self.sql_save, (), state, since)
         if batch_mark is not None:
             self.cursor.execute(self.sql_batch_mark, batch_mark_values(state, batch_mark))
+        self.change(rows, gone, marks)
+
+    def change(self, rows: Sequence[Row], gone: Sequence[int], marks: Sequence[Mark]) -> None:
+        """Delete rows, mark others, append more, in this order."""
         if gone:
             self.delete(gone)
+        for mark in marks:
+            self.mark(mark)
         if rows:
             self.append(rows)
 
     def last_batch(self, writer: int) -> int:
         found = self.cursor.execute(self.sql_last_batch, (self.domain_id, writer)).fetchone()
         return 0 if found is None else int(found[0])
+
+    def mark(self, mark: Mark) -> None:
+        """Set a mark; rows are read to find those of the sources, for no index has them."""
+        values = (mark.policy_mark, self.domain_id)
+        if mark.sources is None:
+            self.cursor.execute(self._sql_mark, values)
+            return
+        update = f"{self._sql_mark} AND policy_mark IS NULL"
+        if None in mark.sources:
+            self.cursor.execute(f"{update} AND message_source_id IS NULL", values)
+        named = [to_bytes(source) for source in mark.sources if source]
+        for first in range(0, len(named), _SOURCES_AT_ONCE):
+            some = named[first : first + _SOURCES_AT_ONCE]
+            among = ", ".join([self.placeholder] * len(some))
+            self.cursor.execute(f"{update} AND message_source_id IN ({among})", (*values, *some))
 
     def save(self, statement: str, values: Sequence[Any], state: DomainState, since: int) -> None:
         """Put the domain's new state in place by a statement that takes other values first."""

@@ -119,5 +119,5 @@ def test_no_maven(tmp_path):
 
 def test_a_missing_extra(monkeypatch):
     monkeypatch.setattr(sys.modules[demo.__module__], "_NEEDED", ("receiver", "a_library_that_nobody_has"))
-    with pytest.raises(MissingExtraError, match=r"reliable-receiver\[demo\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install --editable .*\[demo\]"):
         demo()

@@ -45,6 +45,8 @@ def test_every_option_named_is_there():
         "--mode",
         "--policy",
         "--all",
+        "--json",
+        "--yes",
         "--help",
     }
     assert set(re.findall(r"(?<![\w-])--[a-z-]+\w", TEXT)) - there == set()
