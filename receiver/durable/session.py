@@ -128,13 +128,6 @@ class DomainSession:
         if self._is_closed:
             raise ClosedError("the receiver is closed")
 
-    def check_same(self, state: DomainState) -> None:
-        if state.incarnation != self.incarnation:
-            raise StoreError(
-                f"this is another database than {self.address} was when the receiver was opened",
-                hint="give batch() a connection to the receiver's database; if that was replaced, open it again",
-            )
-
     def _take_turn(self) -> None:
         if not self._turn.acquire(timeout=self.patience_secs):
             raise StoreBusyError(
@@ -165,8 +158,7 @@ class DomainSession:
             return
         try:
             with translated(self.address):
-                state = self.log.begin()
-                self.check_same(state)
+                state = self.own(self.log.begin())
                 for journal in journals:
                     journal.settle(self.log.last_batch(journal.writer))
                 for journal in journals:

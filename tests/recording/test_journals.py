@@ -32,10 +32,12 @@ def test_every_cut(tmp_path):
     torn = tmp_path / ".torn-20260101T000000.000000Z-1.jsonl.zst.journal"
     for cut in range(len(data) + 1):
         for tail in (b"", b"\0" * 40, b"garbage" * 9):
-            torn.write_bytes(data[:cut] + tail)
-            found = scanned([torn.read_bytes()])
-            committed = [number for number, (_, said) in enumerate(ends, start=1) if said <= cut]
-            uncertain = [number for number, (written, said) in enumerate(ends, start=1) if written <= cut < said]
+            left = data[:cut] + tail  # the tail may happen to be what was cut off
+            torn.write_bytes(left)
+            found = scanned([left])
+            whole = [(left.startswith(data[:written]), left.startswith(data[:said])) for written, said in ends]
+            committed = [number for number, (_, said) in enumerate(whole, start=1) if said]
+            uncertain = [number for number, (written, said) in enumerate(whole, start=1) if written and not said]
             assert list(found.uncertain) == uncertain
             if committed:
                 assert ids(read(torn)) == [f"id-{n}" for number in committed for n in (number, 10 + number)]
