@@ -60,13 +60,26 @@ def _read(file: Path | Traversable) -> dict[str, Any]:
     import yaml  # here, because `import receiver` must stay light
 
     try:
-        sections = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        _refuse_repeated(yaml.compose(text, yaml.SafeLoader))
+        sections = yaml.safe_load(text)
     # PyYAML lets through whatever breaks as it makes a value: `!!int x`, `!!bool x`, the date 2024-13-45, depths of brackets.
     except (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise SettingsError(f"can't read the settings in {file}: {error}") from error
     if not isinstance(sections, dict | None):
         raise SettingsError(f"{file} must hold sections of settings, as in the settings.yaml of the package")
     return sections or {}
+
+
+def _refuse_repeated(node: Any) -> None:
+    """Of a name that stands twice in one mapping of a YAML document, the loader would take the last in silence."""
+    pairs = node.value if getattr(node, "id", None) == "mapping" else []
+    names = set()
+    for name, value in pairs:
+        if name.value in names:
+            raise ValueError(f"{name.value!r:.80} stands there twice, again in line {name.start_mark.line + 1}")
+        names.add(name.value)
+        _refuse_repeated(value)
 
 
 def _overlaid(under: dict[str, Any], over: dict[str, Any], above: tuple[str, ...], file: str) -> dict[str, Any]:

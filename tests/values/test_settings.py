@@ -76,13 +76,14 @@ BROKEN_VALUES = ["!!int x", "!!bool x", "!!timestamp x", "2024-13-45", "9" * 5_0
     "text",
     [
         *(None, "[", "- 1", "a", "simulate: 2", "compare: {memory_bytes_per_id: 5}"),
+        *("simulate: {margin: 3}\nsimulate: {max_missed: 1}", "simulate: {margin: 3, margin: 4}", "a: &a [*a]"),
         *map(MAX_SOURCES.format, BROKEN_VALUES),
     ],
     ids=lambda text: str(text)[:50],
 )
 def test_a_settings_file_is_named_when_it_is_no_good(overlay, text):
     file = overlay(text)
-    with pytest.raises(SettingsError, match=r"can't read|must hold (sections|settings)") as caught:
+    with pytest.raises(SettingsError, match=r"can't read|must hold (sections|settings)|there is no setting") as caught:
         SimulateSettings()
     assert str(file) in str(caught.value)
 
