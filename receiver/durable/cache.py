@@ -18,7 +18,7 @@ from receiver.errors import StoreCorruptError
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
 from receiver.store.failures import NONSENSE
-from receiver.store.log import DomainLog, DomainState, Row, SourceMark
+from receiver.store.log import Changes, DomainLog, DomainState, Row, SourceMark
 
 __all__ = ["DomainCache", "History", "making_sense", "policy_of", "resize", "row_of"]
 
@@ -268,4 +268,4 @@ def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
         newest = [(*rows[-1][:4], *((None, None, GONE) if is_two_tier else as_duplicate))]
     marks = [SourceMark(None, None)] if is_two_tier and state.retired_sources else []
     state_after = changed._replace(clock_us=after.clock_us)
-    log.record(state_after, since=state.last_seq, rows=newest, gone=gone, source_marks=marks)
+    log.record(state_after, Changes(gone, marks, newest), since=state.last_seq)

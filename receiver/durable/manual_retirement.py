@@ -15,7 +15,7 @@ from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.engine import store_url
 from receiver.store.failures import shown, translated
-from receiver.store.log import DomainLog
+from receiver.store.log import Changes, DomainLog
 from receiver.store.schema import examined, open_store_engine
 from receiver.store.tables import domains, to_bytes
 
@@ -107,5 +107,5 @@ def _retire_locked(
             clock_us=cache.policy.clock_us,
             retired_sources=state.retired_sources + len(due),
         )
-        log.record(after, since=state.last_seq, rows=(), gone=gone, source_marks=marks)
+        log.record(after, Changes(gone, marks), since=state.last_seq)
     return RetiredSources(state.domain_name, len(due), before - detector.remembered_ids, detector.sources)

@@ -27,7 +27,7 @@ from receiver.recording import Recorder
 from receiver.settings import Recording
 from receiver.store.failures import store_error, translated
 from receiver.store.joined_log import JoinedLog, forget_batches
-from receiver.store.log import DomainLog, DomainState, Row
+from receiver.store.log import Changes, DomainLog, DomainState, Row
 from receiver.store.sql_log import SqlLog
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class DomainSession:
         self.settle(self.log)
         self.cache.follow(self.log, state)
         _, gone = self.cache.take_deletable((), all_of_them=True)
-        self.log.record(state, since=state.last_seq, rows=(), gone=gone)
+        self.log.record(state, Changes(gone), since=state.last_seq)
         if isinstance(self.log, SqlLog) and self.outcomes.are_over():
             forget_batches(self.log.connection, state, self.outcomes.writer)
         self.log.commit()
@@ -286,14 +286,7 @@ class Transaction:
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)
                 rows, source_marks = as_retired(rows, retired)
-                log.record(
-                    state,
-                    since=self._state.last_seq,
-                    rows=rows,
-                    gone=gone,
-                    source_marks=source_marks,
-                    batch_mark=batch_mark,
-                )
+                log.record(state, Changes(gone, source_marks, rows, batch_mark), since=self._state.last_seq)
         except BaseException as error:
             cache.drop()
             self.abandon(error)

@@ -13,7 +13,7 @@ from copy import copy
 from sqlalchemy import Connection, Dialect, delete
 
 from receiver.errors import SettingsError, StoreBusyError
-from receiver.store.log import BatchMark, DomainState, Row, SourceMark
+from receiver.store.log import Changes, DomainState, Row
 from receiver.store.sql_log import SqlLog
 from receiver.store.tables import joined
 
@@ -47,16 +47,7 @@ class JoinedLog:
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
         return self._log.rows_after(seq, last_seq)
 
-    def record(
-        self,
-        state: DomainState,
-        *,
-        since: int,
-        rows: Sequence[Row],
-        gone: Sequence[int],
-        source_marks: Sequence[SourceMark] = (),
-        batch_mark: BatchMark | None = None,
-    ) -> None:
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         connection = self.connection
         under_way = connection.get_transaction(), connection.get_nested_transaction()
         if connection.closed or connection.invalidated or under_way != (self.transaction, self._savepoint):
@@ -66,7 +57,7 @@ class JoinedLog:
             )
         savepoint = connection.begin_nested()
         try:
-            self._log.record(state, since=since, rows=rows, gone=gone, source_marks=source_marks, batch_mark=batch_mark)
+            self._log.record(state, changes, since=since)
         except BaseException:
             with suppress(Exception):  # where the connection is broken, that must not hide by what
                 savepoint.rollback()

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
-__all__ = ["BatchMark", "DomainLog", "DomainState", "Row", "SourceMark"]
+__all__ = ["BatchMark", "Changes", "DomainLog", "DomainState", "Row", "SourceMark"]
 
 Row = tuple[int, str, str | None, int, int | None, str | None, int | None]
 """A receipt in the log; it begins as `TwoTierDetector.replay` wants it.
@@ -37,6 +37,19 @@ class BatchMark(NamedTuple):
     """The receiver's number."""
     batch: int
     """Numbered by the receiver itself."""
+
+
+class Changes(NamedTuple):
+    """What a transaction does to the rows of a domain, in this order."""
+
+    gone: Sequence[int] = ()
+    """The numbers of rows to delete, ascending."""
+    source_marks: Sequence[SourceMark] = ()
+    """Set on rows that are there already."""
+    rows: Sequence[Row] = ()
+    """Appended."""
+    batch_mark: BatchMark | None = None
+    """Left for a batch whose outcome may have to be looked up."""
 
 
 class DomainState(NamedTuple):
@@ -80,20 +93,11 @@ class DomainLog(Protocol):
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
         """The rows numbered above `seq`, in order, some at a time; the last one there is has the number `last_seq`."""
 
-    def record(
-        self,
-        state: DomainState,
-        *,
-        since: int,
-        rows: Sequence[Row],
-        gone: Sequence[int],
-        source_marks: Sequence[SourceMark] = (),
-        batch_mark: BatchMark | None = None,
-    ) -> None:
-        """Delete the rows numbered in `gone`, which ascend, mark rows of sources, append `rows`, save the new state.
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
+        """Make the changes and save the domain's new state.
 
         `since` is the last number of the state that it replaces. Where a database has another by now, the lock was lost
-        on the way: `StoreBusyError`. `batch_mark` is left for a batch whose outcome may have to be looked up.
+        on the way: `StoreBusyError`.
         """
 
     def last_batch(self, writer: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from receiver.errors import SettingsError
-from receiver.store.log import BatchMark, DomainState, Row, SourceMark
+from receiver.store.log import Changes, DomainState, Row
 
 __all__ = ["MemoryLog"]
 
@@ -26,27 +26,19 @@ class MemoryLog:
         del last_seq
         yield [row for row in self._rows.values() if row[0] > seq]
 
-    def record(
-        self,
-        state: DomainState,
-        *,
-        since: int,
-        rows: Sequence[Row],
-        gone: Sequence[int],
-        source_marks: Sequence[SourceMark] = (),
-        batch_mark: BatchMark | None = None,
-    ) -> None:
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         del since
-        for seq in gone:
+        for seq in changes.gone:
             self._rows.pop(seq, None)
-        for policy_mark, sources in source_marks:
+        for policy_mark, sources in changes.source_marks:
             among = None if sources is None else {source or None for source in sources}
             for seq, row in self._rows.items():
                 if among is None or ((row[2] or None) in among and row[-1] is None):
                     self._rows[seq] = (*row[:-1], policy_mark)
-        self._rows.update((row[0], row) for row in rows)
+        self._rows.update((row[0], row) for row in changes.rows)
         self._state = state
-        self._marked = batch_mark.batch if batch_mark is not None else self._marked
+        if changes.batch_mark is not None:
+            self._marked = changes.batch_mark.batch
 
     def last_batch(self, writer: int) -> int:
         del writer  # nobody else is here

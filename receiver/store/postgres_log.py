@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.engine import lock_timeout_ms
-from receiver.store.log import BatchMark, DomainState, Row, SourceMark
+from receiver.store.log import Changes, DomainState, Row
 from receiver.store.space import TableVacuum
 from receiver.store.sql_log import (
     IN_AUTOCOMMIT,
@@ -72,29 +72,21 @@ class PostgresLog(SqlLog):
             while found := cursor.fetchmany(_ROWS_AT_ONCE):
                 yield rows_of(found, sources)
 
-    def record(
-        self,
-        state: DomainState,
-        *,
-        since: int,
-        rows: Sequence[Row],
-        gone: Sequence[int],
-        source_marks: Sequence[SourceMark] = (),
-        batch_mark: BatchMark | None = None,
-    ) -> None:
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         with_it: list[str] = []
         values: list[Any] = []
-        if batch_mark is not None:
+        if changes.batch_mark is not None:
             with_it.append(f"marked AS ({self.sql_batch_mark})")
-            values += batch_mark_values(state, batch_mark)
-        if rows and not gone and not source_marks and len(rows) <= _FEW:
+            values += batch_mark_values(state, changes.batch_mark)
+        rows = changes.rows
+        if rows and not changes.gone and not changes.source_marks and len(rows) <= _FEW:
             more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (len(rows) - 1)
             with_it.append(f"appended AS ({self.sql_append}{more})")
             values += [value for stored in self.stored(rows) for value in stored]
-            rows = ()
+            changes = changes._replace(rows=())
         statement = f"WITH {', '.join(with_it)} {self.sql_save}" if with_it else self.sql_save
         self.save(statement, values, state, since)
-        self.change_rows(rows, gone, source_marks)
+        self.change_rows(changes)
 
     def append(self, rows: Sequence[Row]) -> None:
         with self.cursor.copy(self._sql_copy) as copy:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, RootTransaction
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.engine import discard, driver_of
-from receiver.store.log import BatchMark, DomainState, Row, SourceMark
+from receiver.store.log import BatchMark, Changes, DomainState, Row, SourceMark
 from receiver.store.tables import domains, joined, receipts, text_of, to_bytes
 
 __all__ = [
@@ -173,28 +173,19 @@ class SqlLog(ABC):
             )
         return state_of(found)
 
-    def record(
-        self,
-        state: DomainState,
-        *,
-        since: int,
-        rows: Sequence[Row],
-        gone: Sequence[int],
-        source_marks: Sequence[SourceMark] = (),
-        batch_mark: BatchMark | None = None,
-    ) -> None:
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         self.save(self.sql_save, (), state, since)
-        if batch_mark is not None:
-            self.cursor.execute(self.sql_batch_mark, batch_mark_values(state, batch_mark))
-        self.change_rows(rows, gone, source_marks)
+        if changes.batch_mark is not None:
+            self.cursor.execute(self.sql_batch_mark, batch_mark_values(state, changes.batch_mark))
+        self.change_rows(changes)
 
-    def change_rows(self, rows: Sequence[Row], gone: Sequence[int], source_marks: Sequence[SourceMark]) -> None:
-        if gone:
-            self.delete(gone)
-        for mark in source_marks:
+    def change_rows(self, changes: Changes) -> None:
+        if changes.gone:
+            self.delete(changes.gone)
+        for mark in changes.source_marks:
             self._mark(mark)
-        if rows:
-            self.append(rows)
+        if changes.rows:
+            self.append(changes.rows)
 
     def _mark(self, mark: SourceMark) -> None:
         """Set a mark; rows are read to find those of the sources, for no index has them."""
