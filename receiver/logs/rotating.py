@@ -59,20 +59,23 @@ class _Journal:
 
     def append(self, frames: bytes) -> None:
         try:
-            self._file.seek(self.size_bytes)  # over what a write that failed may have left
             _write_all(self._file, frames)
-        except OSError:
+        except BaseException:  # an interrupt too, or half a frame would stand before the next one
             with suppress(OSError):  # the space may help others; what went wrong first is what to tell
-                self._file.truncate(self.size_bytes)
+                self._cut_to(self.size_bytes)
             raise
         self.size_bytes += len(frames)
 
     def cut(self, number: int) -> None:
         """Take a batch off, and those behind it."""
         start = self.uncertain[number]
-        self._file.truncate(start)
+        self._cut_to(start)
         self.size_bytes = start
         self.uncertain = {other: began for other, began in self.uncertain.items() if began < start}
+
+    def _cut_to(self, size_bytes: int) -> None:
+        self._file.seek(size_bytes)
+        self._file.truncate()
 
     def pay(self) -> None:
         """Write what is owed."""

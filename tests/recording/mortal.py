@@ -97,7 +97,7 @@ def live(life: Life) -> None:
         _die_at(life.step, life.when)
     chosen = random.Random(f"{life.seed} {life.number}")  # noqa: S311
     own = create_engine(life.url, poolclass=NullPool)
-    record = Recording(life.path, rotate_bytes=600, keep_files=None)
+    record = Recording(life.path, rotate_bytes=300, keep_files=None)
     with opened(life.url, settings=FEW_REMEMBERED, record=record) as orders:
         first = life.number * BATCHES
         for number in range(first, first + life.batches * PARTS, PARTS):
