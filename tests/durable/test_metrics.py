@@ -157,6 +157,9 @@ def test_receivers_of_a_domain_are_added_up_and_counters_never_fall(registry):
         assert set(again) - set(closed) == {key for key in again if "_ids" in key and "total" not in key} | {
             "receiver_expiry_seconds",
             "receiver_max_delivery_seconds",
+            "receiver_sources",
+            "receiver_silent_sources",
+            "receiver_retired_sources",
         }
     assert again["receiver_receipts_total"] == closed["receiver_receipts_total"] == 10
     assert all(again[key] >= value for key, value in before.items() if "_total" in key or "_bucket" in key)
