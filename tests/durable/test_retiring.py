@@ -34,12 +34,12 @@ def test_worked_case(case, reopens, store_url):
     settings = sizes(case["window"], case["expiry_secs"] * 1_000_000)
     receiver = opened(store_url, settings=settings)
     for step in case["steps"]:
-        if "retire" in step:
-            retire_sources(store_url, sources=[step["retire"] or ""])
-        else:
+        if "retire" not in step:
             received = step["unique_message_id"], step["message_source_id"], step["received_at_us"]
             assert receive(receiver, received) == [step["verdict"]]
             assert receiver.status().rDupIds == step["remembered_ids"]
+            continue
+        retire_sources(store_url, sources=[step["retire"] or ""])
         (domain,) = look(store_url).domains
         assert domain.remembered_ids == step["remembered_ids"]
         if reopens:
