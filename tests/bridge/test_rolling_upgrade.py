@@ -87,6 +87,8 @@ class RollingUpgrade(Campaign):
 )
 def test_bridges_are_replaced_one_by_one(queue, mortal_store, kind, package_before, *, size, seed, tmp_path):
     """The address of a queue has a user, of which the version before made part of the target's name."""
+    if size != "long":
+        pytest.skip("on SQLite, whose lock isn't fair, a busy machine starves a bridge for minutes: --campaign=long")
     lines, out = tmp_path / "orders.jsonl", f"{queue.name}-out"
     target = f"file:{lines}" if kind == "file" else queue.address(out, login="clerk@")
     read = partial(effects.in_file, lines) if kind == "file" else partial(effects.in_queue, queue.straight(out))
