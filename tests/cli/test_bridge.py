@@ -183,24 +183,29 @@ def test_a_message_without_id_where_ids_are_required_is_parked(tmp_path, queue, 
     assert "ids are required" in row.error
 
 
+def run_unread(folder, *arguments):
+    """`receiver bridge` with a standard output that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        return subprocess.run(
+            [*RECEIVER, "bridge", *arguments, *STORE],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env={**os.environ, "RECEIVER_FROM_PASSWORD": PASSWORD},
+            timeout=SOON_SECS,
+            check=False,
+        )
+
+
 @pytest.mark.artemis
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["BEST_EFFORT", "EXACTLY_ONCE"])
 def test_standard_output_that_nobody_reads_ends_it(tmp_path, queue, mode):
     send(queue, IDS)
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb") as closed:
-        ran = subprocess.run(
-            [*RECEIVER, "bridge", queue, "-", "--mode", mode, *STORE],
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "RECEIVER_FROM_PASSWORD": PASSWORD},
-            timeout=SOON_SECS,
-            check=False,
-        )
+    ran = run_unread(tmp_path, queue, "-", "--mode", mode)
     assert ran.returncode == 2
     assert "error: nobody reads standard output any more" in ran.stderr
     assert "Traceback" not in ran.stderr
@@ -213,19 +218,7 @@ def test_a_function_that_prints_where_nobody_reads_has_failed(tmp_path, queue):
     """Nothing counts as delivered; the messages are parked as any that their function refuses."""
     send(queue, IDS)
     (tmp_path / "printing.py").write_text("def show(message):\n    print(message.body.decode(), flush=True)\n")
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb") as closed:
-        ran = subprocess.run(
-            [*RECEIVER, "bridge", queue, "python:printing:show", "--max-tries", "1", "--stop-when-idle", "1", *STORE],
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "RECEIVER_FROM_PASSWORD": PASSWORD},
-            timeout=SOON_SECS,
-            check=False,
-        )
+    ran = run_unread(tmp_path, queue, "python:printing:show", "--max-tries", "1", "--stop-when-idle", "1")
     assert " tx=0 " in ran.stderr.splitlines()[-1]
     assert "Exception ignored" not in ran.stderr
     parked = parked_rows(f"sqlite:///{tmp_path}/r.db")
