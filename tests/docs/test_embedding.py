@@ -19,8 +19,8 @@ from receiver.errors import StoreBusyError, StoreError
 from receiver.senders import DedupKeyMaker
 from receiver.store.inbox import Inbox
 from tests.docs.bridge import CHANNEL, Broker, CrashError, Payment, orders_of, pay, verdicts
-from tests.docs.pages import blocks, commands, sections
-from tests.docs.pages import run as run_command
+from tests.docs.markdown import blocks, commands, sections
+from tests.docs.markdown import run as run_command
 
 PAGE = "docs/embedding.md"
 ITS_URL = '"sqlite:///receiver.db"'

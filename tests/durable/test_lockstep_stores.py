@@ -8,8 +8,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from tests.durable.lockstep import KEEP_ALL, Domain, Joining
 from tests.durable.opened import MEMORY, opened
+from tests.durable.stores_in_lockstep import KEEP_ALL, Domain, Joining
 from tests.model import Model
 
 IDS = st.sampled_from([None, "", *"abcdefgh", "\0", "\ud800"])

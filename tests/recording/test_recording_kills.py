@@ -143,7 +143,8 @@ def test_other_domains_leave_it_alone(life, store_url):
 def test_processes_killed_at_random(life, pytestconfig, seed):
     """Several record one domain in one folder."""
     chosen = random.Random(seed)  # noqa: S311
-    for _ in range(KILLS[pytestconfig.getoption("--campaign")]):
+    kills = KILLS[pytestconfig.getoption("--campaign")]
+    for _ in range(kills):
         first = life.number + 1
         lives = [replace(life, number=first + n, joins=bool(n % 2), batches=1_000) for n in range(3)]
         with ExitStack() as stack:
@@ -161,4 +162,5 @@ def test_processes_killed_at_random(life, pytestconfig, seed):
     assert Counter(found(life)) == Counter(expected(life, committed))
     assert len(found(life)) == receipts_counted(life.url) > 0
     assert simulate(life.path)["log"]["receipts"] == len(found(life))
-    assert (unfinished(Path(life.path)), marks_left(life.url)) == ([], 0)
+    assert unfinished(Path(life.path)) == []
+    assert marks_left(life.url) <= kills * len(lives)  # of those that were killed between two journals
