@@ -11,9 +11,10 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from benchmarks.logs import check_read, write_log
 from benchmarks.pairing import Comparison, Goal, by_turns
 from benchmarks.processes import Process
-from benchmarks.simulate import receiver_simulate, write_log
+from benchmarks.simulate import receiver_simulate
 from benchmarks.workload import trace
 
 __all__ = ["compare"]
@@ -44,7 +45,8 @@ def compare(scale: float) -> list[Comparison]:
             Process(command).seconds()  # compiles
 
         log = Path(folder) / "log.parquet"
-        write_log(trace(count), log)
+        receipts = trace(count)
+        write_log(receipts, log)
         ours, anchor = Process(_receiver_compare(log)), Process(receiver_simulate(log))
         anchor_name = "receiver simulate, 8 windows x 8 expiries"
         speed = by_turns(
@@ -57,7 +59,10 @@ def compare(scale: float) -> list[Comparison]:
             anchor_name=anchor_name,
             goal=Goal(8, aim=3, at_most=True),
         )
-    perfect, found = json.loads(ours.printed)["policies"][-1], json.loads(anchor.printed)["log"]
+    compared, found = json.loads(ours.printed), json.loads(anchor.printed)["log"]
+    for read in (compared["log"], found):
+        check_read(read, receipts)
+    perfect = compared["policies"][-1]
     if perfect["caught"] != found["duplicates"]:
         raise AssertionError(f"the perfect policy caught {perfect['caught']} of {found['duplicates']} duplicates")
     memory = Comparison(

@@ -8,24 +8,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from tempfile import TemporaryDirectory
 
 from benchmarks.orders import Orders, Rows, in_batches, open_receiver, receive, scaled, steady_orders
 from benchmarks.pairing import Comparison, Goal, by_turns, seconds
 from benchmarks.sharing import sharing
 from benchmarks.stores import SQLITE, Database, Raw, RawRow, postgres, raw_rows
-from receiver import Receiver
+from receiver import Receiver, Recording
 
 __all__ = ["durable"]
 
 # Windows of each source: for 10 k, 100 k and 1 M live ids in all.
 _SMALL, _USUAL, _LARGE = 200, 2_000, 20_000
 _TURNS = 7
+_RECORDED_BYTES = 40
+"""About what a receipt takes of a recording as it is written."""
 
 
 def durable(scale: float) -> Iterator[Comparison]:
     with postgres() as server:
         yield from _speed(SQLITE, scale, by_thousands=Goal(0.35, aim=0.5), by_ones=Goal(0.6, aim=0.8))
         yield from _speed(server, scale, by_thousands=Goal(0.4, aim=0.6), by_ones=Goal(0.4, aim=0.6))
+        for database in (SQLITE, server):
+            yield _recorded(database, 1_000, scaled(50_000, scale), scale)
+            yield _recorded(database, 100, scaled(20_000, scale), scale)
         yield sharing(server, scaled(_USUAL, scale), scale)
         for database in (SQLITE, server):
             yield from _many_ids(database, scale)
@@ -71,6 +77,28 @@ def _speed(database: Database, scale: float, *, by_thousands: Goal, by_ones: Goa
     # The window counts, the expiry hardly: sources differ, so what they forget lies scattered over the oldest rows.
     with database.new_url() as url, steady_orders(url, window, turns * many, expiry_share=0.1) as orders:
         yield written(orders, many, 1_000, None, "-scattered")
+
+
+def _recorded(database: Database, batch_size: int, count: int, scale: float) -> Comparison:
+    """A receiver that records what it receives, against one that doesn't; about one file is finished in each turn."""
+    window, turns = scaled(_USUAL, scale), scaled(_TURNS, scale, least=1)
+    more = turns * count
+    with database.new_url() as url, database.new_url() as plain_url, TemporaryDirectory() as folder:
+        record = Recording(folder, rotate_bytes=count * _RECORDED_BYTES)
+        with (
+            steady_orders(url, window, more, record=record) as recorded,
+            steady_orders(plain_url, window, more) as plain,
+        ):
+            return by_turns(
+                lambda: _our_rate(recorded, recorded.take(count), batch_size),
+                lambda: _our_rate(plain, plain.take(count), batch_size),
+                turns=turns,
+                name=f"durable-{database.key}-{batch_size}-recorded",
+                work=f"{database.name}, batches of {batch_size:,}, recorded: {count:,} receipts, {recorded}",
+                unit="receipts/s",
+                anchor_name="the same without a recording",
+                goal=Goal(0.95, aim=0.98),
+            )
 
 
 def _our_rate(orders: Orders, rows: Rows, batch_size: int) -> float:

@@ -15,7 +15,7 @@ from cachetools import TTLCache
 from benchmarks.detector import EXPIRY_SECS, WINDOW
 from benchmarks.pairing import Comparison, Goal, by_turns
 from benchmarks.ttl_cache import ttl_cache
-from benchmarks.workload import SOURCES, id_text, source_text
+from benchmarks.workload import BEGIN_US, SOURCES, id_text, source_text
 from receiver import TwoTierDetector
 from receiver.policies import Policy, policy
 
@@ -52,7 +52,7 @@ def _detector(rate_per_sec: int, window: int) -> TwoTierDetector:
     spilled = rate_per_sec * EXPIRY_SECS * window // WINDOW
     for row in range(2 * (window * SOURCES + spilled)):
         source = row % SOURCES
-        received_at_us = row * 1_000_000 * WINDOW // (rate_per_sec * window)
+        received_at_us = BEGIN_US + row * 1_000_000 * WINDOW // (rate_per_sec * window)
         detector.receive(id_text(row, source), sources[source], received_at_us=received_at_us)
     return detector
 
@@ -60,7 +60,7 @@ def _detector(rate_per_sec: int, window: int) -> TwoTierDetector:
 def _full_cache(ids: int) -> TTLCache[str, bool]:
     cache, now_us = ttl_cache(ids, EXPIRY_SECS)
     for row in range(ids):
-        now_us[0] = row * EXPIRY_SECS * 1_000_000 // ids
+        now_us[0] = BEGIN_US + row * EXPIRY_SECS * 1_000_000 // ids
         cache[id_text(row, row % SOURCES)] = True
     if len(cache) != ids:
         raise AssertionError(f"the cache holds {len(cache)} ids, not {ids}")
@@ -72,13 +72,14 @@ def _policies(text: str, ids: int) -> list[Policy]:
     if text == "solace-last":
         policies = [policy(text) for _ in range(ids)]
         for row, each in enumerate(policies):
-            each.receive(f"rmid1:0d77c-b0b2e66aece-00000000-{row:08x}", received_at_us=row)
+            each.receive(f"rmid1:0d77c-b0b2e66aece-00000000-{row:08x}", received_at_us=BEGIN_US + row)
         return policies
     one = policy(text)
     for row in range(ids):
         source = source_text(row % SOURCES)
         # Of `sequence`, each producer is one to remember.
-        one.receive(f"1:{row:06}{source}" if text == "sequence" else id_text(row, row % SOURCES), received_at_us=row)
+        id_ = f"1:{row:06}{source}" if text == "sequence" else id_text(row, row % SOURCES)
+        one.receive(id_, received_at_us=BEGIN_US + row)
     if one.remembered_ids != ids:
         raise AssertionError(f"{text} remembers {one.remembered_ids} ids, not {ids}")
     return [one]

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from benchmarks.detector import EXPIRY_SECS, WINDOW
 from benchmarks.workload import SOURCES, stream
-from receiver import Receiver, ReceiverSettings
+from receiver import Receiver, ReceiverSettings, Recording
 
 __all__ = ["Orders", "Rows", "in_batches", "open_receiver", "receive", "scaled", "steady_orders"]
 
@@ -53,20 +53,22 @@ def receive(receiver: Receiver, rows: Rows, batch_size: int) -> None:
                 batch.receive_many(some)
 
 
-def open_receiver(url: str, window: int, expiry_share: float = 1) -> Receiver:
+def open_receiver(url: str, window: int, expiry_share: float = 1, record: Recording | None = None) -> Receiver:
     """With this window, and that share of the expiry that belongs to it as 120 s do to 2,000 ids."""
     settings = ReceiverSettings(
         dup_detection_per_source_expiry_window_size=window,
         dup_detection_expiry_time_secs=EXPIRY_SECS * window / WINDOW * expiry_share,
     )
-    return Receiver.open(url, connection_id="bridge", destination="orders", settings=settings)
+    return Receiver.open(url, connection_id="bridge", destination="orders", settings=settings, record=record)
 
 
 @contextmanager
-def steady_orders(url: str, window: int, more: int, expiry_share: float = 1) -> Iterator[Orders]:
+def steady_orders(
+    url: str, window: int, more: int, expiry_share: float = 1, record: Recording | None = None
+) -> Iterator[Orders]:
     """A receiver with full queues, and `more` receipts for it."""
     enough = window * SOURCES * 3 // 2
-    with open_receiver(url, window, expiry_share) as receiver:
+    with open_receiver(url, window, expiry_share, record) as receiver:
         orders = Orders(receiver, stream(enough + more))
         for start in range(0, enough, _WARM_UP_BATCH):
             receive(receiver, orders.take(min(_WARM_UP_BATCH, enough - start)), _WARM_UP_BATCH)

@@ -6,6 +6,7 @@ the other; what Spark takes to begin is measured with a log of few rows, and tak
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -16,8 +17,9 @@ from pathlib import Path
 from statistics import median
 from threading import Event, Thread
 
+from benchmarks.logs import check_read, write_log
 from benchmarks.pairing import Comparison, Goal
-from benchmarks.simulate import GRID, write_log
+from benchmarks.simulate import GRID
 from benchmarks.workload import trace
 
 __all__ = ["spark"]
@@ -122,6 +124,8 @@ def spark(scale: float) -> list[Comparison]:
         took = [[run.seconds() for run in runs] for _ in range(_TURNS)]
     if not two.printed == one.printed == here.printed:
         raise AssertionError("the engines print different figures")
+    for run, count in ((two, rows), (tenth, rows // _TENTH), (few, _FEW_ROWS)):
+        check_read(json.loads(run.printed)["log"], trace(count))
 
     work = f"receiver simulate --engine spark, one domain of {rows:,} rows, 8 windows x 8 expiries, 2 cores"
     large = f"the same of {_TIMES * rows:,} rows"

@@ -8,10 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["RECEIPTS_PER_SEC", "SOURCES", "Trace", "id_text", "receipts", "source_text", "stream", "trace"]
+__all__ = ["BEGIN_US", "RECEIPTS_PER_SEC", "SOURCES", "Trace", "id_text", "receipts", "source_text", "stream", "trace"]
 
 SOURCES = 50
 RECEIPTS_PER_SEC = 1_000
+BEGIN_US = 1_709_164_800_000_000
+"""2024-02-29 UTC. Times have to be as large as real ones: a log's reader takes small numbers for seconds, and they need
+less room in memory and in a database."""
 _SHARE_REDELIVERED = 0.02
 _MEAN_DISTANCE = 2_000  # receipts between a message and its redelivery
 _SEED = 20_240_229
@@ -20,6 +23,7 @@ _ROWS_AT_ONCE = 10_000
 
 class Trace(NamedTuple):
     received_at_us: npt.NDArray[np.int64]
+    """Microseconds since 1970."""
     source: npt.NDArray[np.int32]
     """Numbered from 0."""
     message: npt.NDArray[np.int32]
@@ -38,7 +42,7 @@ def trace(count: int) -> Trace:
     source = random.integers(SOURCES, size=count, dtype=np.int32)[first]
     message = (np.cumsum(~redelivered) - 1)[first].astype(np.int32)
     gaps_us = random.exponential(1_000_000 / RECEIPTS_PER_SEC, count)
-    return Trace(np.cumsum(gaps_us).astype(np.int64), source, message)
+    return Trace(BEGIN_US + np.cumsum(gaps_us).astype(np.int64), source, message)
 
 
 def source_text(source: int) -> str:

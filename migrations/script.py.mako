@@ -8,6 +8,9 @@ ${imports if imports else ""}
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
 
+# What going back loses, in words, and the rows that count it: see receiver/store/losses.py.
+LOSES: dict[str, str] = {}
+
 
 def upgrade() -> None:
     ${upgrades if upgrades else "pass"}

@@ -15,10 +15,14 @@ exact in `docs/semantics.md`:
 6. The time queue forgets what is more than E older than its newest entry, the clock. A clock on the wall plays no part,
    so an outage forgets nothing.
 
+A source can be retired: its queue goes, and its entries leave by rules 5 and 6 as if newer ids had pushed them out. When
+that is done is no rule of a verdict, so the caller decides it.
+
 How it is kept. An entry is one integer, its *stamp*: time received, serial number, number of its source. So stamps
 order entries, tell their age and are unique. `_newest` maps each remembered id to the stamp of its newest receipt; an
 id with entries in the queues of several sources has the older ones in `_elsewhere`. Entries leave a source's queue in
-the order of their stamps, so an entry is in its queue exactly if its stamp isn't below the first one there.
+the order of their stamps, so an entry is in its queue exactly if its stamp isn't below the first one there. That also
+holds where a new source has the number of a retired one, for its entries are newer.
 
 Spilled entries don't come in order of time (a quiet source spills old ones late), but receipts do. So the time queue
 itself need not exist: `_young` has the ids of the receipts that aren't too old for it, and an id whose newest receipt
@@ -26,7 +30,7 @@ ages out of there is forgotten, now or, if a source's queue still holds it, when
 needs its id; `_names` has the id of each entry that does.
 
 A detector can be made again from the entries that matter, in order of receipt, and the time queue's newest time
-(`replay`). Each entry that stops to matter is named in `forgotten`, so that whoever keeps entries can drop it.
+(`replay`), if each entry tells whether its source was retired since. Each entry that stops to matter is named in `forgotten`, so that whoever keeps entries can drop it.
 
 What a newer receipt of the same id replaces can't be taken out of the middle of a deque at once. A source's queue lists
 such stamps in `replaced`; for `_young`, `_renewed` counts the places of an id before its last one. Both deques are
@@ -43,7 +47,12 @@ from typing import Any
 from receiver.errors import SettingsError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Tier, Verdict, check_receipt
 
-__all__ = ["TwoTierDetector", "serial_of"]
+__all__ = ["GONE", "RETIRED", "TwoTierDetector", "serial_of"]
+
+RETIRED = 1
+"""Mark of an entry for `replay`: its source was retired after it, so it is in the time queue, if anywhere."""
+GONE = 2
+"""Mark of an entry that is forgotten, and only tells the number and the time of the latest receipt."""
 
 _SOURCE_BITS = 32
 _TIME_SHIFT = 72  # leaves 40 bits for the serial number: 10^12 receipts
@@ -56,6 +65,11 @@ _SERIAL_MASK = (1 << _TIME_SHIFT - _SOURCE_BITS) - 1
 
 def serial_of(stamp: int) -> int:
     return stamp >> _SOURCE_BITS & _SERIAL_MASK
+
+
+def _names_of(source: str | None) -> tuple[str | None, ...]:
+    """What a source is known by: a missing source and an empty one are the same."""
+    return (source,) if source else ("", None)
 
 
 class _SourceQueue:
@@ -89,6 +103,10 @@ class _SourceQueue:
         self.most = self.window + len(self.replaced)
 
 
+_NO_QUEUE = _SourceQueue(-1, 0)
+"""Has the number of each retired source that isn't given anew yet."""
+
+
 class TwoTierDetector:
     """Duplicate detection in one domain: per-source queues of W ids, then one time queue of E seconds.
 
@@ -101,6 +119,7 @@ class TwoTierDetector:
         "_clock",
         "_elsewhere",
         "_expiry_us",
+        "_free_numbers",
         "_names",
         "_newest",
         "_queues",
@@ -133,6 +152,7 @@ class TwoTierDetector:
         self._names: dict[int, str] = {}  # of entries in sources' queues that are not, or not the newest, in `_young`
         self._queues: dict[str | None, _SourceQueue] = {}
         self._queues_by_number: list[_SourceQueue] = []
+        self._free_numbers: list[int] = []
         self._young: deque[str] = deque()
         self._renewed: dict[str, int] = {}
         self._serial = 0
@@ -156,6 +176,12 @@ class TwoTierDetector:
     def remembered_ids(self) -> int:
         """Distinct ids remembered now."""
         return len(self._newest)
+
+    @property
+    def sources(self) -> int:
+        """Sources that have a queue: heard of and not retired since; 0 without a window, for then no source has one."""
+        anonymous_twice = None in self._queues
+        return len(self._queues) - anonymous_twice if self._window else 0
 
     @property
     def serial(self) -> int:
@@ -182,18 +208,54 @@ class TwoTierDetector:
         """Follow a detector of the same domain and settings: record its entries from after the latest one here.
 
         An entry begins with its serial number, which counts the recorded receipts of the domain from 1, id, source and
-        time received. Those that it has forgotten since may be missing or not; `time_queue_newest_us` is its own. What
-        is remembered then is the same, and so are all verdicts to come.
+        time received, and ends with its mark: `RETIRED`, `GONE` or, mostly, None. Those that the other has forgotten
+        since may be missing or not; `time_queue_newest_us` is its own. What is remembered then is the same, and so are
+        all verdicts to come. A follower that has recorded entries of a source which the other has retired since is made
+        again instead: it may never see an entry that says so.
         """
         receive = self.receive
         for entry in entries:
             self._serial = entry[0] - 1 << _SOURCE_BITS
+            mark = entry[-1]
+            if mark == GONE:
+                self._serial += _NEXT_SERIAL
+                self.latest_us = entry[3]
+                self.forgotten.append(self._serial)
+                continue
             receive(entry[1], entry[2], received_at_us=entry[3])
+            if mark == RETIRED:  # with all earlier ones of its source
+                self.retire(entry[2])
         if time_queue_newest_us is not None and self._expiry_us:
             # The last stamp of that time: who set the clock may be forgotten, and its serial number changes nothing.
             clock = (time_queue_newest_us + 1 << _TIME_SHIFT) - 1
             if clock > self._clock:
                 self._move_clock(clock)
+
+    def sources_by_silence(self) -> list[tuple[int, str | None]]:
+        """The time of the latest receipt of each source with a queue, and the source; the longest silent first."""
+        if not self._window:
+            return []
+        latest = [(queue.stamps[-1], source) for source, queue in self._queues.items() if source != ""]
+        latest.sort()
+        return [(stamp >> _TIME_SHIFT, source) for stamp, source in latest]
+
+    def retire(self, message_source_id: str | None = None) -> None:
+        """Let a source's queue go; its entries leave it, oldest first, as if newer ids had pushed them out.
+
+        It is no receipt: the latest time stands. A later receipt of the source begins a new queue. Nothing changes for a
+        source that has none. `SettingsError` unless the source is text or None.
+        """
+        if not isinstance(message_source_id, str | None):
+            raise SettingsError(f"message_source_id must be text, not {message_source_id!r:.80}")
+        if not self._window or message_source_id not in self._queues:
+            return
+        for name in _names_of(message_source_id):
+            queue = self._queues.pop(name)
+        queue.window = 0
+        queue.most = len(queue.replaced)
+        self._spill(queue)
+        self._queues_by_number[queue.number] = _NO_QUEUE
+        self._free_numbers.append(queue.number)
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:
         """Decide on receipts in order, as `receive` does one by one.
@@ -250,9 +312,13 @@ class TwoTierDetector:
     def _queue_of_new_source(self, source: str | None) -> _SourceQueue:
         if self._window == 0 and self._queues_by_number:
             return self._queues_by_number[0]  # queues of no ids can be one, so that sources cost nothing
-        queue = _SourceQueue(len(self._queues_by_number), self._window)
-        self._queues_by_number.append(queue)
-        for name in (source,) if source else ("", None):
+        if self._free_numbers:
+            queue = _SourceQueue(self._free_numbers.pop(), self._window)
+            self._queues_by_number[queue.number] = queue
+        else:
+            queue = _SourceQueue(len(self._queues_by_number), self._window)
+            self._queues_by_number.append(queue)
+        for name in _names_of(source):
             self._queues[name] = queue
         return queue
 

@@ -30,6 +30,11 @@ class Channel(NamedTuple):
     destination: str = ""
     receiver_id: str = ""
 
+    def lacks(self, part: str) -> bool:
+        """Whether a part, by its name here, isn't known: it is empty, or a destination without a name."""
+        text: str = getattr(self, part)
+        return not text or (part == "destination" and destination_name(text) in {_QUEUE, _TOPIC})
+
 
 def destination_name(text: str) -> str:
     """The one written form of a destination: `orders`, `queue://orders` and `Queue<orders>` are `queue://orders`.
@@ -66,12 +71,24 @@ def _by_default(channel: Channel) -> str:
 class DomainKey:
     """A rule that names the domain of each channel.
 
-    `text` is the KEY as given and is part of a domain's identity; `needs` are the columns that a log must have.
+    `text` is the KEY as given and is part of a domain's identity; `needs` are the parts that a channel, and the columns
+    that a log, must have.
     """
 
     text: str
     needs: tuple[str, ...]
     name: Callable[[Channel], str]
+
+    def check(self, channel: Channel) -> None:
+        """`SettingsError` for a channel without a part that the KEY needs: its domain would hold channels that have
+        nothing to do with each other, and drop what one sends because the other has sent its id."""
+        lacking = [part for part in self.needs if channel.lacks(part)]
+        if lacking:
+            option = "" if lacking[0] == "destination" else f" (--{lacking[0].replace('_', '-')})"
+            raise SettingsError(
+                f"there is no {lacking[0]}, by which the domain key '{self.text}' keeps domains apart",
+                hint=f"give one{option}, or take another domain key, such as name:TEXT",
+            )
 
 
 _KEYS = {

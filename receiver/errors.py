@@ -24,6 +24,7 @@ The root is never raised itself: every error has a culprit.
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Any
 
 __all__ = [
@@ -123,9 +124,23 @@ class MissingExtraError(ReceiverError):
     def __init__(self, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the extra '{extra}', which isn't installed",
-            hint=f"pip install 'reliable-receiver[{extra}]'",
+            hint=f"pip install {_installable(extra)}",
         )
         self.extra = extra
+
+
+def _installable(extra: str) -> str:
+    """What pip takes for this package with an extra, as it came here: no index has it under its name.
+
+    An installed wheel is known to pip by that name all the same, and what the extra needs is on the index.
+    """
+    from importlib.resources import files  # here, because the rules import this module and do no I/O
+
+    package = files("receiver")
+    if package.joinpath("settings.yaml").is_file():  # which in a checkout stands beside the package
+        return f"'reliable-receiver[{extra}]'"
+    checkout = str(package).removesuffix("receiver").rstrip("/\\")
+    return f"--editable {quote(f'{checkout}[{extra}]')}"
 
 
 class MissingProgramError(ReceiverError):

@@ -1,18 +1,22 @@
 """Receipts recorded as a log that `receiver simulate` reads, beside the receiver's work and never in its way.
 
-A batch is handed over in memory and written by a thread, about once a second. What can't be written is dropped and
-counted: a full disk must not cost a message.
+A batch is written to the memory of the system before it is committed, so that it outlives its process, and again said
+to be committed after that. Whatever can't be written is dropped and counted: a full disk must not cost a message. A
+thread makes the files that readers like best, once one is large or old enough.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from receiver.closing import Closing
@@ -20,22 +24,20 @@ from receiver.domains import Channel
 from receiver.errors import MissingExtraError, OutputError, SettingsError
 from receiver.message import Receipt
 from receiver.settings import Recording
+from receiver.store.log import Row
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
-    from receiver.logs.rotating import RotatingLog
+    from receiver.logs.journal import Told
+    from receiver.logs.rotating import AbandonedJournal, RotatingLog
 
 __all__ = ["Recorder"]
 
-FLUSH_SECS = 1.0
-"""How long receipts wait for others to be written with them: what a killed process loses."""
-QUEUE_RECEIPTS = 1 << 16
-"""How many may wait for the thread; a larger batch is taken only while nothing else waits."""
-
+_TRY_SECS = 0.1
+"""How soon a journal is left again that a full disk has kept open."""
 _CLOSED = "the recorder is closed"
 _FORKED = "the recorder belongs to the process that opened it"
-_FULL = "receipts come faster than they can be written"
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -43,9 +45,11 @@ _LOGGER = logging.getLogger(__name__)
 class Recorder(Closing):
     """Writes the receipts of one receiver to the rotating log that a path or a `Recording` names.
 
-    `SettingsError` for a path or an id that can't be meant, `OutputError` where nothing can be written at the time,
-    `MissingExtraError` without the extra 'simulate'. After that nothing is raised: what fails is counted in `dropped`,
-    named in `last_error`, and told by a warning of the logger `receiver.recording`, once until recording works again.
+    `writer` is the number by which a store knows the receiver, and `incarnation` that of its domain, None where no store
+    outlives the process. `SettingsError` for a path or an id that can't be meant, `OutputError` where nothing can be
+    written at the time, `MissingExtraError` without the extra 'simulate'. After that nothing is raised: what fails is
+    counted in `dropped`, named in `last_error`, and told by a warning of the logger `receiver.recording`, once until
+    recording works again.
     """
 
     def __init__(
@@ -55,116 +59,202 @@ class Recorder(Closing):
         connection_id: str = "",
         destination: str = "",
         receiver_id: str | None = None,
+        writer: int = 0,
+        incarnation: int | None = None,
     ) -> None:
         self.written = 0
-        """Receipts in the log."""
+        """Receipts of committed batches in the log."""
         self.dropped = 0
-        """Receipts that aren't."""
+        """Receipts that aren't there."""
         self.last_error: str | None = None
         """Why the last ones were dropped, or a file couldn't be finished."""
         self._channel = _checked(Channel(connection_id, destination, receiver_id or ""))
-        self._rotating = _opened(record if isinstance(record, Recording) else Recording(record))
+        self._rotating = _opened(
+            record if isinstance(record, Recording) else Recording(record), self._channel, writer, incarnation
+        )
+        self._abandoned = self._rotating.abandoned()
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._batches: list[tuple[Receipt, ...]] = []
-        self._waiting = 0
-        self._taken = self._settled = 0  # batches, since the start
-        self._hurry = self._closing = False
+        self._uncertain: dict[int, int] = {}
+        """How many receipts each batch has that isn't committed yet."""
+        self._numbers = count(1)
+        self._left, self._finished = 1, 0  # journals, since the start; what killed processes have left is one
+        self._is_timed = False
+        """Whether the thread knows how old the journal is."""
+        self._closing = False
         self._failing = False
         self._told: set[str] = set()
-        self._writer = threading.Thread(target=self._write_until_closed, name="receiver-recorder", daemon=True)
-        self._writer.start()
+        self._finisher = threading.Thread(target=self._finish_until_closed, name="receiver-recorder", daemon=True)
+        self._finisher.start()
         atexit.register(self.close)
 
     def record(self, receipts: Sequence[Receipt]) -> None:
-        """Hand over a batch's receipts, each with the time of its receipt as read; never waits for the disk."""
+        """Write receipts that nothing will take back, each with the time of its receipt as read."""
+        number = next(self._numbers)
+        self._write(number, (), list(enumerate(receipts)), is_checked=False)
+        self.commit(number)
+
+    def write(self, number: int, rows: Sequence[Row], told: Sequence[Told]) -> None:
+        """Write a batch that is about to be committed; numbers ascend. It goes to the system's memory, to no disk.
+
+        `told` are the receipts that tell more than the id, source and time of a row, by their index in the batch, each
+        with the time of its receipt as read; `rows` are those of the others.
+        """
+        self._write(number, rows, told, is_checked=True)
+
+    def commit(self, number: int) -> None:
+        """The batch is committed."""
         if self._in_a_child():
-            if self.last_error != _FORKED:
-                _LOGGER.warning("not recording: %s", _FORKED)
-            self.dropped += len(receipts)
-            self.last_error = _FORKED
             return
         with self._changed:
-            full = self._waiting and self._waiting + len(receipts) > QUEUE_RECEIPTS
-            refusal = _CLOSED if self._closing else _FULL if full else None
-            if refusal is None and receipts:
-                self._batches.append(tuple(receipts))
-                self._taken += 1
-                self._waiting += len(receipts)
-                self._hurry = self._hurry or self._waiting >= QUEUE_RECEIPTS // 2
-                if self._hurry or len(self._batches) == 1:
-                    self._changed.notify_all()
-        if refusal is not None:
-            self._drop(len(receipts), refusal)
+            receipts = self._uncertain.pop(number, 0)
+            if not receipts:  # none of it could be written
+                return
+            self._rotating.commit(number)
+            self.written += receipts
+            if self._failing:
+                self._failing = False
+                self._told.clear()
+                _LOGGER.warning("recording again; %d receipts were dropped so far", self.dropped)
+            self._tend()
+
+    def cut(self, number: int) -> None:
+        """The batch was not committed; it is the last one written that isn't cut off."""
+        if self._in_a_child():
+            return
+        with self._changed:
+            self._uncertain.pop(number, None)
+            self._try(partial(self._rotating.cut, number))
+            self._tend()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the log itself says of each batch that it was committed, so that nobody need ask the store."""
+        return self._rotating.is_settled
+
+    def abandoned(self) -> list[AbandonedJournal]:
+        """What killed processes have left of the same domain, which its store can settle. Close each."""
+        found, self._abandoned = self._abandoned, []
+        with suppress(OSError):  # the folder is gone, and whoever writes there tells of it
+            found = found or self._rotating.abandoned()
+        return found
+
+    def finish(self) -> None:
+        """Finish what can be finished now, in the background."""
+        with self._changed:
+            self._left += 1
+            self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until all that was handed over before is written or dropped."""
+        """Wait until each file is finished that was due before."""
         if self._in_a_child():
             return
         with self._changed:
-            taken = self._taken
-            self._hurry = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._settled >= taken)
+            left = self._left
+            self._changed.wait_for(lambda: self._finished >= left)
 
     def close(self) -> None:
-        """Write what waits and finish the file; later receipts are dropped. Closing again does nothing."""
+        """Finish the file; later receipts are dropped. Closing again does nothing."""
         if self._in_a_child():
             return
         with self._changed:
-            self._closing = self._hurry = True
+            self._closing = True
             self._changed.notify_all()
-        self._writer.join()
+        self._finisher.join()
         atexit.unregister(self.close)
 
     def _in_a_child(self) -> bool:
         """Whether the process was forked: it has no such thread, and the lock may be held for ever."""
         return os.getpid() != self._pid
 
-    def _write_until_closed(self) -> None:
-        self._try(self._rotating.finish_abandoned)
-        closing = False
-        while not closing:
-            batches, closing = self._next_batches()
-            if batches:
-                self._write(batches)
-            if closing or self._rotating.secs_to_rotation() == 0:
-                self._try(self._rotating.rotate)
-            with self._changed:
-                self._settled += len(batches)
-                self._changed.notify_all()
-
-    def _next_batches(self) -> tuple[list[tuple[Receipt, ...]], bool]:
-        """What to write next, and whether it is the last; nothing where only the file is old enough to be finished."""
-        with self._changed:
-            patience_secs = min(self._rotating.secs_to_rotation(), threading.TIMEOUT_MAX)
-            self._changed.wait_for(lambda: self._batches or self._hurry, patience_secs)
-            if self._batches:
-                self._changed.wait_for(lambda: self._hurry, FLUSH_SECS)
-            batches, self._batches, self._waiting, self._hurry = self._batches, [], 0, False
-            return batches, self._closing
-
-    def _write(self, batches: list[tuple[Receipt, ...]]) -> None:
-        from receiver.logs.receipts import recordable
-
-        left = sum(map(len, batches))
-        try:
-            rows, refusals = recordable(list(chain.from_iterable(batches)), self._channel)
-            for refusal in refusals:
-                self._drop(1, refusal)
-                left -= 1
-            if left:
-                self._rotating.append(rows)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the receiver goes on
-            self._failing = True
-            self._drop(left, _reason(error))
+    def _write(self, number: int, rows: Sequence[Row], told: Sequence[Told], *, is_checked: bool) -> None:
+        receipts = len(rows) + len(told)
+        if self._in_a_child():
+            if self.last_error != _FORKED:
+                _LOGGER.warning("not recording: %s", _FORKED)
+            self.dropped += receipts
+            self.last_error = _FORKED
             return
         with self._changed:
-            self.written += left
-        if self._failing and left:
-            self._failing = False
-            self._told.clear()
-            _LOGGER.warning("recording again; %d receipts were dropped so far", self.dropped)
+            if self._closing:
+                self._drop(receipts, _CLOSED)
+                return
+            try:
+                payload, receipts = self._payload(rows, told, is_checked=is_checked)
+                if receipts:
+                    self._uncertain[number] = receipts
+                    self._rotating.write(number, payload)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the receiver goes on
+                self._uncertain.pop(number, None)
+                self._failing = True
+                self._drop(receipts, _reason(error))
+
+    def _payload(self, rows: Sequence[Row], told: Sequence[Told], *, is_checked: bool) -> tuple[bytes, int]:
+        """A batch as it is written, and how many receipts that is; those are dropped that no log can hold."""
+        from receiver.logs.journal import encoded
+
+        if is_checked:
+            with suppress(ValueError):
+                return encoded(rows, told), len(rows) + len(told)
+        good = self._good(rows, told)
+        return encoded((), good), len(good)
+
+    def _good(self, rows: Sequence[Row], told: Sequence[Told]) -> list[Told]:
+        from receiver.logs.journal import receipts_of
+        from receiver.logs.receipts import columns_of, refused
+
+        receipts = receipts_of(rows, told)
+        bad = refused(columns_of(receipts), self._channel)
+        for refusal in bad.values():
+            self._drop(1, refusal)
+        return list(enumerate(receipt for index, receipt in enumerate(receipts) if index not in bad))
+
+    def _tend(self) -> None:
+        """After a batch, or when it is time: begin another journal if this one is due."""
+        secs = self._rotating.secs_to_rotation()
+        if secs == 0:
+            self._leave()
+        elif secs < math.inf and not self._is_timed:
+            self._is_timed = True
+            self._changed.notify_all()
+
+    def _leave(self) -> None:
+        try:
+            self._rotating.leave()
+        except OSError as error:
+            self._drop(0, _reason(error))
+            return
+        self._is_timed = False
+        self._left += 1
+        self._changed.notify_all()
+
+    def _finish_until_closed(self) -> None:
+        left, closing = 1, False
+        while True:
+            self._try(self._rotating.finish_abandoned)
+            with self._changed:
+                self._finished = left
+                self._changed.notify_all()
+                if closing:
+                    return
+                while self._left == left and not self._closing:
+                    patience_secs = max(_TRY_SECS, min(self._rotating.secs_to_rotation(), threading.TIMEOUT_MAX))
+                    if not self._changed.wait(patience_secs):
+                        self._tend()
+                closing = self._closing
+                if closing:
+                    self._tell_what_it_lacks()
+                    self._rotating.close()
+                left = self._left
+
+    def _tell_what_it_lacks(self) -> None:
+        if self._failing:
+            _LOGGER.warning("the recording lacks %d receipts", self.dropped)
+        if self._uncertain:
+            _LOGGER.warning(
+                "it isn't known whether %d receipts were committed: who records there next asks the store",
+                sum(self._uncertain.values()),
+            )
 
     def _try(self, action: Callable[[], None]) -> None:
         try:
@@ -191,8 +281,9 @@ def _checked(channel: Channel) -> Channel:
     return channel
 
 
-def _opened(recording: Recording) -> RotatingLog:
+def _opened(recording: Recording, channel: Channel, writer: int, incarnation: int | None) -> RotatingLog:
     try:
+        from receiver.logs.journal import JournalHeader
         from receiver.logs.rotating import RotatingLog
         from receiver.logs.segments import segment_names
     except ImportError as error:
@@ -206,6 +297,7 @@ def _opened(recording: Recording) -> RotatingLog:
     try:
         return RotatingLog(
             replace(names, folder=names.folder.absolute()),  # whatever folder the process works in later
+            JournalHeader(writer, incarnation, *channel),
             rotate_bytes=recording.rotate_bytes,
             rotate_secs=recording.rotate_secs,
             keep_files=recording.keep_files,

@@ -23,6 +23,7 @@ __all__ = [
     "SimulateSettings",
     "StoreSettings",
     "checked_id_reuse",
+    "default",
     "expiry_us_of",
 ]
 
@@ -35,11 +36,19 @@ _MOST = 10**12
 """Of any setting: far beyond use, and an expiry of so many seconds still fits 64 bits in microseconds."""
 
 
-def _settings_file() -> Path | Traversable:
-    named = os.environ.get("RECEIVER_SETTINGS")
-    if named:
-        return Path(named)
+def default(section: str, name: str) -> Any:
+    """What a setting is where nobody gives it: by `settings.yaml`, unless the file of `RECEIVER_SETTINGS` says otherwise."""
+    return _sections()[section][name]
 
+
+@cache
+def _sections() -> dict[str, Any]:
+    packaged = _read(_packaged_file())
+    own = os.environ.get("RECEIVER_SETTINGS")
+    return _overlaid(packaged, _read(Path(own)), (), own) if own else packaged
+
+
+def _packaged_file() -> Path | Traversable:
     from importlib.resources import files  # the package may stand in a zip file, as what Spark ships to executors does
 
     packaged = files("receiver").joinpath("settings.yaml")
@@ -47,25 +56,62 @@ def _settings_file() -> Path | Traversable:
     return packaged if packaged.is_file() else Path(__file__).resolve().parents[1] / "settings.yaml"
 
 
-@cache
-def _sections() -> dict[str, dict[str, Any]]:
+def _read(file: Path | Traversable) -> dict[str, Any]:
     import yaml  # here, because `import receiver` must stay light
 
-    file = _settings_file()
     try:
-        sections = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text = file.read_text(encoding="utf-8")
+        _refuse_repeated(yaml.compose(text, yaml.SafeLoader))
+        sections = yaml.safe_load(text)
+    # PyYAML lets through whatever breaks as it makes a value: `!!int x`, `!!bool x`, the date 2024-13-45, depths of brackets.
+    except (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise SettingsError(f"can't read the settings in {file}: {error}") from error
-    if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
+    if not isinstance(sections, dict | None):
         raise SettingsError(f"{file} must hold sections of settings, as in the settings.yaml of the package")
-    return sections
+    return sections or {}
 
 
-def _default(section: str, name: str) -> Any:
-    try:
-        return _sections()[section][name]
-    except KeyError:
-        raise SettingsError(f"{_settings_file()} lacks the setting {section}.{name}") from None
+def _refuse_repeated(node: Any) -> None:
+    """Of a name that stands twice in one mapping of a YAML document, the loader would take the last in silence."""
+    pairs = node.value if getattr(node, "id", None) == "mapping" else []
+    names = set()
+    for name, value in pairs:
+        if name.value in names:
+            raise ValueError(f"{name.value!r:.80} stands there twice, again in line {name.start_mark.line + 1}")
+        names.add(name.value)
+        _refuse_repeated(value)
+
+
+def _overlaid(under: dict[str, Any], over: dict[str, Any], above: tuple[str, ...], file: str) -> dict[str, Any]:
+    """The settings `under` with those of the file `over` them, of which it may have any."""
+    merged = dict(under)
+    for name, value in over.items():
+        path = *above, str(name)
+        if name not in under:
+            raise SettingsError(f"{file}: there is no setting {'.'.join(path):.80}", hint=_nearest(path))
+        if not isinstance(under[name], dict):
+            merged[name] = value
+        elif isinstance(value, dict | None):  # None: all of it is commented out
+            merged[name] = _overlaid(under[name], value or {}, path, file)
+        else:
+            raise SettingsError(f"{file}: {'.'.join(path)} must hold settings by their names, not {value!r:.80}")
+    return merged
+
+
+def _nearest(path: tuple[str, ...]) -> str:
+    """The setting that was probably meant: of the same name in another section, or else of a similar one."""
+    from difflib import get_close_matches
+
+    known = _names(_read(_packaged_file()))
+    near = [name for name in known if name.endswith(f".{path[-1]}")] or get_close_matches(".".join(path), known, n=1)
+    return f"did you mean {near[0]}?" if near else "the package's settings.yaml has every setting"
+
+
+def _names(settings: dict[str, Any], above: str = "") -> list[str]:
+    names = []
+    for name, value in settings.items():
+        names += [above + name, *(_names(value, f"{above}{name}.") if isinstance(value, dict) else [])]
+    return names
 
 
 def _checked(name: str, value: object, *, least: float, whole: bool = False) -> None:
@@ -77,7 +123,7 @@ def _checked(name: str, value: object, *, least: float, whole: bool = False) -> 
 
 def checked_id_reuse(value: str | None) -> str:
     """What becomes of a known id that comes with another body: `duplicate` or `deliver`; None takes the default."""
-    value = _default("receiver", "id_reuse") if value is None else value
+    value = default("receiver", "id_reuse") if value is None else value
     if value not in _ID_REUSE:
         raise SettingsError(f"id_reuse must be one of {', '.join(_ID_REUSE)}, not {value!r:.80}")
     return str(value)
@@ -91,14 +137,21 @@ def expiry_us_of(secs: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverSettings:
-    """The two windows of a domain, by Apama's names."""
+    """The two windows of a domain, by Apama's names, and when a process retires its sources.
+
+    The windows are the domain's own, for all processes; of sources each process goes by its own settings.
+    """
 
     dup_detection_per_source_expiry_window_size: int = field(
-        default_factory=lambda: _default("receiver", "dup_detection_per_source_expiry_window_size")
+        default_factory=lambda: default("receiver", "dup_detection_per_source_expiry_window_size")
     )
     dup_detection_expiry_time_secs: float = field(
-        default_factory=lambda: _default("receiver", "dup_detection_expiry_time_secs")
+        default_factory=lambda: default("receiver", "dup_detection_expiry_time_secs")
     )
+    max_sources: int = field(default_factory=lambda: default("receiver", "max_sources"))
+    """Beyond so many, the sources heard of longest ago are retired, a tenth at a time; 0: no bound."""
+    retire_sources_after_days: float = field(default_factory=lambda: default("receiver", "retire_sources_after_days"))
+    """A source is retired once it hasn't sent for longer, by the domain's own time; 0: never."""
 
     def __post_init__(self) -> None:
         window = self.dup_detection_per_source_expiry_window_size
@@ -108,6 +161,8 @@ class ReceiverSettings:
             raise SettingsError(
                 "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
             )
+        _checked("max_sources", self.max_sources, least=0, whole=True)
+        _checked("retire_sources_after_days", self.retire_sources_after_days, least=0)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -119,8 +174,8 @@ class ReceiverSettings:
 class StoreSettings:
     """How a process uses a store. No property of the domain, so processes that share one may differ."""
 
-    lock_timeout_secs: float = field(default_factory=lambda: _default("store", "lock_timeout_secs"))
-    sqlite_synchronous: str = field(default_factory=lambda: _default("store", "sqlite_synchronous"))
+    lock_timeout_secs: float = field(default_factory=lambda: default("store", "lock_timeout_secs"))
+    sqlite_synchronous: str = field(default_factory=lambda: default("store", "sqlite_synchronous"))
 
     def __post_init__(self) -> None:
         _checked("lock_timeout_secs", self.lock_timeout_secs, least=0)
@@ -141,10 +196,10 @@ class Recording:
     """
 
     path: StrPath
-    rotate_bytes: int = field(default_factory=lambda: _default("recording", "rotate_bytes"), kw_only=True)
-    """Of a file as compressed while it is written; a Parquet file has another size in the end."""
-    rotate_secs: float = field(default_factory=lambda: _default("recording", "rotate_secs"), kw_only=True)
-    keep_files: int | None = field(default_factory=lambda: _default("recording", "keep_files"), kw_only=True)
+    rotate_bytes: int = field(default_factory=lambda: default("recording", "rotate_bytes"), kw_only=True)
+    """Of a file while it is written; compressed it is smaller in the end."""
+    rotate_secs: float = field(default_factory=lambda: default("recording", "rotate_secs"), kw_only=True)
+    keep_files: int | None = field(default_factory=lambda: default("recording", "keep_files"), kw_only=True)
     """Of this path, whichever process wrote them; None keeps all."""
 
     def __post_init__(self) -> None:
@@ -160,10 +215,10 @@ class Recording:
 class SimulateSettings:
     """How a setting is recommended and what an id costs."""
 
-    margin: float = field(default_factory=lambda: _default("simulate", "margin"))
-    max_missed: int = field(default_factory=lambda: _default("simulate", "max_missed"))
-    memory_bytes_per_id: int = field(default_factory=lambda: _default("simulate", "memory_bytes_per_id"))
-    database_bytes_per_id: int = field(default_factory=lambda: _default("simulate", "database_bytes_per_id"))
+    margin: float = field(default_factory=lambda: default("simulate", "margin"))
+    max_missed: int = field(default_factory=lambda: default("simulate", "max_missed"))
+    memory_bytes_per_id: int = field(default_factory=lambda: default("simulate", "memory_bytes_per_id"))
+    database_bytes_per_id: int = field(default_factory=lambda: default("simulate", "database_bytes_per_id"))
 
     def __post_init__(self) -> None:
         _checked("margin", self.margin, least=1)
@@ -178,7 +233,7 @@ class SimulateSettings:
 class CompareSettings:
     """What an id costs each policy."""
 
-    memory_bytes_per_id: dict[str, int] = field(default_factory=lambda: _default("compare", "memory_bytes_per_id"))
+    memory_bytes_per_id: dict[str, int] = field(default_factory=lambda: default("compare", "memory_bytes_per_id"))
     """By the policy's name."""
 
     def __post_init__(self) -> None:
@@ -190,7 +245,7 @@ class CompareSettings:
     def memory_bytes(self, policy: str, ids: int) -> int:
         """What so many ids take of the policy of this name."""
         if policy not in self.memory_bytes_per_id:
-            raise SettingsError(f"{_settings_file()} lacks {policy} in the setting compare.memory_bytes_per_id")
+            raise SettingsError(f"memory_bytes_per_id lacks {policy}")
         return ids * self.memory_bytes_per_id[policy]
 
 
@@ -198,11 +253,11 @@ class CompareSettings:
 class BridgeSettings:
     """How a bridge takes messages, and what becomes of those that fail."""
 
-    max_batch_size: int = field(default_factory=lambda: _default("bridge", "max_batch_size"))
-    max_batch_interval_millis: int = field(default_factory=lambda: _default("bridge", "max_batch_interval_millis"))
-    max_body_bytes: int = field(default_factory=lambda: _default("bridge", "max_body_bytes"))
-    max_tries: int = field(default_factory=lambda: _default("bridge", "max_tries"))
-    status_secs: float = field(default_factory=lambda: _default("bridge", "status_secs"))
+    max_batch_size: int = field(default_factory=lambda: default("bridge", "max_batch_size"))
+    max_batch_interval_millis: int = field(default_factory=lambda: default("bridge", "max_batch_interval_millis"))
+    max_body_bytes: int = field(default_factory=lambda: default("bridge", "max_body_bytes"))
+    max_tries: int = field(default_factory=lambda: default("bridge", "max_tries"))
+    status_secs: float = field(default_factory=lambda: default("bridge", "status_secs"))
 
     def __post_init__(self) -> None:
         _checked("max_batch_size", self.max_batch_size, least=1, whole=True)

@@ -60,7 +60,7 @@ def compact_logs(
 
     key = domain_key(domain)
     options = checked_options(read_options(column_map, time_unit, time_zone, on_error))
-    files = find_files(logs)
+    files = find_files(logs, growing=False)  # what is recorded is compacted once it is finished
     before = manifest_of(out) if append and out.is_dir() else None
     with ExitStack() as ending:
         folder = out if before else ending.enter_context(appearing(out))

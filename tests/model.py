@@ -46,13 +46,20 @@ class Model:
         queue.append(Entry(id_, source or "", self.latest_us, self.recorded))
         while len(queue) > self.window:
             leaving.append(queue.pop(0))
-        if self.expiry_us > 0:
-            self.time_queue += leaving
-            for entry in leaving:
-                self.newest_us = max(self.newest_us or 0, entry.received_at_us)
-            self.time_queue = [e for e in self.time_queue if self.newest_us - e.received_at_us <= self.expiry_us]
+        for entry in leaving:
+            self.leave(entry)
         self.peak_ids = max(self.peak_ids, len(self.remembered()))
         return verdict
+
+    def leave(self, entry: Entry) -> None:
+        if self.expiry_us > 0:
+            self.time_queue.append(entry)
+            self.newest_us = max(self.newest_us or 0, entry.received_at_us)
+            self.time_queue = [e for e in self.time_queue if self.newest_us - e.received_at_us <= self.expiry_us]
+
+    def retire(self, source: str | None) -> None:
+        for entry in self.queues.pop(source or "", []):
+            self.leave(entry)
 
     # Changed settings, and what a store must keep for them.
 
@@ -69,6 +76,7 @@ class Model:
         for entry in self.entries():
             after.recorded = entry.number - 1
             after.receive(entry.id, entry.source, entry.received_at_us)
+        after.recorded = self.recorded
         after.latest_us = self.latest_us
         after.clock_clamped = self.clock_clamped
         return after

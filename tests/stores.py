@@ -22,3 +22,8 @@ def execute(address: str | URL, *statements: str, **values: object) -> None:
 def contents(folder: Path) -> dict[str, bytes]:
     """The files in a folder, by name."""
     return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def rows_of(address: str | URL, table: str) -> int:
+    with engine_of(address).connect() as connection:
+        return connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()  # noqa: S608

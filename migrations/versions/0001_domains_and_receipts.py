@@ -8,6 +8,11 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
+LOSES = {
+    "{} receipts by which ids are remembered": "receiver_receipt",
+    "{} domains with their settings and counts": "receiver_domain",
+}
+
 
 def upgrade() -> None:
     op.create_table(

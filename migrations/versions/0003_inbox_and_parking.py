@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import context, op
+from alembic import op
 
-from receiver.errors import StoreError
+from receiver.store.losses import keep_all
 
 revision = "0003"
 down_revision = "0002"
@@ -63,7 +63,7 @@ def upgrade() -> None:
         )
 
 
-_NO_PLACE = {
+NO_PLACE = {
     "{} messages that wait in the inbox": "receiver_inbox",
     "{} parked messages": "receiver_parked",
     # Were they lost, what a crash left at the end of a file would stay there, and be written once more.
@@ -72,12 +72,6 @@ _NO_PLACE = {
 
 
 def downgrade() -> None:
-    if context.get_revision_argument() is not None:  # else nothing is to be left of any table
-        for what, rows in _NO_PLACE.items():
-            count = op.get_bind().scalar(sa.text(f"SELECT count(*) FROM {rows}"))  # noqa: S608 - from above
-            if count:
-                raise StoreError(
-                    f"version 0002 has no place for {what.format(count)}", hint="keep version 0003, or delete them"
-                )
+    keep_all(NO_PLACE, revision, down_revision)
     for table in ("receiver_parked", "receiver_inbox", "receiver_target"):
         op.drop_table(table)

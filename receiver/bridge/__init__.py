@@ -7,6 +7,7 @@
 | `mode.py`, `flow.py` | the four modes, and what they differ in: `inbox_flow.py`, `controlled_flow.py`, `direct_flow.py` |
 | `turns.py` | what waits in the inbox, delivered in turns; what fails is tried again, and parked |
 | `ids.py`, `received.py` | which id a message has; a message as it is handed on |
+| `passed.py` | the mark by which a ring of bridges is noticed |
 | `targets/` | files, brokers, functions |
 | `figures.py`, `metrics.py` | the status line; Prometheus |
 | `connector.py` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client |

@@ -97,6 +97,11 @@ class BrokerAddress:
         """As domains are named by it: `queue://NAME` or `topic://NAME`."""
         return f"{'topic' if self.is_topic else 'queue'}://{self.name}"
 
+    @property
+    def target_name(self) -> str:
+        """As a store knows it that hands messages on to there: without the user, who may change one day."""
+        return str(replace(self, user=None))
+
     def may_be(self, other: BrokerAddress) -> bool:
         """Whether both may be the same place on one broker, whose host has several names and whose protocols have ports
         of their own."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
-from receiver.bridge.connector import MAX_BODY_BYTES, Delivery, Message, Property, too_large
+from receiver.bridge.connector import Delivery, Message, Property, body_limit_bytes, too_large
 from receiver.bridge.network import ANSWER_SECS
 from receiver.errors import MessageRefusedError
 
@@ -38,9 +38,9 @@ class AmqpSource(AmqpLink):
     """Messages of a queue, or of a topic's durable subscription."""
 
     def __init__(
-        self, address: BrokerAddress, *, max_body_bytes: int = MAX_BODY_BYTES, answer_secs: float = ANSWER_SECS
+        self, address: BrokerAddress, *, max_body_bytes: int | None = None, answer_secs: float = ANSWER_SECS
     ) -> None:
-        self._max_body_bytes = max_body_bytes
+        self._max_body_bytes = body_limit_bytes(max_body_bytes)
         self._incoming: deque[bytes] = deque()
         self._incoming_bytes = 0
         self._part = bytearray()

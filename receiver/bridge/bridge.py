@@ -9,10 +9,11 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from receiver.bridge.connector import Delivery, Source
+from receiver.bridge.connector import Delivery, Message, Source
 from receiver.bridge.figures import Figures
 from receiver.bridge.flow import Flow, Taken
 from receiver.bridge.ids import IdRule, sent_at_ms
+from receiver.bridge.passed import PASSED, Passed
 from receiver.bridge.pauses import pauses_secs
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
@@ -60,6 +61,7 @@ class Bridge:
         *,
         destination: str,
         ids: IdRule | None = None,
+        passed: Passed,
         settings: BridgeSettings | None = None,
         figures: Figures,
     ) -> None:
@@ -70,6 +72,8 @@ class Bridge:
         self._target = target
         self._destination = destination
         self._ids = ids or IdRule()
+        self._passed = passed
+        self._warned_of: set[str] = set()
         self._settings = settings or BridgeSettings()
         self._source: Source | None = None
         self._refusals = _Refusals()
@@ -198,7 +202,7 @@ class Bridge:
 
     def _received(self, deliveries: list[Delivery]) -> Taken:
         now_us = time.time_ns() // 1_000
-        messages, refused = [], {}
+        messages, refused, returned = [], {}, {}
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             try:
@@ -206,13 +210,16 @@ class Bridge:
             except MessageRefusedError as error:
                 refused[index] = error.message
                 id_ = source = None
+            else:
+                if self._passed.has(id_, message.properties):
+                    returned[index] = f"it has come back to {self.receiver.domain}, which it has passed before"
             messages.append(
                 Received(
                     unique_message_id=id_,
                     message_source_id=source,
                     received_at_us=now_us,
                     redelivered=message.redelivered,
-                    jms_timestamp_ms=sent_at_ms(message),
+                    jms_timestamp_ms=self._sent_at_ms(message),
                     destination=self._destination,
                     message_id=message.message_id,
                     properties=message.properties,
@@ -221,7 +228,37 @@ class Bridge:
                     is_text=message.is_text,
                 )
             )
-        return Taken(messages, refused)
+        if returned:
+            self._warn_of_ring(messages[min(returned)])
+        return Taken(messages, refused, returned)
+
+    def _warn_of_ring(self, message: Received) -> None:
+        self._warn_once(
+            "a ring",
+            "bridges form a ring: %r has come back to %s. Such messages are parked (in BEST_EFFORT: handed on). Name other "
+            "queues, or take only what no bridge has sent: ?selector=%s IS NULL",
+            message.unique_message_id,
+            self.receiver.domain,
+            PASSED,
+        )
+
+    def _sent_at_ms(self, message: Message) -> int | None:
+        sent, sent_ms = message.jms_timestamp_ms, sent_at_ms(message)
+        if sent and sent != sent_ms:
+            done = "left out" if sent_ms is None else "read as seconds"
+            self._warn_once(
+                done,
+                "JMSTimestamp %d of %r can't be in milliseconds; times like it are %s",
+                sent,
+                message.message_id,
+                done,
+            )
+        return sent_ms
+
+    def _warn_once(self, of: str, text: str, *values: object) -> None:
+        if of not in self._warned_of:
+            self._warned_of.add(of)
+            _LOGGER.warning(text, *values)
 
     def _until_done(self, action: Callable[[], None]) -> bool:
         """Try again after growing pauses until it works; False if a stop was asked for before it did."""

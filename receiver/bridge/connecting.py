@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connector import MAX_BODY_BYTES, Sink, Source
+from receiver.bridge.connector import Sink, Source
 from receiver.errors import SettingsError
 
-__all__ = ["check_carried", "check_durable", "sink_of", "source_of"]
+__all__ = ["check_carried", "check_durable", "connectors_of", "sink_of", "source_of"]
 
 
-def source_of(address: BrokerAddress | str, *, max_body_bytes: int = MAX_BODY_BYTES, durable: bool = True) -> Source:
+def source_of(address: BrokerAddress | str, *, max_body_bytes: int | None = None, durable: bool = True) -> Source:
     """Connected to where messages are taken from; a message with a larger body is a `MessageRefusedError`.
 
-    With `durable` a topic without a subscription is refused.
+    None takes the size that the settings have. With `durable` a topic without a subscription is refused.
 
     An address may be text, as `BrokerAddress.parse` takes it. `MissingExtraError` where the protocol's library isn't
     installed, `BrokerError` where the broker can't be reached.
@@ -20,15 +22,10 @@ def source_of(address: BrokerAddress | str, *, max_body_bytes: int = MAX_BODY_BY
     address = _parsed(address)
     if durable:
         check_durable(address)
-    if max_body_bytes < 0:
+    if max_body_bytes is not None and max_body_bytes < 0:
         raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
-    if address.protocol == "amqp":
-        from receiver.bridge.amqp_connector import AmqpSource
-
-        return AmqpSource(address, max_body_bytes=max_body_bytes)
-    from receiver.bridge.stomp_connector import StompSource
-
-    return StompSource(address, max_body_bytes=max_body_bytes)
+    make, _ = connectors_of(address)
+    return make(address, max_body_bytes=max_body_bytes)
 
 
 def check_durable(address: BrokerAddress) -> None:
@@ -58,13 +55,19 @@ def sink_of(address: BrokerAddress | str) -> Sink:
     address = _parsed(address)
     if address.subscription is not None or address.selector is not None:
         raise SettingsError(f"{address}: what is sent is for all to take", hint="leave out what follows ?")
+    _, make = connectors_of(address)
+    return make(address)
+
+
+def connectors_of(address: BrokerAddress) -> tuple[Callable[..., Source], Callable[..., Sink]]:
+    """What makes a source and a sink; `MissingExtraError` where the protocol's library isn't installed."""
     if address.protocol == "amqp":
-        from receiver.bridge.amqp_connector import AmqpSink
+        from receiver.bridge.amqp_connector import AmqpSink, AmqpSource
 
-        return AmqpSink(address)
-    from receiver.bridge.stomp_connector import StompSink
+        return AmqpSource, AmqpSink
+    from receiver.bridge.stomp_connector import StompSink, StompSource
 
-    return StompSink(address)
+    return StompSource, StompSink
 
 
 def _parsed(address: BrokerAddress | str) -> BrokerAddress:

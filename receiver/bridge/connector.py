@@ -11,20 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from receiver.errors import MessageRefusedError
+from receiver.settings import BridgeSettings
 
 __all__ = [
     "DUPLICATE_ID",
-    "MAX_BODY_BYTES",
     "Delivery",
     "Message",
     "Property",
     "Sink",
     "Source",
+    "body_limit_bytes",
     "too_large",
 ]
 
-MAX_BODY_BYTES = 100 << 20
-"""The largest body that a source takes, unless it's told otherwise."""
 DUPLICATE_ID = "_AMQ_DUPL_ID"
 """The property that switches the duplicate detection of Artemis on."""
 
@@ -102,6 +101,11 @@ class Sink(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_error: object) -> None: ...
+
+
+def body_limit_bytes(given: int | None = None) -> int:
+    """The largest body that is taken: as given, or else as the settings have it."""
+    return BridgeSettings().max_body_bytes if given is None else given
 
 
 def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:

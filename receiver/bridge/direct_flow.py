@@ -41,7 +41,7 @@ class DirectFlow:
 
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
-            judged(batch, taken)
+            judged(batch, taken.messages, taken.refused)
         self._waiting += map(_Waiting, taken.messages)
         self._figures.waiting = len(self._waiting)
 

@@ -27,6 +27,8 @@ class Taken:
     messages: Sequence[Received]
     refused: Mapping[int, str] = field(default_factory=dict)
     """By index, why messages can't be judged: they are parked."""
+    returned: Mapping[int, str] = field(default_factory=dict)
+    """By index, why messages have come back in a ring of bridges: they aren't judged but parked, where anything is kept."""
 
 
 class Flow(Protocol):
@@ -55,12 +57,12 @@ class Admitted(NamedTuple):
     messages: dict[int, Received]
     """By place."""
     refused: Mapping[int, str]
-    """By index, why messages that can't be judged are parked."""
+    """By index, why messages that can't be judged, or have come back, are parked."""
 
 
 def admit(batch: Batch, taken: Taken, inbox: Inbox) -> Admitted:
-    """Decide on each message, and park those that can't be judged, in the transaction of the batch."""
-    decisions, refused = judged(batch, taken)
+    """Decide on each message, and park those that can't be judged or have come back, in the transaction of the batch."""
+    decisions, refused = judged(batch, taken.messages, {**taken.refused, **taken.returned})
     connection = batch.connection
     first = inbox.first_place(connection)
     for index, why in refused.items():
@@ -74,15 +76,19 @@ def admit(batch: Batch, taken: Taken, inbox: Inbox) -> Admitted:
 
 
 def tell_refused(taken: Taken, refused: Mapping[int, str]) -> None:
-    """Log which messages are parked, once that is committed."""
+    """Log which messages are parked, once that is committed; of a ring a warning has been given."""
     for index, why in refused.items():
-        _LOGGER.error("%r is parked: %s", taken.messages[index].message_id, why)
+        if index not in taken.returned:
+            _LOGGER.error("%r is parked: %s", taken.messages[index].message_id, why)
 
 
-def judged(batch: Batch, taken: Taken) -> tuple[list[Decision], dict[int, str]]:
-    """The decision on each message, and why some can't be judged; those count as without id."""
-    decisions, refused = [], dict(taken.refused)
-    for index, message in enumerate(taken.messages):
+def judged(
+    batch: Batch, messages: Sequence[Received], unjudged: Mapping[int, str]
+) -> tuple[list[Decision], dict[int, str]]:
+    """The decision on each message, and by index why some aren't judged, those known before among them; they count as
+    without id."""
+    decisions, refused = [], dict(unjudged)
+    for index, message in enumerate(messages):
         id_ = None if index in refused else message.unique_message_id
         try:
             decision = _received(batch, message, id_)

@@ -13,6 +13,10 @@ __all__ = ["IdRule", "MissingIds", "sent_at_ms"]
 
 _LATEST_MS = 253_402_300_799_999
 """The end of the year 9999: a time beyond it can't be meant."""
+_EARLIEST_MS = 10**11
+"""In 1973, before there were brokers. What is less is of seconds, up to the year 5138."""
+_EARLIEST_SECS = 10**9
+"""In 2001. What is less can't be meant in either unit."""
 _OF_JMS = "ID:"
 
 
@@ -64,6 +68,8 @@ def _text(properties: Mapping[str, Property], name: str) -> str | None:
 
 
 def sent_at_ms(message: Message) -> int | None:
-    """JMSTimestamp, None for one that can't be meant."""
-    time_ms = message.jms_timestamp_ms
-    return time_ms if time_ms is not None and 0 < time_ms <= _LATEST_MS else None
+    """JMSTimestamp in milliseconds, also of a broker that has it in seconds (RabbitMQ); None for one that can't be meant."""
+    time = message.jms_timestamp_ms or 0
+    if _EARLIEST_SECS <= time < _EARLIEST_MS:
+        return time * 1_000
+    return time if _EARLIEST_MS <= time <= _LATEST_MS else None

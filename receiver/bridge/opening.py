@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from receiver.bridge.address import BrokerAddress, Tls, is_broker, is_secure, masked
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.connecting import check_carried, check_durable, sink_of, source_of
+from receiver.bridge.connecting import check_carried, check_durable, connectors_of, sink_of, source_of
 from receiver.bridge.connector import Source
 from receiver.bridge.controlled_flow import ControlledFlow
 from receiver.bridge.direct_flow import DirectFlow
@@ -20,18 +20,21 @@ from receiver.bridge.flow import Flow
 from receiver.bridge.ids import IdRule, MissingIds
 from receiver.bridge.inbox_flow import InboxFlow
 from receiver.bridge.mode import Mode
+from receiver.bridge.passed import Passed
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.bridge.targets.python_target import PythonTarget, imported
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
 from receiver.errors import SettingsError
+from receiver.policies.cmq import CmqMinimumTimeCache, never_advanced
+from receiver.policies.names import stated_policy
 from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings
 from receiver.store.engine import store_url
 from receiver.store.inbox import Inbox
 
-__all__ = ["BridgeOptions", "Origin", "open_bridge"]
+__all__ = ["BridgeOptions", "Origin", "open_bridge", "target_name"]
 
 _MEMORY = "memory://"
 _TARGETS = "write file:PATH, - for standard output, stomp://... or amqp://..., or python:MODULE:FUNCTION"
@@ -55,6 +58,8 @@ class BridgeOptions:
     domain: str = "default"
     connection_id: str | None = None
     """None: the broker's host and port, and the subscription, which has its own copy of each message."""
+    receiver_id: str | None = None
+    """Which of a connection's receivers this is, for the domain of a topic, or by the KEY `receiver`."""
     ids: IdRule = field(default_factory=IdRule)
     windows: ReceiverSettings | None = None
     """None: those that the domain has."""
@@ -97,6 +102,7 @@ def open_bridge(
             address,
             connection_id=origin.connection_id,
             destination=origin.destination,
+            receiver_id=options.receiver_id,
             domain=options.domain,
             settings=options.windows,
             policy=options.policy,
@@ -105,6 +111,10 @@ def open_bridge(
             record=options.record,
         )
         opened.callback(receiver.close)
+        _check_policy(receiver.figures().policy)  # where none is named the domain has one
+        passed = Passed(receiver.incarnation)
+        if isinstance(target, BrokerTarget):
+            target.passed = passed
         flow = _flow(address, target, receiver, figures, options)
         opened.callback(flow.close)
         bridge = Bridge(
@@ -114,6 +124,7 @@ def open_bridge(
             target,
             destination=origin.destination,
             ids=options.ids,
+            passed=passed,
             settings=options.settings,
             figures=figures,
         )
@@ -121,10 +132,16 @@ def open_bridge(
     return bridge
 
 
+def target_name(to: str) -> str:
+    """What a store knows a target by that is written as for `open_bridge`; nothing is connected, but a function's module is imported. Raises SettingsError."""
+    return _target(to, BridgeOptions()).name
+
+
 def _origin(text: str, options: BridgeOptions) -> Origin:
     source = _address(text, options.from_password, options.tls)
     if options.mode is not Mode.BEST_EFFORT:
         check_durable(source)
+    connectors_of(source)  # now, before a python: target puts the current folder on sys.path
     check_carried(source, options.ids.id_property, options.ids.source_property)
     # Each subscription has a copy of its own of each message, which is no duplicate.
     more = "" if source.subscription is None else f"/{source.subscription}"
@@ -153,7 +170,8 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions) ->
         return imported(rest)
     if is_broker(to):
         address = _address(to, options.to_password, options.tls)
-        return BrokerTarget(str(address), partial(sink_of, address), options.ids, marks_duplicates=options.mode.detects)
+        connect = partial(sink_of, address)
+        return BrokerTarget(address.target_name, connect, options.ids, marks_duplicates=options.mode.detects)
     hint = _TARGETS if ":" in to or "@" in to else f"write file:{to} for a file; {_TARGETS}"
     raise SettingsError(f"{masked(to)!r:.200} is no target", hint=hint)
 
@@ -161,7 +179,7 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions) ->
 def _check_ring(source: BrokerAddress, target: BrokerAddress) -> None:
     if source.may_be(target):
         raise SettingsError(
-            f"{target} is where messages come from, too: each would come again and be dropped as a duplicate",
+            f"{target} is where messages come from, too: each would come back",
             hint="name another queue; for another broker on the same host, take both by one protocol",
         )
 
@@ -181,8 +199,11 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
         _check_ring(BrokerAddress.parse(from_), BrokerAddress.parse(to))
     if options.tls != Tls() and not any(is_secure(str(each)) for each in (from_, to)):
         raise SettingsError("certificates prove nothing without TLS", hint="write stomps:// or amqps://")
-    if options.connection_id == "":
-        raise SettingsError("the connection id is empty", hint="leave it out, or give a name (--connection-id)")
+    for part, given in {"connection": options.connection_id, "receiver": options.receiver_id}.items():
+        if given == "":
+            raise SettingsError(f"the {part} id is empty", hint=f"leave it out, or give a name (--{part}-id)")
+    if options.policy is not None:
+        _check_policy(options.policy)
     if mode is not Mode.BEST_EFFORT and store in {None, _MEMORY}:
         raise SettingsError(
             f"{mode} needs a store that keeps what it is told",
@@ -190,6 +211,11 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
         )
     if mode is Mode.BEST_EFFORT and options.ids.missing is MissingIds.REFUSE:
         raise SettingsError("BEST_EFFORT has no place to park messages without id", hint="choose another mode")
+
+
+def _check_policy(text: str) -> None:
+    if stated_policy(text)[0] is CmqMinimumTimeCache:
+        raise never_advanced(text, "bridged", "broker")
 
 
 def _flow(address: str, target: Target, receiver: Receiver, figures: Figures, options: BridgeOptions) -> Flow:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connector import MAX_BODY_BYTES, Delivery, Message, Property
+from receiver.bridge.connector import Delivery, Message, Property, body_limit_bytes
 from receiver.bridge.network import ANSWER_SECS
 from receiver.bridge.stomp_session import StompSession
 from receiver.closing import Closing
@@ -37,11 +37,14 @@ class StompSource(Closing):
     """Messages of a queue, or of a topic's durable subscription."""
 
     def __init__(
-        self, address: BrokerAddress, *, max_body_bytes: int = MAX_BODY_BYTES, answer_secs: float = ANSWER_SECS
+        self, address: BrokerAddress, *, max_body_bytes: int | None = None, answer_secs: float = ANSWER_SECS
     ) -> None:
         self._refused: MessageRefusedError | None = None
         self._session = StompSession(
-            address, client_id=address.subscription, max_body_bytes=max_body_bytes, answer_secs=answer_secs
+            address,
+            client_id=address.subscription,
+            max_body_bytes=body_limit_bytes(max_body_bytes),
+            answer_secs=answer_secs,
         )
         headers = {
             "subscription-type": "MULTICAST" if address.is_topic else "ANYCAST",
@@ -99,7 +102,7 @@ class StompSink(Closing):
     """Messages to a queue or a topic; persistent ones."""
 
     def __init__(self, address: BrokerAddress, *, answer_secs: float = ANSWER_SECS) -> None:
-        self._session = StompSession(address, max_body_bytes=MAX_BODY_BYTES, answer_secs=answer_secs)
+        self._session = StompSession(address, max_body_bytes=body_limit_bytes(), answer_secs=answer_secs)
         self._session.is_ready = True
         self._name = address.name
         self._headers = {

@@ -24,6 +24,8 @@ _AT_ONCE = 1_000
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.5, 30.0
 _LONGEST_BREATH_SECS = 0.2
 _GIVE_BACK_BYTES = 64 << 20
+_COUNT_SECS = 30.0
+"""How often what waits is counted, for which all of it is read, while the figures say that something does."""
 
 
 @dataclass(slots=True)
@@ -57,13 +59,16 @@ class Turns:
         self._confirmed_bytes = 0
         self._delivered_before = 0
         """When it was last looked after."""
+        self._count_due_secs = 0.0
         self.at_hand: dict[int, Received] = {}
         """Messages by place that needn't be read back."""
 
     def start(self) -> None:
         """Begin to deliver what others have left; what waits for another target is only told of."""
         for target, count in self._inbox.elsewhere().items():
-            _LOGGER.warning("messages wait for %s, which takes a bridge to there: %d", target, count)
+            _LOGGER.warning(
+                "%d messages wait for %s: run a bridge to it, or move them with receiver inbox move", count, target
+            )
         self.tend()
         with suppress(StoreBusyError):  # another bridge is delivering
             self.deliver_waiting(lambda: True)
@@ -86,15 +91,24 @@ class Turns:
             self._give_back_space()
 
     def tend(self) -> None:
-        """Count what others have left, and tidy up once nothing comes."""
-        self._figures.waiting = self._inbox.waiting()
+        """See whether others have left something, and tidy up once nothing comes."""
+        self._figures.waiting = self._waiting()
         is_idle, self._delivered_before = self._delivered_before == self._figures.delivered, self._figures.delivered
         if self._confirmed_bytes and is_idle:
             self._give_back_space()
 
+    def _waiting(self) -> int:
+        if not self._inbox.has_waiting():
+            return 0
+        now = time.monotonic()
+        if self._figures.waiting and now < self._count_due_secs:
+            return self._figures.waiting
+        self._count_due_secs = now + _COUNT_SECS
+        return self._inbox.waiting()
+
     def _give_back_space(self) -> None:
-        self._confirmed_bytes = 0
-        self._inbox.give_back_space()
+        if not self._inbox.give_back_space():  # else the rest is for the next time
+            self._confirmed_bytes = 0
 
     def make_ready(self) -> None:
         """Have the target stand as the store says, before there is anything to hand on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -17,15 +18,21 @@ from receiver.cli.compare import EPILOG as COMPARE_EPILOG
 from receiver.cli.compare import compare
 from receiver.cli.demo import EPILOG as DEMO_EPILOG
 from receiver.cli.demo import demo
+from receiver.cli.domain import domain
 from receiver.cli.generate import EPILOG as GENERATE_EPILOG
 from receiver.cli.generate import generate
+from receiver.cli.helping import CommandWithSettings
+from receiver.cli.inbox import inbox
 from receiver.cli.migrate import EPILOG as MIGRATE_EPILOG
 from receiver.cli.migrate import migrate
 from receiver.cli.parked import parked
+from receiver.cli.retire import EPILOG as RETIRE_EPILOG
+from receiver.cli.retire import retire
 from receiver.cli.simulate import EPILOG as SIMULATE_EPILOG
 from receiver.cli.simulate import simulate
 from receiver.cli.status import EPILOG as STATUS_EPILOG
 from receiver.cli.status import status
+from receiver.cli.streams import shielded
 from receiver.errors import MissingExtraError, OutputError, ReceiverError, SettingsError
 from receiver.report.words import tamed
 
@@ -47,14 +54,17 @@ _PARTS_OF_SIMULATE = {
 }
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command(epilog=SIMULATE_EPILOG)(simulate)
-app.command(epilog=COMPARE_EPILOG)(compare)
-app.command(epilog=BRIDGE_EPILOG)(bridge)
+app.command(cls=CommandWithSettings, epilog=SIMULATE_EPILOG)(simulate)
+app.command(cls=CommandWithSettings, epilog=COMPARE_EPILOG)(compare)
+app.command(cls=CommandWithSettings, epilog=BRIDGE_EPILOG)(bridge)
 app.command(epilog=GENERATE_EPILOG)(generate)
 app.command(epilog=MIGRATE_EPILOG)(migrate)
 app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=CHECK_EPILOG)(check)
+app.add_typer(inbox)
 app.add_typer(parked)
+app.command(epilog=RETIRE_EPILOG)(retire)
+app.add_typer(domain)
 app.command(epilog=DEMO_EPILOG)(demo)
 
 
@@ -76,38 +86,50 @@ def receiver(
 
 
 def run(command: typer.Typer = app, name: str = "receiver") -> int:
-    """Run the command line and give its exit status: never a traceback for what a user can mend."""
+    """Run the command line and give its exit status: never a traceback for what a user can mend.
+
+    The status is what the work has earned, whether or not somebody still reads what is printed.
+    """
     if sys.stdout is None:
         return _complain(OutputError("can't write to standard output: it is closed"))
     try:
-        status = command(prog_name=name, standalone_mode=False) or 0
-        sys.stdout.flush()
+        with shielded():
+            return _status(command, name)
+    except OutputError as error:  # of the last lines
+        return _complain(error)
+
+
+def _status(command: typer.Typer, name: str) -> int:
+    try:
+        return command(prog_name=name, standalone_mode=False) or 0
     except (typer.Abort, KeyboardInterrupt):
-        status = _INTERRUPTED
-    except (BrokenPipeError, SystemExit):  # the latter is what Typer makes of the former
-        # Whoever read our output has had enough.
-        _drop_standard_output()
-        status = 0
-    except OSError as error:
-        # Logs and files to be written have errors of their own.
-        _drop_standard_output()
-        status = _complain(OutputError(f"can't write to standard output: {error.strerror or error}"))
+        return _INTERRUPTED
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _PARTS_OF_SIMULATE:
             raise
-        status = _complain(MissingExtraError("simulate", "this command"))
+        problem: ReceiverError = MissingExtraError("simulate", "this command")
     except ReceiverError as error:
-        status = _complain(error)
+        problem = error
     except typer.TyperException as error:
         usage = getattr(error, "ctx", None)
         asked = usage.command_path if usage else name
-        status = _complain(SettingsError(error.format_message(), hint=f"{asked} --help tells what there is"))
-    return status
+        problem = SettingsError(error.format_message(), hint=f"{asked} --help tells what there is")
+    except OSError as error:
+        problem = _refusal(error)
+    except SystemExit as error:
+        # Typer takes every broken pipe for that of standard output, where none gets this far.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        problem = _refusal(error.__context__)
+    return _complain(problem)
 
 
-def _drop_standard_output() -> None:
-    # What it still holds can't be written, and the interpreter would complain about that at its end.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _refusal(error: OSError) -> OutputError:
+    """What the system refused in a place that has no words of its own for it: the file, or else where it happened."""
+    files = [os.fsdecode(file) for file in (error.filename, error.filename2) if isinstance(file, str | bytes)]
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    what = ", ".join(files) or f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"
+    return OutputError(f"{what}: {error.strerror or error}")
 
 
 def _complain(error: ReceiverError) -> int:

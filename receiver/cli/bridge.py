@@ -8,8 +8,16 @@ from typing import Any
 from receiver.bridge.ids import IdRule, MissingIds
 from receiver.bridge.mode import Mode
 from receiver.cli import bridge_options as given
-from receiver.cli.bridging import logging_to_stderr, password_of, reporting, stopped_by_signals
+from receiver.cli.bridging import (
+    listening_address,
+    load_metrics,
+    logging_to_stderr,
+    password_of,
+    reporting,
+    stopped_by_signals,
+)
 from receiver.cli.reading import Domain
+from receiver.cli.streams import plain_output
 from receiver.errors import SettingsError
 from receiver.settings import BridgeSettings, ReceiverSettings
 
@@ -35,6 +43,7 @@ def bridge(
     mode: given.BridgeMode = Mode.EXACTLY_ONCE,
     domain: Domain = "default",
     connection_id: given.ConnectionId = None,
+    receiver_id: given.ReceiverId = None,
     id_property: given.IdProperty = "uniqueMessageId",
     source_property: given.SourceProperty = "messageSourceId",
     missing_ids: given.MissingId = MissingIds.MESSAGE_ID,
@@ -59,17 +68,21 @@ def bridge(
     """Bridge messages from a queue or a durable subscription to a file, a broker or a function of yours.
 
     Each is kept with its id in the store before it is acknowledged, and handed on once, whatever dies in between. The
-    status line goes to standard error every 5 seconds. SIGTERM or Ctrl-C ends it after the batch under way, a second
-    one at once; nothing is lost by either.
+    status line goes to standard error every {bridge.status_secs} seconds. SIGTERM or Ctrl-C ends it after the batch
+    under way, a second one at once; nothing is lost by either.
     """
     from receiver.bridge.address import Tls
     from receiver.bridge.opening import BridgeOptions, open_bridge
 
     logging_to_stderr(verbose=verbose)
+    metrics_address = None if metrics_port is None else listening_address(metrics_port)
+    if metrics_address is not None:
+        load_metrics()  # now, before a python: target puts the current folder on sys.path
     options = BridgeOptions(
         mode=mode,
         domain=domain,
         connection_id=connection_id,
+        receiver_id=receiver_id,
         ids=IdRule(id_property=id_property, source_property=source_property, missing=missing_ids),
         windows=_windows(window, expiry),
         policy=policy,
@@ -88,9 +101,10 @@ def bridge(
         to_password=password_of("TO", to_password_file),
     )
     with (
+        plain_output(),  # a target's: nothing counts as delivered that nobody reads
         closing(open_bridge(source, target, store, options)) as opened,
         stopped_by_signals(opened),
-        reporting(opened, options.settings.status_secs, metrics_port),
+        reporting(opened, options.settings.status_secs, metrics_address),
     ):
         opened.run(stop_when_idle_secs=stop_when_idle)
 

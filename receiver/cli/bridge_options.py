@@ -23,6 +23,7 @@ __all__ = [
     "MetricsPort",
     "MissingId",
     "OtherPolicy",
+    "ReceiverId",
     "Record",
     "Source",
     "SourceProperty",
@@ -65,6 +66,10 @@ ConnectionId = Annotated[
     str | None,
     typer.Option(metavar="ID", help="What domains call this connection. [default: HOST:PORT, and /SUB of a topic]"),
 ]
+ReceiverId = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="This receiver's name in its domain: for a topic, or with --domain receiver."),
+]
 IdProperty = Annotated[str, typer.Option(metavar="NAME", help="The property with a message's id.")]
 SourceProperty = Annotated[str, typer.Option(metavar="NAME", help="The property with the id of its source.")]
 MissingId = Annotated[
@@ -81,25 +86,37 @@ Expiry = Annotated[
 OtherPolicy = Annotated[
     str | None, typer.Option("--policy", metavar="POLICY", help="Another system's rule, as of receiver compare.")
 ]
-MaxBatchSize = Annotated[int | None, typer.Option(metavar="N", help="Messages in a batch. [default: 1000]")]
+MaxBatchSize = Annotated[
+    int | None, typer.Option(metavar="N", help="Messages in a batch. [default: {bridge.max_batch_size}]")
+]
 MaxBatchIntervalMillis = Annotated[
-    int | None, typer.Option(metavar="MS", help="How long a batch may go on growing. [default: 500]")
+    int | None,
+    typer.Option(
+        metavar="MS", help="How long a batch may go on growing. [default: {bridge.max_batch_interval_millis}]"
+    ),
 ]
 MaxBodyBytes = Annotated[
-    int | None, typer.Option(metavar="BYTES", help="The largest body that is taken. [default: 104857600]")
+    int | None, typer.Option(metavar="BYTES", help="The largest body that is taken. [default: {bridge.max_body_bytes}]")
 ]
 MaxTries = Annotated[
-    int | None, typer.Option(metavar="N", help="Tries of a message that fails, before it is parked. [default: 5]")
+    int | None,
+    typer.Option(metavar="N", help="Tries of a message that fails, before it is parked. [default: {bridge.max_tries}]"),
 ]
 Record = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Record receipts for receiver simulate: .jsonl.zst, .parquet or a folder."),
 ]
 StatusSecs = Annotated[
-    float | None, typer.Option(metavar="S", help="How often the status line is logged; 0: never. [default: 5]")
+    float | None,
+    typer.Option(metavar="S", help="How often the status line is logged; 0: never. [default: {bridge.status_secs}]"),
 ]
 MetricsPort = Annotated[
-    int | None, typer.Option(metavar="PORT", min=0, max=65_535, help="Serve metrics to Prometheus on this port.")
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS:]PORT",
+        help="Serve metrics to Prometheus on this port: to this machine alone, unless an address is given, such as 0.0.0.0 "
+        "for all that it has.",
+    ),
 ]
 StopWhenIdle = Annotated[
     float | None, typer.Option(metavar="SECS", min=0, help="Stop once no message has come for so long.")

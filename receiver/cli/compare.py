@@ -21,8 +21,9 @@ __all__ = ["EPILOG", "compare"]
 
 EPILOG = """Policies: apama:window=,expiry= | artemis:id_cache_size= | solace-lookup | solace-last |
 cmq:retention=,retry=,network= | ttl:expiry= | sequence | perfect. Times are in seconds. The sizes of apama and artemis
-may be left out, for 2000 and 120, and 20000. ttl is the rule of SQS FIFO (300), Azure Service Bus (600) and NATS JetStream
-(120), sequence that of Pulsar and RabbitMQ streams.
+may be left out, for {receiver.dup_detection_per_source_expiry_window_size} and
+{receiver.dup_detection_expiry_time_secs}, and the broker's own default. ttl is the rule of SQS FIFO (300), Azure Service
+Bus (600) and NATS JetStream (120), sequence that of Pulsar and RabbitMQ streams.
 
 Examples:
 

@@ -46,8 +46,7 @@ def print_sizing_heading(outcome: Outcome) -> None:
     _heading("How large the window has to be, by receiver simulate")
     paragraph(
         console(),
-        f"It reads what the bridges have recorded of their {count(outcome.receipts)} receipts: all but those of the last "
-        "second before a bridge was killed.",
+        f"It reads what the bridges have recorded: all of their {count(outcome.receipts)} receipts, though they were killed.",
         first="",
     )
 

@@ -6,12 +6,10 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.store_address import StoreAddress, shown_address
-from receiver.report.words import tamed
+from receiver.cli.confirm import Yes, confirm
+from receiver.cli.store_address import StoreAddress, tame_address
 
 __all__ = ["EPILOG", "migrate"]
-
-_LONGEST_ADDRESS = 2000
 
 EPILOG = """Examples:
 
@@ -29,21 +27,27 @@ def migrate(
             help="The version to go to: head, the newest, or a number; base drops the tables with all they hold."
         ),
     ] = "head",
+    yes: Yes = False,  # noqa: FBT002
 ) -> None:
     """Make a store's tables, or upgrade them.
 
     Every receiver does so when it opens; going back is done here alone. Receivers at work meanwhile wait, and all of it
-    happens or nothing.
+    happens or nothing. Going back is refused while the older version would judge wrongly or
+    lose messages. What else it can't hold is lost: you are told what and how much, and asked unless there is --yes.
     """
     from receiver.store.engine import store_url
+    from receiver.store.schema import losses
     from receiver.store.schema import migrate as migrate_store
 
-    place = tamed(shown_address(url), _LONGEST_ADDRESS)
-    before, after = migrate_store(store_url(url), revision)
+    place = tame_address(url)
+    lost = ", ".join(losses(store_url(url), revision))
+    if lost:
+        confirm(f"{place}: this drops {lost}", yes=yes)
+    before, after = migrate_store(store_url(url), revision, may_lose=bool(lost) or yes)
     if before == after:
         print(f"{place}: {_named(before)} already")
     else:
-        print(f"{place}: from {_named(before)} to {_named(after)}")
+        print(f"{place}: from {_named(before)} to {_named(after)}{f', without {lost}' if lost else ''}")
 
 
 def _named(version: str | None) -> str:

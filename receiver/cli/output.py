@@ -10,7 +10,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["AsJson", "console", "print_json"]
+    from receiver.durable.audit import StoreFigures
+
+__all__ = ["AsJson", "console", "note_if_broken", "print_json"]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
@@ -27,3 +29,9 @@ def console() -> Console:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     return Console()
+
+
+def note_if_broken(figures: StoreFigures) -> None:
+    """Say on standard error that a store is broken."""
+    if figures.findings:
+        print("note: the store is broken: receiver check tells where", file=sys.stderr)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from typing import Annotated
 
 import typer
 
+from receiver.cli.confirm import Yes, confirm
 from receiver.cli.output import AsJson, console, print_json
-from receiver.cli.store_address import StoreAddress, shown_address
+from receiver.cli.store_address import StoreAddress, shown_address, tame_address
 from receiver.errors import SettingsError
-from receiver.report.words import count, tamed
+from receiver.report.words import count
 
 __all__ = ["parked"]
 
@@ -30,9 +30,8 @@ _DROP = """Examples:
 
 receiver parked drop sqlite:///receiver.db 17
 
-receiver parked drop sqlite:///receiver.db --all
+receiver parked drop sqlite:///receiver.db --all --yes
 """
-_LONGEST_ADDRESS = 2000
 
 Numbers = Annotated[
     list[int] | None,
@@ -42,8 +41,8 @@ AllOfThem = Annotated[bool, typer.Option("--all", help="All that are parked, ins
 
 parked = typer.Typer(
     name="parked",
-    help="List, retry or drop the messages that a bridge has set aside: their target kept refusing them, or their id was "
-    "missing or malformed.",
+    help="List, retry or drop the messages that a bridge has set aside: their target kept refusing them, their id was "
+    "missing or malformed, or they came back in a ring of bridges.",
 )
 
 
@@ -71,29 +70,33 @@ def retry(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = F
     """
     from receiver.store.parking import retry_parked
 
-    _take_out(url, numbers, all_of_them, retry_parked, "sent back to the inbox")
+    _print_done(url, retry_parked(url, _chosen(numbers, all_of_them)), "sent back to the inbox")
 
 
 @parked.command(epilog=_DROP)
-def drop(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = False) -> None:  # noqa: FBT002
+def drop(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = False, yes: Yes = False) -> None:  # noqa: FBT002
     """Delete messages for good.
 
     As long as their ids are remembered they are duplicates if they come again. All of them go or, where a number isn't
-    there, none.
+    there, none. With --all you are told how many, and asked, or say --yes.
     """
-    from receiver.store.parking import drop_parked
+    from receiver.store.parking import drop_parked, parked_rows
 
-    _take_out(url, numbers, all_of_them, drop_parked, "dropped")
+    chosen = _chosen(numbers, all_of_them)
+    if chosen is None and not yes:
+        # By their numbers, so that none goes which is parked after the question.
+        chosen = [row.parked_id for row in parked_rows(url)]
+        if chosen:
+            confirm(f"{tame_address(url)}: this deletes {count(len(chosen), 'parked message')} for good", yes=yes)
+    _print_done(url, drop_parked(url, chosen), "dropped")
 
 
-def _take_out(
-    url: str,
-    numbers: list[int] | None,
-    all_of_them: bool,  # noqa: FBT001
-    take_out: Callable[[str, Collection[int] | None], int],
-    done: str,
-) -> None:
+def _chosen(numbers: list[int] | None, all_of_them: bool) -> list[int] | None:  # noqa: FBT001
+    """The numbers, or None for all."""
     if bool(numbers) == all_of_them:
         raise SettingsError("say which: either their numbers or --all", hint="receiver parked list shows the numbers")
-    place = tamed(shown_address(url), _LONGEST_ADDRESS)
-    print(f"{place}: {count(take_out(url, None if all_of_them else numbers), 'message')} {done}")
+    return numbers or None
+
+
+def _print_done(url: str, messages: int, done: str) -> None:
+    print(f"{tame_address(url)}: {count(messages, 'message')} {done}")

@@ -81,10 +81,13 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
         ),
     ] = None,
     max_missed: Annotated[
-        int | None, typer.Option(metavar="N", help="Duplicates that the recommended setting may miss. [default: 0]")
+        int | None,
+        typer.Option(
+            metavar="N", help="Duplicates that the recommended setting may miss. [default: {simulate.max_missed}]"
+        ),
     ] = None,
     margin: Annotated[
-        float | None, typer.Option(help="How many times the log's need to recommend. [default: 2.0]")
+        float | None, typer.Option(help="How many times the log's need to recommend. [default: {simulate.margin}]")
     ] = None,
     column_map: ColumnMap = None,
     time_unit: TimeUnit = None,

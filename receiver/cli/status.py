@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from receiver.cli.output import AsJson, console, print_json
+from receiver.cli.output import AsJson, console, note_if_broken, print_json
 from receiver.cli.progress import progress
 from receiver.cli.store_address import StoreAddress, shown_address
 
@@ -46,5 +45,4 @@ def status(
         print_json(dumped(status_object(place, figures)))
     else:
         print_status(place, figures, console())
-    if figures.findings:
-        print("note: the store is broken: receiver check tells where", file=sys.stderr)
+    note_if_broken(figures)

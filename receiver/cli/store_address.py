@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["StoreAddress", "shown_address"]
+__all__ = ["StoreAddress", "shown_address", "tame_address"]
+
+_LONGEST = 2000
 
 StoreAddress = Annotated[
     str, typer.Argument(metavar="URL", help="The store: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.")
@@ -19,3 +21,10 @@ def shown_address(url: str) -> str:
     from receiver.store.failures import shown
 
     return shown(store_url(url))
+
+
+def tame_address(url: str) -> str:
+    """The same, harmless on a terminal."""
+    from receiver.report.words import tamed
+
+    return tamed(shown_address(url), _LONGEST)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from receiver.errors import SettingsError
 from receiver.policies.apama import ApamaTwoTier
-from receiver.policies.cmq import CmqMinimumTimeCache
+from receiver.policies.cmq import CmqMinimumTimeCache, never_advanced
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy
 from receiver.settings import ReceiverSettings
@@ -19,11 +19,7 @@ def stated_policies(texts: Sequence[str]) -> list[Policy]:
     policies = [policy(text) for text in texts]
     for place, (text, stated) in enumerate(zip(texts, policies, strict=True)):
         if isinstance(stated, CmqMinimumTimeCache):
-            raise SettingsError(
-                f"policy {text!r:.80} can't be compared, for no log tells the queue's minimum message time",
-                hint="that formula is for the library, which tells it by advance(); "
-                "compare cmq:retention=...,retry=...,network=...",
-            )
+            raise never_advanced(text, "compared", "log")
         if text in texts[:place]:
             raise SettingsError(f"policy {text!r:.80} is given twice")
     return policies

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from receiver.detector import GONE, RETIRED, TwoTierDetector
 from receiver.durable.cache import policy_of
+from receiver.durable.retiring import longer_silent_than
 from receiver.durable.status import status_line
 from receiver.errors import IdFormatError, SettingsError
 from receiver.policies.interface import Policy
@@ -13,7 +15,7 @@ from receiver.store.audit import audit_domains, audit_tables, audited_rows, audi
 from receiver.store.engine import store_url
 from receiver.store.findings import DomainName, Finding, Findings
 from receiver.store.inbox_audit import audit_messages
-from receiver.store.log import DomainState
+from receiver.store.log import DomainState, Row
 from receiver.store.snapshot import Advance, RawRow, Snapshot, snapshot
 from receiver.store.sql_log import Sources, rows_of
 from receiver.store.tables import REVISION, inbox, parked
@@ -36,7 +38,11 @@ class DomainFigures:
     inbox: int | None = None
     """Messages that wait for their targets; None where the table can't be read."""
     parked: int | None = None
-    """Messages that their targets refused too often, or that had no id that could be judged."""
+    """Messages that their targets refused too often, that had no id that could be judged, or that came back in a ring."""
+    sources: int | None = None
+    """Sources whose newest ids are kept; None as with `remembered_ids`, and where the policy keeps none by source."""
+    silent_sources: int | None = None
+    """Those of them that haven't sent for a day, by the domain's own time."""
 
     @property
     def policy(self) -> str:
@@ -123,25 +129,42 @@ def _figures(
         figures = replace(figures, rows=rows)
         if not findings.any_in(name):
             try:
-                policy = _rebuilt(store, state, advance)
+                policy = _rebuilt(store, state, findings, advance)
             except IdFormatError as error:
                 findings.add("ids", name, error.message)
                 return figures
             _check_rebuilt(state, rows, policy, findings)
             waiting = rows - len(policy.entries())
             figures = replace(figures, remembered_ids=policy.remembered_ids, waiting_rows=waiting)
+            if isinstance(policy, TwoTierDetector):
+                silent = len(longer_silent_than(policy, 1))
+                figures = replace(figures, sources=policy.sources, silent_sources=silent)
     return figures
 
 
-def _rebuilt(store: Snapshot, state: DomainState, advance: Advance) -> Policy:
+def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: Advance) -> Policy:
     """The domain's policy, as a receiver that opens it makes it; of rows that are known to be sound."""
     policy = policy_of(state)
     sources = Sources()
     for some in store.rows(state.domain_id):
-        policy.replay(rows_of(some, sources), None)
+        rows = rows_of(some, sources)
+        if isinstance(policy, TwoTierDetector):
+            _check_marks(state, rows, policy, findings)
+        policy.replay(rows, None)
         advance(len(some))
     policy.replay((), state.clock_us)
     return policy
+
+
+def _check_marks(state: DomainState, rows: Sequence[Row], before: TwoTierDetector, findings: Findings) -> None:
+    """Check what these rows say of retired sources, `before` being made of all rows before them."""
+    active = {source for _, source in before.sources_by_silence()}
+    for seq, _, source, *_, mark in rows:
+        if mark is None:
+            active.add(source)
+        elif mark not in {RETIRED, GONE} or (mark == RETIRED and source in active):
+            # All rows that a source has when it is retired are marked.
+            findings.add("retired", DomainName.of(state), f"receipt {seq}: policy_mark = {mark}")
 
 
 def _check_rebuilt(state: DomainState, rows: int, policy: Policy, findings: Findings) -> None:

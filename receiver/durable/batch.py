@@ -67,6 +67,7 @@ class Batch:
         self._histories = cache.histories
         self._sizes = cache.sizes
         self._clamped_before = policy.clock_clamped
+        self._records = self._receiver.records
         self._observe_only = self._receiver.observe_only
         self._delivers_reused = self._receiver.id_reuse == "deliver"
         self._rejected: list[str] = []
@@ -79,7 +80,7 @@ class Batch:
         self._is_open = True
         # Then a receipt that tells no more than its id, source and time needs no more than a decision. A batch that is
         # over is never simple, so that one look at each receipt is enough to find out either.
-        self._is_simple = not (self._receiver.records or policy.goes_by_send_time or self._transactional is not None)
+        self._is_simple = not (policy.goes_by_send_time or self._transactional is not None)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -186,16 +187,19 @@ class Batch:
             decision = self._receive(id_, source, received_at_us=received_at_us, jms_timestamp_ms=jms_timestamp_ms)
         else:
             decision = self._receive(id_, source, received_at_us=received_at_us)
-        if tells_more:
+        now_us = self._policy.latest_us
+        if tells_more or not id_ or received_at_us != now_us:
             receipt = Receipt(id_, source, received_at_us, bool(redelivered), jms_timestamp_ms, body_digest)
-            self._tally.note(receipt, self._receiver.records)
+            self._tally.note(receipt)
+            if self._records:
+                self._tally.told.append((len(self._rows) + self._unchecked, receipt))
         if not id_:
             self._unchecked += 1
         elif decision.age_us is None and not body_digest:  # new, and nothing to tell of it
             if self._histories:
                 self._cache.forget_history(id_)
-            rows, policy = self._rows, self._policy
-            rows.append((self._next_seq + len(rows), id_, source, policy.latest_us, None, None, policy.mark))
+            rows = self._rows
+            rows.append((self._next_seq + len(rows), id_, source, now_us, None, None, self._policy.mark))
         else:
             decision = self._with_history(id_, source, decision, redelivered, body_digest)
         return decision

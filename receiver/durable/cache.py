@@ -12,17 +12,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from receiver.detector import GONE, TwoTierDetector
+from receiver.durable.retiring import Retirement, longer_silent_than
 from receiver.errors import StoreCorruptError
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
 from receiver.store.failures import NONSENSE
-from receiver.store.log import DomainLog, DomainState, Row
+from receiver.store.log import Changes, DomainLog, DomainState, Row, SourceMark
 
 __all__ = ["DomainCache", "History", "making_sense", "policy_of", "resize", "row_of"]
 
 _MOST_DIGESTS = 16
 _FEW_HISTORIES = 1_000
 _MOST_DELETABLE = 10_000
+_SILENT_LAG_US = 15 * 60 * 1_000_000
 
 
 class History(NamedTuple):
@@ -64,7 +67,12 @@ def policy_of(state: DomainState) -> Policy:
 
 def _continues(known: DomainState, state: DomainState) -> bool:
     """Whether a log may have come from one state to another by appending: not if an older copy of it was restored."""
-    same = (known.incarnation, known.generation) == (state.incarnation, state.generation)
+    # Rows of a source that was retired meanwhile may be gone or stand among those already recorded here.
+    same = (known.incarnation, known.generation, known.retired_sources) == (
+        state.incarnation,
+        state.generation,
+        state.retired_sources,
+    )
     went_on = known.last_seq <= state.last_seq and known.latest_us <= state.latest_us
     return same and went_on and (known.clock_us or 0) <= (state.clock_us or 0)
 
@@ -83,12 +91,17 @@ def making_sense(state: DomainState) -> Iterator[None]:
 class DomainCache:
     """The policy of a domain, the histories of its ids, and which rows are still to be deleted."""
 
-    def __init__(self) -> None:
+    def __init__(self, retirement: Retirement) -> None:
         self._state: DomainState | None = None
+        self._retirement = retirement
         self.sizes = 0, 0
         """The window in ids and the expiry in microseconds, as of the last batch; 0 where the policy has none."""
         self.remembered_ids = 0
         """As of the last batch."""
+        self.sources = self.silent_sources = self.retired_sources = 0
+        """The domain's, those of them silent for a day, and those retired since it was made; as of the last batch, but for
+        the second, which may lag behind by a quarter of an hour."""
+        self._silent_as_of_us = 0
         self.policy: Policy
         self.histories: dict[str, History] = {}
         # A policy that no duplicate refreshes doesn't need the row of one, which is kept for its id's bodies at most.
@@ -113,6 +126,10 @@ class DomainCache:
         with making_sense(state):
             if known is None or not _continues(known, state):
                 self._load(log, state)
+                if known is not None and known.retired_sources != state.retired_sources:
+                    self._retirement.wait(state.latest_us)
+                else:
+                    self._retirement.look_soon()
             elif (known.last_seq, known.clock_us) != (state.last_seq, state.clock_us):  # a clock may move by itself
                 self._replay(log, state)
                 # Who appended those rows, or moved the clock, deletes what that made others forget.
@@ -128,6 +145,7 @@ class DomainCache:
         self._told, self._deletable = [], []
         self._replay(log, state)
         self._note_forgotten()  # what was left undeleted
+        self._silent_as_of_us = -_SILENT_LAG_US
 
     def _replay(self, log: DomainLog, state: DomainState) -> None:
         replay = self.policy.replay
@@ -189,11 +207,37 @@ class DomainCache:
             rows = [row for row in rows if row[0] not in gone]
         return rows, seqs
 
+    def retire_due(self) -> list[str | None]:
+        """Retire the sources that are due at the end of a batch; which they were."""
+        policy = self.policy
+        if not isinstance(policy, TwoTierDetector):
+            return []
+        due = self._retirement.due(policy)
+        self.retire(due)
+        return due
+
+    def retire(self, sources: Iterable[str | None]) -> None:
+        assert isinstance(self.policy, TwoTierDetector)  # noqa: S101 - others have no sources to retire
+        for source in sources:
+            self.policy.retire(source)
+
     def advance(self, state: DomainState) -> None:
         """The log is in this state now, and what the policy here has recorded is just that."""
         self._state = state
         self.sizes = state.window_size, state.expiry_us
-        self.remembered_ids = self.policy.remembered_ids
+        policy = self.policy
+        self.remembered_ids = policy.remembered_ids
+        if isinstance(policy, TwoTierDetector):
+            self.sources, self.retired_sources = policy.sources, state.retired_sources
+            if state.latest_us - self._silent_as_of_us >= _SILENT_LAG_US:
+                self.count_silent_sources()
+
+    def count_silent_sources(self) -> None:
+        """Count them anew, between batches or at the end of one."""
+        policy = self.policy
+        if self._state is not None and isinstance(policy, TwoTierDetector):
+            self.silent_sources = len(longer_silent_than(policy, 1))
+            self._silent_as_of_us = policy.latest_us
 
 
 def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
@@ -206,6 +250,9 @@ def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
         before = policy_of(state)
         before.replay(rows, state.clock_us)
     remembered = set(before.entries())
+    is_two_tier = isinstance(before, TwoTierDetector)
+    if is_two_tier:  # what is remembered of a retired source enters a queue of that source again
+        rows = [(*row[:-1], None) for row in rows]
     window, expiry_us = sizes
     changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)
     after = policy_of(changed)
@@ -216,6 +263,9 @@ def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
     gone = [row[0] for row in rows if row[0] not in kept and not (tells and row[4] is not None)]
     newest: list[Row] = []
     if gone and gone[-1] == state.last_seq:
-        # It stays, for it tells the latest number and time, but as one that no policy enters: as a duplicate's.
-        newest = [(*rows[-1][:4], rows[-1][3], None, None)]
-    log.record(changed._replace(clock_us=after.clock_us), since=state.last_seq, rows=newest, gone=gone)
+        # It stays, for it tells the latest number and time, but as one that no policy enters.
+        as_duplicate = (rows[-1][3], None, None)
+        newest = [(*rows[-1][:4], *((None, None, GONE) if is_two_tier else as_duplicate))]
+    marks = [SourceMark(None, None)] if is_two_tier and state.retired_sources else []
+    state_after = changed._replace(clock_us=after.clock_us)
+    log.record(state_after, Changes(gone, marks, newest), since=state.last_seq)

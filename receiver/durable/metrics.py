@@ -60,6 +60,21 @@ _COUNTED = {
 """What adds up: type and meaning."""
 _GAUGES: dict[str, _Gauge] = {
     "receiver_remembered_ids": ("Distinct ids remembered, as of the last batch.", lambda status: status.rDupIds, max),
+    "receiver_sources": (
+        "Sources whose newest ids are kept, as of the last batch.",
+        lambda status: status.sources,
+        max,
+    ),
+    "receiver_silent_sources": (
+        "Those of them that have not sent for a day, by the times of receipts.",
+        lambda status: status.silent_sources,
+        max,
+    ),
+    "receiver_retired_sources": (
+        "Sources retired since the domain was made.",
+        lambda status: status.retired_sources,
+        max,
+    ),
     "receiver_window_ids": ("dupDetectionPerSourceExpiryWindowSize.", lambda status: status.window, max),
     "receiver_expiry_seconds": ("dupDetectionExpiryTimeSecs.", lambda status: status.expiry_secs, max),
     "receiver_max_delivery_seconds": (

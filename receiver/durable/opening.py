@@ -12,7 +12,7 @@ from sqlalchemy import URL, Connection, Engine, select
 
 from receiver.domains import Channel, DomainKey
 from receiver.durable.cache import policy_of, resize
-from receiver.errors import SettingsError
+from receiver.errors import SettingsError, StoreError
 from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.interface import Policy
@@ -29,7 +29,7 @@ from receiver.store.sql_log import SqlLog
 from receiver.store.sqlite_log import SqliteLog
 from receiver.store.tables import domains, to_bytes
 
-__all__ = ["Opened", "Wanted", "new_number", "open_log", "wanted"]
+__all__ = ["Opened", "Wanted", "log_of", "new_number", "open_log", "wanted"]
 
 _MEMORY = "memory://"
 _LONGEST_NAME_BYTES = 2_000  # what PostgreSQL can index
@@ -109,13 +109,18 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
     try:
         with translated(url):
             domain_id = _domain_id(url, engine, kind, name, wanted)
-            log = (SqliteLog if is_sqlite(url) else PostgresLog)(engine, store_settings, domain_id)
-            state = _as_wanted(log, wanted)
+            log = log_of(url, engine, store_settings, domain_id)
+            state = _as_wanted(log, wanted, (kind, name))
     except BaseException:
         engine.dispose()
         raise
     lock = os.path.realpath(url.database or "") if is_sqlite(url) else state.incarnation
     return Opened(log, url.render_as_string(), lock, state.incarnation, domain_id)
+
+
+def log_of(url: URL, engine: Engine, store_settings: StoreSettings, domain_id: int) -> SqlLog:
+    """The log of a domain by its number."""
+    return (SqliteLog if is_sqlite(url) else PostgresLog)(engine, store_settings, domain_id)
 
 
 def _new_state(kind: str, name: str, judge: Policy) -> dict[str, Any]:
@@ -144,12 +149,12 @@ def _domain_id(url: URL, engine: Engine, kind: str, name: str, wanted: Wanted) -
     return found_or_made(url, engine, the_domain, domains, new)
 
 
-def _as_wanted(log: SqlLog, wanted: Wanted) -> DomainState:
+def _as_wanted(log: SqlLog, wanted: Wanted, key_and_name: tuple[str, str]) -> DomainState:
     """The domain, given these sizes if it has others; SettingsError if it goes by another policy."""
     try:
         state = log.begin_reading()
         log.rollback()
-        _check_kind(state, wanted)
+        _check_domain(state, wanted, key_and_name)
         if wanted.sizes is not None and wanted.sizes != (state.window_size, state.expiry_us):
             state = log.begin()
             resize(log, state, wanted.sizes)
@@ -164,7 +169,9 @@ def _as_wanted(log: SqlLog, wanted: Wanted) -> DomainState:
     return state
 
 
-def _check_kind(state: DomainState, wanted: Wanted) -> None:
+def _check_domain(state: DomainState, wanted: Wanted, key_and_name: tuple[str, str]) -> None:
+    if (state.domain_key, state.domain_name) != key_and_name:  # SQLite may give a dropped domain's number to a new one
+        raise StoreError("the domain was dropped while it was opened", hint="open it again")
     if wanted.kind not in {None, state.policy}:
         raise SettingsError(
             f"the domain {state.domain_name!r:.80} goes by the policy {state.policy}, not {wanted.kind}",

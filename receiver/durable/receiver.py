@@ -15,6 +15,7 @@ from receiver.durable.batch import Batch
 from receiver.durable.counters import Counters
 from receiver.durable.events import Duplicate, OnDuplicate, tell
 from receiver.durable.opening import open_log, wanted
+from receiver.durable.retiring import Retirement
 from receiver.durable.session import DomainSession, Transaction
 from receiver.durable.stages import Lap, Stage
 from receiver.durable.status import Status
@@ -56,8 +57,8 @@ class Receiver(Closing):
         self._on_duplicate = on_duplicate
         self._recorder = recorder
         self._session = session
-        session.committed = self._count
-        session.rolled_back = self.counters.roll_back
+        session.outcomes.committed = self._count
+        session.outcomes.rolled_back = self.counters.roll_back
         self._untold: deque[Duplicate] = deque()
 
     @classmethod
@@ -98,16 +99,18 @@ class Receiver(Closing):
             _text("receiver_id", "" if receiver_id is None else receiver_id),
         )
         key = domain_key(_text("domain", domain))
+        key.check(channel)
         _check_options(settings, store_settings, on_duplicate)
         _check_flags(observe_only=observe_only, reject_batches=reject_batches)
         id_reuse = checked_id_reuse(id_reuse)
         store_settings = store_settings or StoreSettings()
         wants = wanted(settings, policy, reject_batches=reject_batches)
         opened = open_log(_text("url", url), key, channel, wants, store_settings)
-        session = DomainSession(opened, store_settings.lock_timeout_secs)
+        retirement = Retirement(settings or ReceiverSettings())
+        session = DomainSession(opened, store_settings.lock_timeout_secs, retirement)
         try:
             session.load()
-            recorder = None if record is None else Recorder(record, **channel._asdict())
+            recorder = None if record is None else session.record_to(record, channel)
         except BaseException:
             session.log.close()
             raise
@@ -133,6 +136,11 @@ class Receiver(Closing):
     def domain_id(self) -> int:
         """The domain's number in the store's tables; 0 for `memory://`."""
         return self._session.domain_id
+
+    @property
+    def incarnation(self) -> int:
+        """The domain's number that no other has, in any store."""
+        return self._session.incarnation
 
     @property
     def window(self) -> int:
@@ -162,8 +170,6 @@ class Receiver(Closing):
 
     def _count(self, tally: Tally) -> None:
         self.counters.commit(tally)
-        if self._recorder is not None:
-            self._recorder.record(tally.recorded)  # in the order of commits, and it never waits
         self._untold += tally.events
 
     def _tell(self) -> None:
@@ -180,6 +186,7 @@ class Receiver(Closing):
     def status(self) -> Status:
         """The figures of the JMS status line, of the batches that are known to be committed."""
         self._session.look_up()
+        self._session.count_silent_sources()
         self._tell()
         return self.figures(self.counters.rate())
 

@@ -10,21 +10,28 @@ import logging
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
+from receiver.domains import Channel
 from receiver.durable.cache import DomainCache, making_sense
 from receiver.durable.holds import Hold, hold, release
 from receiver.durable.opening import Opened, new_number
+from receiver.durable.outcomes import Outcomes
+from receiver.durable.retiring import Retirement, as_retired
 from receiver.durable.tally import Tally
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
+from receiver.recording import Recorder
+from receiver.settings import Recording
 from receiver.store.failures import store_error, translated
-from receiver.store.joined_log import JoinedLog, forget_batches, joined_batch
-from receiver.store.log import DomainLog, DomainState, Row
+from receiver.store.joined_log import JoinedLog, forget_batches
+from receiver.store.log import Changes, DomainLog, DomainState, Row
 from receiver.store.sql_log import SqlLog
+
+if TYPE_CHECKING:
+    from _typeshed import StrPath
 
 __all__ = ["DomainSession", "Transaction"]
 
@@ -34,23 +41,17 @@ _LONGEST_PAUSE_SECS = 1.0
 
 
 class DomainSession:
-    """What the batches of one receiver share.
+    """What the batches of one receiver share."""
 
-    Whoever makes it sets `committed`, which is called with the tally of each batch once that is known to be committed,
-    and `rolled_back`, which is called for each batch in a transaction of its caller's that wasn't committed.
-    """
-
-    def __init__(self, opened: Opened, patience_secs: float) -> None:
+    def __init__(self, opened: Opened, patience_secs: float, retirement: Retirement) -> None:
         self.log = opened.log
         self.lock = opened.lock
         self.address = opened.address
         self.incarnation = opened.incarnation
         self.domain_id = opened.domain_id
         self.patience_secs = patience_secs
-        self.committed: Callable[[Tally], None]
-        self.rolled_back: Callable[[], None]
-        self.cache = DomainCache()
-        self.writer = new_number()
+        self.cache = DomainCache(retirement)
+        self.outcomes = Outcomes(new_number())
         self._turn = threading.Lock()
         self._held_by: int | None = None
         """The thread whose batch is under way."""
@@ -58,9 +59,6 @@ class DomainSession:
             self.log.is_idle = lambda: not self._turn.locked()
         self._pid = os.getpid()
         self._is_closed = False
-        self._joined_batches = 0
-        # Batches in transactions of the caller's whose outcome isn't known yet: number, tally, transaction.
-        self._unsettled: deque[tuple[int, Tally, Any]] = deque()
 
     def load(self) -> None:
         """Read the log ahead of the first batch, keeping nobody waiting."""
@@ -70,6 +68,20 @@ class DomainSession:
                     self.cache.follow(self.log, self.log.begin_reading())
             finally:
                 self.log.rollback()
+
+    def record_to(self, record: Recording | StrPath, channel: Channel) -> Recorder:
+        """Record what is received from now on, and settle what killed processes have recorded to the same path."""
+        incarnation = self.incarnation if isinstance(self.log, SqlLog) else None
+        recorder = self.outcomes.recorder = Recorder(
+            record, **channel._asdict(), writer=self.outcomes.writer, incarnation=incarnation
+        )
+        try:
+            with self._turn:
+                self.complete_recording()
+        except BaseException:
+            recorder.close()
+            raise
+        return recorder
 
     def begin(self, connection: Connection | None) -> Transaction:
         """Have the domain to ourselves, in a transaction of our own or in the caller's, and catch up with it."""
@@ -91,6 +103,16 @@ class DomainSession:
             self.leave(held)
             raise
         return transaction
+
+    def own(self, state: DomainState) -> DomainState:
+        """The state, if it is our domain's; else `StoreError`: SQLite may give a dropped domain's number to a new one."""
+        if state.incarnation != self.incarnation:
+            raise StoreError(
+                f"this is another database than {self.address} was when the receiver was opened, or its domain was dropped",
+                hint="give batch() a connection to the receiver's database; if that was replaced, or the domain dropped,"
+                " open it again",
+            )
+        return state
 
     @property
     def is_parents(self) -> bool:
@@ -123,44 +145,60 @@ class DomainSession:
             raise SettingsError(
                 "memory:// has no transactions to join", hint="open a sqlite:/// or postgresql:// store"
             )
-        self._joined_batches += 1
-        return JoinedLog(self.log, connection, self.writer, self._joined_batches)
+        return JoinedLog(self.log, connection)
 
-    def expect(self, log: JoinedLog, tally: Tally) -> None:
-        """A batch is recorded in its caller's transaction; what becomes of that will be looked up."""
-        self._unsettled.append((log.batch, tally, log.transaction))
+    def complete_recording(self) -> None:
+        """Settle what killed processes have recorded, by their marks, and forget those, in a transaction of its own.
 
-    def settle(self, log: DomainLog, state: DomainState) -> None:
-        """See which of the callers' transactions were committed, and drop the cache if one wasn't."""
-        if not self._unsettled:
+        Where that fails there is a warning: it stays as it is for whoever records to the same path next.
+        """
+        recorder = self.outcomes.recorder
+        journals = recorder.abandoned() if recorder is not None else []
+        if recorder is None or not journals:
             return
-        last = joined_batch(log.connection, state.domain_id, self.writer)
-        numbers = [number for number, _, _ in self._unsettled]
-        # A batch's mark is in one transaction with all that the batch saw, so those before it were committed too.
-        seen = numbers.index(last) + 1 if last in numbers else 0
-        if seen < len(numbers):
-            self.cache.drop()
-        while len(self._unsettled) > seen:
-            self._unsettled.pop()
-            self.rolled_back()
-        # What was recorded in the very transaction that looks is seen, but may yet be rolled back.
-        under_way = log.transaction if isinstance(log, JoinedLog) else None
-        while self._unsettled and self._unsettled[0][2] is not under_way:
-            self.committed(self._unsettled.popleft()[1])
+        try:
+            with translated(self.address):
+                state = self.own(self.log.begin())
+                for journal in journals:
+                    journal.settle(self.log.last_batch(journal.writer))
+                for journal in journals:
+                    forget_batches(self.log.connection, state, journal.writer)
+                self.log.commit()
+        except (StoreError, OSError):
+            _LOGGER.warning("can't complete what killed processes have recorded: %s", self.address, exc_info=True)
+        finally:
+            self.log.rollback()
+            for journal in journals:
+                journal.close()
+            recorder.finish()
 
-    def _callers_go_on(self) -> bool:
-        return any(transaction.is_active for _, _, transaction in self._unsettled)
+    def settle(self, log: DomainLog) -> None:
+        """Drop the cache if a batch wasn't committed after all."""
+        if not self.outcomes.settle(log):
+            self.cache.drop()
 
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""
-        if not self._unsettled or self._is_closed or self.is_parents or not self._turn.acquire(blocking=False):
+        if self._is_closed or self.is_parents or not self.outcomes.can_be_looked_up():
+            return
+        if not self._turn.acquire(blocking=False):
             return
         try:
-            if not self._callers_go_on():
+            if self.outcomes.can_be_looked_up():
                 with translated(self.address):
-                    self.settle(self.log, self.log.begin_reading())
+                    self.own(self.log.begin_reading())
+                    self.settle(self.log)
         finally:
             self.log.rollback()
+            self._turn.release()
+
+    def count_silent_sources(self) -> None:
+        """Count them anew, unless a batch is under way."""
+        if self._is_closed or self.is_parents or not self._turn.acquire(blocking=False):
+            return
+        try:
+            self.cache.count_silent_sources()
+        finally:
             self._turn.release()
 
     def close(self) -> None:
@@ -182,21 +220,22 @@ class DomainSession:
             self._turn.release()
 
     def _tidy_up(self) -> None:
-        if not self.cache.has_deletable and not self._joined_batches:
-            return
-        if self._callers_go_on():
+        if self.outcomes.callers_go_on():
             _LOGGER.warning(
                 "closed before the caller's transaction has ended, so its batches won't be counted or told of: %s",
                 self.address,
             )
             return
-        state = self.log.begin()
-        self.settle(self.log, state)
+        self.complete_recording()
+        if not self.cache.has_deletable and not self.outcomes.batches:
+            return
+        state = self.own(self.log.begin())
+        self.settle(self.log)
         self.cache.follow(self.log, state)
         _, gone = self.cache.take_deletable((), all_of_them=True)
-        self.log.record(state, since=state.last_seq, rows=(), gone=gone)
-        if self._joined_batches:
-            forget_batches(self.log.connection, state, self.writer)
+        self.log.record(state, Changes(gone), since=state.last_seq)
+        if isinstance(self.log, SqlLog) and self.outcomes.are_over():
+            forget_batches(self.log.connection, state, self.outcomes.writer)
         self.log.commit()
         self.log.give_back_space()
 
@@ -215,13 +254,8 @@ class Transaction:
     def begin(self) -> None:
         session = self._session
         with translated(session.address):
-            state = self._state = self.log.begin()
-            if state.incarnation != session.incarnation:
-                raise StoreError(
-                    f"this is another database than {session.address} was when the receiver was opened",
-                    hint="give batch() a connection to the receiver's database; if that was replaced, open it again",
-                )
-            session.settle(self.log, state)
+            state = self._state = session.own(self.log.begin())
+            session.settle(self.log)
             self._has_read_on = session.cache.follow(self.log, state)
 
     def abandon(self, error: BaseException | None = None) -> None:
@@ -245,24 +279,26 @@ class Transaction:
         try:
             session.check_usable()  # it may have been forked off inside the batch
             with making_sense(self._state):
-                state = self._new_state(tally)
+                retired = cache.retire_due()
+                state = self._new_state(tally, len(retired))
             self._check_whole(rows, state)
+            batch_mark = session.outcomes.prepare(log, rows, tally)
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)
-                log.record(state, since=self._state.last_seq, rows=rows, gone=gone)
+                rows, source_marks = as_retired(rows, retired)
+                log.record(state, Changes(gone, source_marks, rows, batch_mark), since=self._state.last_seq)
         except BaseException as error:
             cache.drop()
             self.abandon(error)
             raise
         try:
             if isinstance(log, JoinedLog):
-                session.expect(log, tally)
+                session.outcomes.expect(tally)
             else:
                 self._commit(state)
-                session.committed(tally)
+                session.outcomes.count(tally)
             cache.advance(state)
-            if gone:
-                self._give_back_space()
+            self._give_back_space()
         except BaseException:
             cache.drop()
             log.rollback()  # an interrupt may have come before the commit, and others would wait for the domain
@@ -274,7 +310,7 @@ class Transaction:
         if self._state.last_seq + len(rows) != state.last_seq:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
 
-    def _new_state(self, tally: Tally) -> DomainState:
+    def _new_state(self, tally: Tally, retired: int) -> DomainState:
         policy = self.cache.policy
         return tally.added_to(
             self._state,
@@ -283,6 +319,7 @@ class Transaction:
             last_writer=new_number(),
             latest_us=policy.latest_us,
             clock_us=policy.clock_us,
+            retired_sources=self._state.retired_sources + retired,
         )
 
     def _commit(self, state: DomainState) -> None:

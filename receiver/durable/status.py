@@ -39,6 +39,12 @@ class Status:
     """Duplicates detected."""
     rDupIds: int  # noqa: N815
     """Distinct ids remembered, as of this receiver's last batch."""
+    sources: int
+    """Sources whose newest ids are kept, as of this receiver's last batch; 0 where the policy keeps none by source."""
+    silent_sources: int
+    """Those of them that haven't sent for a day, by the domain's own time."""
+    retired_sources: int
+    """Sources retired since the domain was made, as of this receiver's last batch."""
     time_tier_dups: int
     """Duplicates that only the time tier still knew."""
     reused_ids: int
@@ -53,7 +59,7 @@ class Status:
     batches_failed: int
     """Not begun or not committed: the domain was busy, or the store failed."""
     recorded: int
-    """Receipts in the log that `record` names; those of the last second aren't there yet."""
+    """Receipts in the log that `record` names."""
     record_dropped: int
     """Receipts that couldn't be recorded there."""
     stages: Mapping[Stage, StageTimes]

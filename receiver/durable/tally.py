@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from receiver.durable.events import Duplicate
 from receiver.message import Receipt, Tier
-from receiver.store.log import DomainState
+from receiver.store.log import DomainState, Row
 
 __all__ = ["Tally"]
 
@@ -26,19 +27,30 @@ class Tally:
     max_delivery_us: int = 0
     """The longest way from JMSTimestamp to receipt, of receipts flagged JMSRedelivered."""
     events: list[Duplicate] = field(default_factory=list)
-    recorded: list[Receipt] = field(default_factory=list)
-    """The receipts themselves, for a recorder."""
+    told: list[tuple[int, Receipt]] = field(default_factory=list)
+    """The receipts that tell more than their row, or have none, by their index in the batch: for a recorder."""
 
-    def note(self, receipt: Receipt, keeps: bool) -> None:  # noqa: FBT001 - per receipt, and keywords cost
-        """Note what a receipt tells beside its id and time, and the receipt itself for a recorder."""
+    def note(self, receipt: Receipt) -> None:
+        """Note what a receipt tells beside its id and time."""
         if receipt.redelivered:
             self.redelivered += 1
             if receipt.jms_timestamp_ms and receipt.received_at_us is not None:
                 self.max_delivery_us = max(
                     self.max_delivery_us, receipt.received_at_us - receipt.jms_timestamp_ms * 1000
                 )
-        if keeps:
-            self.recorded.append(receipt)
+
+    def rows_not_told(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Of the rows of the batch, those that say all of their receipt."""
+        if not self.told:
+            return rows
+        without_row = 0
+        told = set()
+        for index, receipt in self.told:
+            if receipt.unique_message_id:
+                told.add(index - without_row)
+            else:
+                without_row += 1
+        return [row for index, row in enumerate(rows) if index not in told]
 
     def note_duplicate(self, event: Duplicate) -> None:
         self.duplicates += 1

@@ -16,6 +16,7 @@ from receiver.logs.batch import BATCH_ROWS, Batch, LogReader, LogSource, OnError
 from receiver.logs.columns import COLUMNS, OPTIONAL, checked_map
 from receiver.logs.files import LogFile, find_files, open_log
 from receiver.logs.merge import Waiting, merge
+from receiver.logs.parquet import group_sizes
 from receiver.logs.times import UNITS
 
 __all__ = [
@@ -79,6 +80,15 @@ class LogBatches(Iterator[Batch]):
         self.receipts += len(batch)
         self.columns_present |= optional_columns(batch)
         return batch
+
+    @property
+    def known_receipts(self) -> int:
+        """How many there are at least, by what Parquet files and compacted logs say of themselves."""
+        if self._options.on_error != "stop":  # unreadable rows are skipped, and aren't receipts
+            return 0
+        compacted = {id(file.manifest): file.manifest.receipts for file in self._files if file.manifest is not None}
+        plain = [file.path for file in self._files if file.manifest is None and file.path and file.can_reopen]
+        return sum(compacted.values()) + sum(sum(group_sizes(path)) for path in plain)
 
     def _rows_of(self, log: Sequence[LogFile], *, told: bool = True) -> Iterator[Batch]:
         for file in log:

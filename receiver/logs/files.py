@@ -13,7 +13,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -28,15 +28,16 @@ from receiver.logs.columns import COLUMNS, spellings
 from receiver.logs.compacted import STATUS_LINES_BEGIN, Manifest, manifest_of, read_status_lines
 from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
+from receiver.logs.journal import JOURNAL_BEGINS, read_journal
 from receiver.logs.jsonl import read_jsonl
-from receiver.logs.parquet import read_parquet
-from receiver.logs.segments import segment_names
+from receiver.logs.parquet import MAGIC, read_parquet
+from receiver.logs.segments import finished_from, is_journal, journals_in, segment_names
 
 __all__ = ["LogFile", "find_files", "open_content", "open_log", "spooled"]
 
 _PIECE_BYTES = 128 << 10
 _HEAD_BYTES = 64 << 10
-_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _READERS: dict[str, LogReader] = {
     ".csv": read_csv,
     ".jsonl": read_jsonl,
@@ -44,6 +45,12 @@ _READERS: dict[str, LogReader] = {
     ".json": read_jsonl,
     ".parquet": read_parquet,
     ".log": read_correlator,
+    ".journal": read_journal,
+}
+_BEGINNINGS: dict[bytes, LogReader] = {
+    MAGIC: read_parquet,
+    STATUS_LINES_BEGIN: read_status_lines,
+    JOURNAL_BEGINS: read_journal,
 }
 
 
@@ -67,20 +74,21 @@ class LogFile:
         return self.size_bytes is not None
 
 
-def find_files(paths: Sequence[str]) -> list[LogFile]:
+def find_files(paths: Sequence[str], *, growing: bool = True) -> list[LogFile]:
     """The files that paths, folders, globs and `-` stand for, in order; a folder's and a glob's by name.
 
-    Where a rotating log was recorded to a path, the path stands for its segments. The folder of a compacted log stands
-    for the files that its manifest names.
+    Where a rotating log was recorded to a path, the path stands for its files. With `growing`, what is being recorded
+    in a folder or to a path belongs to it; a journal becomes another file in the end, so who remembers files does
+    without. The folder of a compacted log stands for the files that its manifest names.
     """
     if not paths:
         raise SettingsError("no log was named", hint="name a file, a folder, a glob, or - for standard input")
     if paths.count("-") > 1:
         raise SettingsError("standard input can be read once only", hint="give - once")
-    return [file for path in paths for file in _expanded(path)]
+    return [file for path in paths for file in _expanded(path, growing=growing)]
 
 
-def _expanded(text: str) -> list[LogFile]:
+def _expanded(text: str, *, growing: bool) -> list[LogFile]:
     if text == "-":
         return [LogFile(None, "-", None)]
     path = Path(text)
@@ -88,13 +96,11 @@ def _expanded(text: str) -> list[LogFile]:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         matches = sorted(match for match in glob.glob(text, recursive=True) if not Path(match).is_dir())  # noqa: PTH207
-        matches = matches or _segments(text)
-        if not matches:
+        files = [_log_file(Path(match)) for match in matches] or _segments(text, growing=growing)
+        if not files:
             reason = "no file matches" if glob.has_magic(text) else getattr(error, "strerror", None) or str(error)
-            raise LogFormatError(
-                _printable(text), reason, hint=_hint_on_recording(text) or "name a log of receipts"
-            ) from error
-        return [_log_file(Path(match)) for match in matches]
+            raise LogFormatError(_printable(text), reason, hint="name a log of receipts") from error
+        return files
     if not stat.S_ISDIR(mode):
         return [_log_file(path)]
     manifest = manifest_of(path)
@@ -105,10 +111,10 @@ def _expanded(text: str) -> list[LogFile]:
     except OSError as error:
         raise LogFormatError(_printable(text), f"the folder can't be read: {error.strerror}") from error
     logs = [path / name for name in found if not name.startswith((".", "_"))]
-    if not logs:
-        hint = _hint_on_recording(text) or "folders inside it are not searched"
-        raise LogFormatError(_printable(text), "a folder without logs", hint=hint)
-    return [_log_file(log) for log in logs]
+    files = [_log_file(log) for log in logs] + (_growing(journals_in(path), logs) if growing else [])
+    if not files:
+        raise LogFormatError(_printable(text), "a folder without logs", hint="folders inside it are not searched")
+    return sorted(files, key=_final_name)
 
 
 def _compacted(folder: Path, manifest: Manifest) -> list[LogFile]:
@@ -121,22 +127,27 @@ def _compacted(folder: Path, manifest: Manifest) -> list[LogFile]:
     return [replace(file, manifest=manifest) for file in files]
 
 
-def _segments(text: str) -> list[str]:
-    """The finished segments of a rotating log that the path names."""
+def _segments(text: str, *, growing: bool) -> list[LogFile]:
+    """The files of a rotating log that the path names."""
     names = segment_names(text)
     try:
-        return [str(path) for path in names.finished()] if names else []
+        finished, journals = (names.finished(), names.unfinished()) if names else ([], [])
     except (OSError, ValueError):
         return []
+    files = [_log_file(path) for path in finished] + (_growing(journals, finished) if growing else [])
+    return sorted(files, key=_final_name)
 
 
-def _hint_on_recording(text: str) -> str | None:
-    names = segment_names(text)
-    try:
-        recording = names is not None and names.unfinished()
-    except (OSError, ValueError):
-        return None
-    return "what is being recorded there can be read once its file is finished" if recording else None
+def _growing(journals: Sequence[Path], finished: Sequence[Path]) -> list[LogFile]:
+    """Those that hold something, and of which the finished file isn't there already."""
+    left = [path for path in journals if finished_from(path) not in finished]
+    sizes = {path: path.stat().st_size if path.exists() else None for path in left}
+    return [LogFile(path, _printable(str(path)), size) for path, size in sizes.items() if size != 0]
+
+
+def _final_name(file: LogFile) -> str:
+    assert file.path is not None  # noqa: S101 - it is one of a folder
+    return finished_from(file.path).name
 
 
 def _log_file(path: Path, *, follows: bool = False) -> LogFile:
@@ -169,7 +180,18 @@ def open_log(
     """Open one file, and choose its reader; `advanced` is told of the file's bytes as they are read."""
     told = advanced or (lambda _bytes: None)
     try:
-        with _opened(file) as stream:
+        with ExitStack() as stack:
+            try:
+                stream = stack.enter_context(_opened(file))
+            except FileNotFoundError:
+                if file.path is None or not is_journal(file.path):
+                    raise
+                finished = finished_from(file.path)
+                if not finished.exists():  # so it held nothing, or the oldest files were removed
+                    yield LogSource(file.name, iter(())), read_journal
+                    return
+                file = replace(file, path=finished)
+                stream = stack.enter_context(_opened(file))
             yield _source(file, stream, options, told)
     except OSError as error:
         raise LogFormatError(file.name, f"can't be read: {error.strerror or error}") from error
@@ -284,10 +306,9 @@ def _decompressed(pieces: Iterator[bytes], packed: _Compression, name: str) -> I
 
 
 def _reader_by_content(head: bytes, options: ReadOptions) -> LogReader | None:
-    if head.startswith(_PARQUET):
-        return read_parquet
-    if head.startswith(STATUS_LINES_BEGIN):
-        return read_status_lines
+    for begins, reader in _BEGINNINGS.items():
+        if head.startswith(begins):
+            return reader
     text = head.removeprefix(BOM).lstrip(b" \t\r\n")
     if text.startswith((b"{", b"[")):
         return read_jsonl

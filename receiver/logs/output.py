@@ -93,8 +93,6 @@ def naming(path: StrPath) -> Iterator[None]:
     """What the system refuses in the block is an `OutputError` that names the path."""
     try:
         yield
-    except BrokenPipeError:
-        raise  # whoever read has gone: no fault of the place
     except OSError as error:
         raise OutputError(f"can't write {os.fspath(path)}: {error.strerror or error}") from error
 

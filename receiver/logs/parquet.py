@@ -16,8 +16,10 @@ from receiver.logs.batch import BATCH_ROWS, Batch, LogSource, ReadOptions
 from receiver.logs.columns import FEW_VALUES, fields_of
 from receiver.logs.rows import BatchMaker, RawRows
 
-__all__ = ["RowGroups", "group_sizes", "read_parquet"]
+__all__ = ["MAGIC", "RowGroups", "group_sizes", "read_parquet"]
 
+MAGIC = b"PAR1"
+"""What a Parquet file begins with."""
 _PIECE_ROWS = 1 << 10
 """Rows decoded at a time."""
 _BATCH_BYTES = 32 << 20
@@ -44,10 +46,19 @@ def read_parquet(source: LogSource, options: ReadOptions, groups: RowGroups | No
 
 
 def group_sizes(file: Path) -> list[int]:
-    """How many rows each row group has, by the footer alone; raises what Arrow and the system raise."""
-    with pq.ParquetFile(file, pre_buffer=False) as parquet:
-        metadata = parquet.metadata
-        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    """How many rows each row group has, by the footer alone.
+
+    Nothing where it is no Parquet file, or can't be read: whoever reads it says what is wrong.
+    """
+    try:
+        with file.open("rb") as opened:
+            if opened.read(len(MAGIC)) != MAGIC:
+                return []
+        with pq.ParquetFile(file, pre_buffer=False) as parquet:
+            metadata = parquet.metadata
+            return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    except (OSError, pa.ArrowException):
+        return []
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,49 +14,85 @@ from receiver.logs.columns import SCHEMA, TEXT
 from receiver.logs.times import MAX_US
 from receiver.message import Receipt
 
-__all__ = ["recordable", "rows_of_batch"]
+__all__ = ["LONGEST_TEXT_BYTES", "Columns", "columns_of", "recordable", "refused", "rows_of_batch", "rows_of_columns"]
 
-_FIELDS = {
-    "received_at": "received_at_us",
-    "unique_message_id": "unique_message_id",
-    "message_source_id": "message_source_id",
-    "jms_redelivered": "redelivered",
-    "jms_timestamp": "jms_timestamp_ms",
-    "body_digest": "body_digest",
-}
-"""Column -> field of a `Receipt`."""
-_LONGEST_TEXT_BYTES = 1 << 20
+RECEIPT_COLUMNS = (
+    "unique_message_id",
+    "message_source_id",
+    "received_at",
+    "jms_redelivered",
+    "jms_timestamp",
+    "body_digest",
+)
+"""The columns of the fields of a `Receipt`, in its order."""
+LONGEST_TEXT_BYTES = 1 << 20
 """No broker carries a longer id, and no reader takes a line of some hundred MB."""
 _LARGEST = {"received_at": MAX_US, "jms_timestamp": MAX_US // 1_000}
 
 
-def recordable(receipts: Sequence[Receipt], channel: Channel) -> tuple[pa.RecordBatch, list[str]]:
-    """The receipts that every reader takes, as rows of `SCHEMA`, and what is wrong with each of the others."""
+Columns = dict[str, list[Any]]
+"""The fields of receipts, all of one length, by `RECEIPT_COLUMNS`."""
+
+
+def columns_of(receipts: Sequence[Receipt]) -> Columns:
+    fields = zip(*receipts, strict=True) if receipts else [()] * len(RECEIPT_COLUMNS)
+    return {column: list(values) for column, values in zip(RECEIPT_COLUMNS, fields, strict=True)}
+
+
+def recordable(columns: Columns, channel: Channel) -> pa.RecordBatch:
+    """The receipts that every reader takes, as rows of `SCHEMA`."""
     try:
-        return _rows(receipts, channel), []
+        return _rows(columns, channel)
     except ValueError:
-        refusals: list[str] = []
-        return _rows(_good(receipts, channel, refusals), channel), refusals
+        bad = refused(columns, channel)
+        return _rows(_taken(columns, [index for index in range(_size(columns)) if index not in bad]), channel)
 
 
-def _good(receipts: Sequence[Receipt], channel: Channel, refusals: list[str]) -> list[Receipt]:
+def refused(columns: Columns, channel: Channel) -> dict[int, str]:
+    """What is wrong with each of the other receipts, by its index."""
+    return dict(_refused(columns, range(_size(columns)), channel))
+
+
+def _refused(columns: Columns, among: Sequence[int], channel: Channel) -> Iterator[tuple[int, str]]:
     """Found by halves: few among many are bad, as a rule."""
     try:
-        _rows(receipts, channel)
+        _rows(_taken(columns, among), channel)
     except ValueError as refusal:
-        if len(receipts) == 1:
-            refusals.append(str(refusal))
-            return []
-        half = len(receipts) // 2
-        return _good(receipts[:half], channel, refusals) + _good(receipts[half:], channel, refusals)
-    return list(receipts)
+        if len(among) == 1:
+            yield among[0], str(refusal)
+            return
+        half = len(among) // 2
+        for part in (among[:half], among[half:]):
+            yield from _refused(columns, part, channel)
 
 
-def _rows(receipts: Sequence[Receipt], channel: Channel) -> pa.RecordBatch:
-    values = {column: [getattr(receipt, name) for receipt in receipts] for column, name in _FIELDS.items()}
-    same = {column: pa.repeat(text, len(receipts)).dictionary_encode() for column, text in channel._asdict().items()}
-    columns = [same[field.name] if field.name in same else _checked(field, values[field.name]) for field in SCHEMA]
-    return pa.record_batch(columns, schema=SCHEMA)
+def _taken(columns: Columns, among: Sequence[int]) -> Columns:
+    return {column: [values[index] for index in among] for column, values in columns.items()}
+
+
+def _size(columns: Columns) -> int:
+    return len(columns["unique_message_id"])
+
+
+def _rows(columns: Columns, channel: Channel) -> pa.RecordBatch:
+    same = _same(_size(columns), channel)
+    values = [same[field.name] if field.name in same else _checked(field, columns[field.name]) for field in SCHEMA]
+    return pa.record_batch(values, schema=SCHEMA)
+
+
+def rows_of_columns(ids: pa.Array, sources: pa.Array, received_at_us: list[int], channel: Channel) -> pa.RecordBatch:
+    """Rows of receipts that tell no more, and that have been checked."""
+    values = _same(len(ids), channel) | {
+        "received_at": pa.array(received_at_us, pa.int64()).cast(SCHEMA.field("received_at").type),
+        "unique_message_id": ids,
+        "message_source_id": sources.dictionary_encode(),
+        "jms_redelivered": pa.repeat(False, len(ids)),  # noqa: FBT003 - a value
+    }
+    return pa.record_batch([values.get(field.name, pa.nulls(len(ids), field.type)) for field in SCHEMA], schema=SCHEMA)
+
+
+def _same(size: int, channel: Channel) -> dict[str, pa.Array]:
+    return {column: pa.repeat(text, size).dictionary_encode() for column, text in channel._asdict().items()}
 
 
 def _checked(field: pa.Field, values: Sequence[Any]) -> pa.Array:
@@ -75,8 +111,8 @@ def _checked(field: pa.Field, values: Sequence[Any]) -> pa.Array:
             raise ValueError(f"{field.name} lies before the epoch or beyond the year 9999")
     if field.name in TEXT:
         words = column.dictionary if pa.types.is_dictionary(kind) else column
-        if (pc.max(pc.binary_length(words)).as_py() or 0) > _LONGEST_TEXT_BYTES:
-            raise ValueError(f"{field.name} is longer than {_LONGEST_TEXT_BYTES >> 20} MiB")
+        if (pc.max(pc.binary_length(words)).as_py() or 0) > LONGEST_TEXT_BYTES:
+            raise ValueError(f"{field.name} is longer than {LONGEST_TEXT_BYTES >> 20} MiB")
     return column.cast(field.type)
 
 

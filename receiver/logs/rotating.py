@@ -1,12 +1,12 @@
-"""A rotating log of receipts: rows are appended to a segment, and finished segments are what readers see.
+"""A rotating log of receipts: batches are written to a journal, and finished files are what becomes of journals.
 
-A segment is written as JSON Lines, each `append` a zstd frame of its own, so that a process killed at any moment
-loses nothing that `append` returned for. What may stand behind the last whole frame is cut off when the segment is
-finished: by its writer, or by the next one in the same folder. Parquet, which can't be read before its end is
-written, is made of a segment when that is finished.
+A journal takes a batch by one plain write, before the batch is committed and again after it, so that a process killed
+at any moment leaves every receipt that it committed. What such a process couldn't say any more is asked of its store
+when the same path is recorded to again. Files are finished by whoever wrote the journal, or by the next one in the same
+folder.
 
-The lock on a segment's file tells a killed process from one that writes. Windows lets nobody rename or remove a file
-that is open, which tells the same.
+The lock on a journal tells a killed process from one that writes. Windows lets nobody rename or remove a file that is
+open, which tells the same.
 """
 
 from __future__ import annotations
@@ -14,100 +14,195 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
-import pyarrow as pa
-import zstandard
-
-from receiver.logs import ReadOptions, read_logs
 from receiver.logs.columns import SCHEMA
-from receiver.logs.receipts import rows_of_batch
-from receiver.logs.segments import SegmentNames
-from receiver.logs.writer import json_lines, open_table
+from receiver.logs.journal import JournalHeader, Scanned, beginning, end, frame, rows_in, scanned
+from receiver.logs.segments import SegmentNames, finished_from
+from receiver.logs.writer import open_table
 
 try:
     import fcntl
 except ImportError:
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["RotatingLog"]
+__all__ = ["AbandonedJournal", "RotatingLog"]
 
 _PIECE_BYTES = 128 << 10
 _TICK = timedelta(microseconds=1)
 
 
-class _Segment:
-    """The segment being written, unless others have removed it: the system would go on writing to it all the same."""
+class _Journal:
+    """The journal being written."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path = path
         self.size_bytes = 0
         self.began_secs = 0.0
-        """On the monotonic clock, when the first rows came."""
-        self._path = path
+        """On the monotonic clock, when the first batch came; 0 before."""
+        self.uncertain: dict[int, int] = {}
+        """Where each batch begins that isn't known to be committed, nor cut off."""
+        self.owed = b""
+        """Frames of committed batches that the disk had no room for."""
         self._file = file
 
     @property
     def is_there(self) -> bool:
-        return _is_at(self._file, self._path)
+        """Whether others have left it there: the system would go on writing to it all the same."""
+        return os.fstat(self._file.fileno()).st_nlink > 0
 
     def append(self, frames: bytes) -> None:
-        if not self.size_bytes:
-            self.began_secs = time.monotonic()
         try:
-            self._file.seek(self.size_bytes)  # over what a write that failed may have left
-            rest = memoryview(frames)
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError:
+            _write_all(self._file, frames)
+        except BaseException:  # an interrupt too, or half a frame would stand before the next one
             with suppress(OSError):  # the space may help others; what went wrong first is what to tell
-                self._file.truncate(self.size_bytes)
+                self._cut_to(self.size_bytes)
             raise
         self.size_bytes += len(frames)
+
+    def cut(self, number: int) -> None:
+        """Take a batch off, and those behind it."""
+        start = self.uncertain[number]
+        self._cut_to(start)
+        self.size_bytes = start
+        self.uncertain = {other: began for other, began in self.uncertain.items() if began < start}
+
+    def _cut_to(self, size_bytes: int) -> None:
+        self._file.seek(size_bytes)
+        self._file.truncate()
+
+    def pay(self) -> None:
+        """Write what is owed."""
+        if self.owed:
+            self.append(self.owed)
+            self.owed = b""
+
+    def end(self) -> None:
+        """Say that it is left in order."""
+        self.pay()
+        if self.size_bytes and not self.uncertain:
+            self.append(end())
 
     def close(self) -> None:
         self._file.close()
 
 
-class RotatingLog:
-    """Appends rows, for one thread. Its methods raise `OSError` or `ReceiverError` and may be called again after that."""
+class AbandonedJournal:
+    """A journal of a process that was killed, perhaps with batches of which only its store can tell."""
 
-    def __init__(self, names: SegmentNames, *, rotate_bytes: int, rotate_secs: float, keep_files: int | None) -> None:
+    def __init__(self, file: IO[bytes], writer: int, found: Scanned) -> None:
+        self.writer = writer
+        self._file = file
+        self._found = found
+
+    def settle(self, last: int | None) -> None:
+        """Keep the batches up to the last one that its writer has committed; None: it has committed none of them."""
+        starts = self._found.uncertain
+        committed = sorted(number for number in starts if last is not None and number <= last)
+        lost = (start for number, start in starts.items() if number not in committed)
+        self._file.truncate(min(lost, default=self._found.whole_bytes))
+        self._file.seek(0, os.SEEK_END)
+        _write_all(self._file, b"".join(map(frame, committed)))
+
+    def close(self) -> None:
+        """Let it be finished."""
+        self._file.close()
+
+
+class RotatingLog:
+    """Batches are written by one thread at a time, while another may finish files.
+
+    Its methods raise `OSError` or `ReceiverError` and may be called again after that.
+    """
+
+    def __init__(
+        self,
+        names: SegmentNames,
+        header: JournalHeader,
+        *,
+        rotate_bytes: int,
+        rotate_secs: float,
+        keep_files: int | None,
+    ) -> None:
         self._names = names
+        self._header = header
         self._rotate_bytes = rotate_bytes
         self._rotate_secs = rotate_secs
         self._keep_files = keep_files
         self._newest = datetime.min.replace(tzinfo=UTC)
-        self._compressor = zstandard.ZstdCompressor(write_checksum=True)
-        self._segment: _Segment | None = self._begun()
+        self._journal: _Journal | None = self._begun()
 
-    def append(self, rows: pa.RecordBatch) -> None:
-        """Write rows of `SCHEMA`, all or none."""
-        frames = b"".join(map(self._compressor.compress, json_lines(rows)))
-        if self._segment is None or not self._segment.is_there:
-            self._leave()
-            self._segment = self._begun()
-        self._segment.append(frames)
+    def write(self, number: int, payload: bytes) -> None:
+        """Write a batch, all or nothing, before it is committed. Numbers ascend."""
+        if self._journal is None or not self._journal.is_there:
+            self.close()
+            self._journal = self._begun()
+        journal = self._journal
+        if not journal.size_bytes:
+            journal.append(beginning(self._header))
+        journal.pay()
+        journal.began_secs = journal.began_secs or time.monotonic()
+        journal.uncertain[number] = journal.size_bytes  # before, for an interrupt may come at any moment
+        try:
+            journal.append(frame(number, payload))
+        except OSError:
+            del journal.uncertain[number]
+            raise
+
+    def commit(self, number: int) -> None:
+        """Say that a batch is committed. Where the disk is too full for that, it is said before the next one."""
+        journal = self._journal
+        if journal is not None and journal.uncertain.pop(number, None) is not None:
+            journal.owed += frame(number)
+            with suppress(OSError):
+                journal.pay()
+
+    def cut(self, number: int) -> None:
+        """Take off a batch that wasn't committed, the last one."""
+        if self._journal is not None and number in self._journal.uncertain:
+            self._journal.cut(number)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the journal says of each batch that it was committed."""
+        return self._journal is None or not (self._journal.uncertain or self._journal.owed)
 
     def secs_to_rotation(self) -> float:
-        """How long the segment may still grow; without end while it is empty."""
-        if self._segment is None or not self._segment.size_bytes:
+        """How long the journal may still grow; without end while it is empty, or not settled."""
+        if self._journal is None or not self._journal.began_secs or not self.is_settled:
             return math.inf
-        if self._segment.size_bytes >= self._rotate_bytes:
+        if self._journal.size_bytes >= self._rotate_bytes:
             return 0.0
-        return max(0.0, self._segment.began_secs + self._rotate_secs - time.monotonic())
+        return max(0.0, self._journal.began_secs + self._rotate_secs - time.monotonic())
 
-    def rotate(self) -> None:
-        """Finish the segment; the next `append` begins another."""
-        self._leave()
-        self.finish_abandoned()
+    def leave(self) -> None:
+        """End the journal and begin another. Where the disk is too full for that, it goes on."""
+        if self._journal is not None:
+            self._journal.end()
+            self.close()
+            # At once, so that a writer has no time without a journal that says whose mark the store keeps.
+            with suppress(OSError):  # the next batch tries again
+                self._journal = self._begun()
+                self._journal.append(beginning(self._header))
+
+    def close(self) -> None:
+        """Leave the journal as it is, for others to finish."""
+        left, self._journal = self._journal, None
+        if left is not None:
+            with suppress(OSError):  # then the store is asked
+                left.pay()
+            left.close()
 
     def finish_abandoned(self) -> None:
-        """Finish every segment that nobody writes, and remove the oldest beyond those to keep.
+        """Finish every journal that nobody writes, and remove the oldest files beyond those to keep.
 
-        A segment that can't be finished stays as it is, for another time; the first error is raised in the end.
+        A journal that can't be finished stays as it is, for another time; the first error is raised in the end.
         """
         failure: Exception | None = None
         for path in self._names.unfinished():
@@ -123,43 +218,84 @@ class RotatingLog:
             for path in self._names.finished()[: -self._keep_files]:
                 path.unlink(missing_ok=True)
 
-    def _leave(self) -> None:
-        left, self._segment = self._segment, None
-        if left is not None:
-            left.close()
+    def abandoned(self) -> list[AbandonedJournal]:
+        """The journals of the same domain whose writers are dead, locked until they are closed."""
+        if self._header.incarnation is None:
+            return []
+        kept = []
+        for path in self._names.unfinished():
+            with suppress(OSError):  # another process finished it; or who tries to finish it tells of it
+                file = _taken(path)
+                if file is None:
+                    continue
+                found = scanned(_pieces(file))
+                header = found.header
+                if header is None or header.incarnation != self._header.incarnation or found.is_ended:
+                    file.close()
+                else:
+                    kept.append(AbandonedJournal(file, header.writer, found))
+        return kept
 
-    def _begun(self) -> _Segment:
+    def _begun(self) -> _Journal:
         while True:
             # Later than the one before even where the clock was set back, so that the names keep the order.
             self._newest = max(datetime.now(UTC), self._newest + _TICK)
             path = self._names.unfinished_at(self._newest)
-            if self._names.finished_from(path).exists():
+            if finished_from(path).exists():
                 continue
             with suppress(FileExistsError):
                 file = path.open("xb", buffering=0)
                 # Between the two, another process may have taken it for abandoned.
                 if _locked(file) and _is_at(file, path):
-                    return _Segment(path, file)
+                    return _Journal(path, file)
                 file.close()
 
     def _finish(self, path: Path) -> None:
-        finished = self._names.finished_from(path)
-        if not _closed_on_windows(path):
+        file = _taken(path)
+        if file is None:
             return
-        with path.open("r+b", buffering=0) as file:
-            if not _locked(file) or not _is_at(file, path):
-                return
-            whole_bytes = _whole_bytes(file)
-            file.truncate(whole_bytes)
-            os.fsync(file.fileno())
-            if whole_bytes and self._names.is_parquet:
-                _write_parquet(path, finished)
+        with file:
+            found = scanned(_pieces(file))
+            if found.uncertain and found.header and found.header.incarnation is not None:
+                return  # only its store can tell
+            _write_finished(path, file)
             if fcntl is None:
                 file.close()
-            if whole_bytes and not self._names.is_parquet:
-                path.rename(finished)
-            else:
-                path.unlink()
+            path.unlink()
+
+
+def _write_finished(path: Path, file: IO[bytes]) -> None:
+    """Make the file of a journal's certain receipts, if there are any."""
+    batches = (rows for rows in rows_in(_pieces(file)) if rows.num_rows)
+    first = next(batches, None)
+    if first is None:
+        return
+    # Under the journal's lock, and by the journal's name, so that a killed process leaves no file that nobody removes.
+    with open_table(finished_from(path), SCHEMA, unfinished=path.with_suffix(".part")) as table:
+        for rows in chain([first], batches):
+            table.write(rows)
+
+
+def _write_all(file: IO[bytes], data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:  # the system may take less than it was given
+        rest = rest[file.write(rest) :]
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    file.seek(0)
+    yield from iter(partial(file.read, _PIECE_BYTES), b"")
+
+
+def _taken(path: Path) -> IO[bytes] | None:
+    """A journal that nobody writes, locked; None where somebody does."""
+    if not _closed_on_windows(path):
+        return None
+    file = path.open("r+b", buffering=0)
+    if _locked(file) and _is_at(file, path):
+        return file
+    file.close()
+    return None
 
 
 def _locked(file: IO[bytes]) -> bool:
@@ -186,29 +322,3 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _whole_bytes(file: IO[bytes]) -> int:
-    """Where the last whole frame ends."""
-    decompressor = zstandard.ZstdDecompressor()
-    whole_bytes = 0
-    frame = None
-    while piece := file.read(_PIECE_BYTES):
-        while piece:
-            frame = frame or decompressor.decompressobj()
-            try:
-                frame.decompress(piece)
-            except zstandard.ZstdError:
-                return whole_bytes
-            piece = b""
-            if frame.eof:
-                piece, frame = frame.unused_data, None
-                whole_bytes = file.tell() - len(piece)
-    return whole_bytes
-
-
-def _write_parquet(segment: Path, finished: Path) -> None:
-    # Under the segment's lock, and by the segment's name, so that a killed process leaves no file that nobody removes.
-    with open_table(finished, SCHEMA, unfinished=segment.with_suffix(".part")) as table:
-        for batch in read_logs([str(segment)], ReadOptions()):
-            table.write(rows_of_batch(batch))

@@ -1,9 +1,10 @@
 """How the segments of a rotating log are named.
 
-    receipts-20261121T074500.123456Z-4711.jsonl.zst         finished: whole, and never changed again
-    .receipts-20261121T074500.123456Z-4711.jsonl.zst.open   being written, or left by a process that was killed
+    receipts-20261121T074500.123456Z-4711.jsonl.zst            finished: whole, and never changed again
+    .receipts-20261121T074500.123456Z-4711.jsonl.zst.journal   being written, or left by a process that was killed
 
-Ordered by name they stand in the order of time. Folders and globs of logs leave out names that begin with a dot.
+Ordered by name they stand in the order of time. Readers take finished files for any other log; journals they know by
+this name, for globs leave out what begins with a dot.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
-__all__ = ["SegmentNames", "segment_names"]
+__all__ = ["SegmentNames", "finished_from", "is_journal", "journals_in", "segment_names"]
 
 _ENDINGS = (".jsonl.zst", ".parquet")
 _IN_A_FOLDER = "receipts.jsonl.zst"
 _STAMP = r"-\d{8}T\d{6}\.\d{6}Z-\d+"
-_OPEN = ".open"
+_JOURNAL = ".journal"
+_ANY_JOURNAL = re.compile(
+    rf"\..+{_STAMP}({'|'.join(map(re.escape, _ENDINGS))}){re.escape(_JOURNAL)}", re.ASCII | re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +48,32 @@ class SegmentNames:
 
     def unfinished(self) -> list[Path]:
         """Those being written, by this process or another, and those left behind; oldest first."""
-        return self._matching(re.escape(f".{self.stem}") + _STAMP + re.escape(self.ending + _OPEN))
+        return self._matching(re.escape(f".{self.stem}") + _STAMP + re.escape(self.ending + _JOURNAL))
 
     def unfinished_at(self, began: datetime) -> Path:
         """The segment that this process begins at such a time, in UTC."""
-        return self.folder / f".{self.stem}-{began:%Y%m%dT%H%M%S.%f}Z-{os.getpid()}{self.ending}{_OPEN}"
-
-    def finished_from(self, unfinished: Path) -> Path:
-        return self.folder / unfinished.name.removeprefix(".").removesuffix(_OPEN)
+        return self.folder / f".{self.stem}-{began:%Y%m%dT%H%M%S.%f}Z-{os.getpid()}{self.ending}{_JOURNAL}"
 
     def _matching(self, pattern: str) -> list[Path]:
-        known = re.compile(pattern, re.ASCII)
-        return [self.folder / name for name in sorted(os.listdir(self.folder)) if known.fullmatch(name)]  # noqa: PTH208
+        return _matching(self.folder, re.compile(pattern, re.ASCII))
+
+
+def finished_from(journal: Path) -> Path:
+    """The file that is made of a journal in the end."""
+    return journal.with_name(journal.name.removeprefix(".").removesuffix(_JOURNAL))
+
+
+def is_journal(path: Path) -> bool:
+    return path.name.endswith(_JOURNAL)
+
+
+def journals_in(folder: Path) -> list[Path]:
+    """The journals of all that is recorded in a folder, oldest first of each name."""
+    return _matching(folder, _ANY_JOURNAL)
+
+
+def _matching(folder: Path, known: re.Pattern[str]) -> list[Path]:
+    return [folder / name for name in sorted(os.listdir(folder)) if known.fullmatch(name)]  # noqa: PTH208
 
 
 def segment_names(path: StrPath) -> SegmentNames | None:

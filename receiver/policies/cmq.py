@@ -11,7 +11,15 @@ from receiver.policies.firsts import Entry, KeptIds
 from receiver.policies.interface import Parameter, check_size, secs_text
 from receiver.policies.ttl import TimeToLive
 
-__all__ = ["CmqKeyCache", "CmqMinimumTimeCache"]
+__all__ = ["CmqKeyCache", "CmqMinimumTimeCache", "never_advanced"]
+
+
+def never_advanced(text: str, verb: str, who: str) -> SettingsError:
+    """For whoever can't call `advance`: `CmqMinimumTimeCache` would forget nothing there."""
+    return SettingsError(
+        f"policy {text!r:.80} can't be {verb}, for no {who} tells the queue's minimum message time",
+        hint="that formula is for the library, which tells it by advance(); take cmq:retention=...,retry=...,network=...",
+    )
 
 
 class CmqKeyCache(TimeToLive):

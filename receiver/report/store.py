@@ -13,17 +13,26 @@ from receiver.report.terminal import line
 from receiver.report.words import count, duration, moment_or_none, second, size, tamed
 from receiver.store.findings import PROBLEMS, DomainName, Finding
 
-__all__ = ["check_object", "print_check", "print_status", "status_object"]
+__all__ = [
+    "check_object",
+    "latest_receipt",
+    "print_check",
+    "print_heading",
+    "print_status",
+    "shown_domain",
+    "status_object",
+    "store_object",
+]
 
 _NONE = "-"
 
 
 def print_status(place: str, figures: StoreFigures, console: Console) -> None:
     """The store in one line, then each domain: its status line, and a table of what that lacks."""
-    _print_heading(place, figures, console)
+    print_heading(place, figures, console)
     for domain in figures.domains:
         console.print()
-        line(console, _shown(DomainName.of(domain.state)), "bold")
+        line(console, shown_domain(DomainName.of(domain.state)), "bold")
         line(console, f"  {domain.policy}")
         line(console, f"  {domain.line()}")
         console.print(_table(domain))
@@ -31,9 +40,9 @@ def print_status(place: str, figures: StoreFigures, console: Console) -> None:
 
 def print_check(place: str, figures: StoreFigures, console: Console) -> None:
     """What was looked at, and the list of what is broken."""
-    _print_heading(place, figures, console)
+    print_heading(place, figures, console)
     for domain in figures.domains:
-        line(console, f"  {_shown(DomainName.of(domain.state))}: {_rows(domain)}")
+        line(console, f"  {shown_domain(DomainName.of(domain.state))}: {_rows(domain)}")
     if not figures.findings:
         line(console, f"Sound: {count(len(PROBLEMS), 'kind')} of damage looked for, none found.", "bold green")
         return
@@ -44,13 +53,13 @@ def print_check(place: str, figures: StoreFigures, console: Console) -> None:
 
 def status_object(place: str, figures: StoreFigures) -> dict[str, Any]:
     """The result of `receiver status --json`. Figures that weren't asked for or can't be had are null."""
-    return {**_store_object(place, figures), "domains": [_status_of(domain) for domain in figures.domains]}
+    return {**store_object(place, figures), "domains": [_status_of(domain) for domain in figures.domains]}
 
 
 def check_object(place: str, figures: StoreFigures) -> dict[str, Any]:
     """The result of `receiver check --json`."""
     return {
-        **_store_object(place, figures),
+        **store_object(place, figures),
         "sound": not figures.findings,
         "domains": [{**_identity(domain), **_rows_of(domain)} for domain in figures.domains],
         "findings": [
@@ -67,12 +76,12 @@ def check_object(place: str, figures: StoreFigures) -> dict[str, Any]:
     }
 
 
-def _print_heading(place: str, figures: StoreFigures, console: Console) -> None:
+def print_heading(place: str, figures: StoreFigures, console: Console) -> None:
     domains = count(len(figures.domains), "domain")
     line(console, f"{place}: version {figures.version}, {domains}, {size(figures.size_bytes)}")
 
 
-def _shown(domain: DomainName) -> str:
+def shown_domain(domain: DomainName) -> str:
     return f"{tamed(domain.name) or '(no name)'} (key {tamed(domain.key)})"
 
 
@@ -96,6 +105,8 @@ def _table(domain: DomainFigures) -> Table:
         ("longest delivery", duration(state.max_delivery_us)),
         ("latest receipt, UTC", second(state.latest_us) if state.last_seq else _NONE),
         ("ids remembered", _count_or_none(domain.remembered_ids)),
+        ("sources", _sources(domain)),
+        ("sources retired", count(state.retired_sources)),
         ("rows", count(domain.rows)),
         ("rows to be deleted", _count_or_none(domain.waiting_rows)),
     ]
@@ -111,22 +122,28 @@ def _table(domain: DomainFigures) -> Table:
     return table
 
 
+def _sources(domain: DomainFigures) -> str:
+    if domain.sources is None or not domain.silent_sources:
+        return _count_or_none(domain.sources)
+    return f"{count(domain.sources)}, {count(domain.silent_sources)} silent for a day"
+
+
 def _count_or_none(number: int | None) -> str:
     return _NONE if number is None else count(number)
 
 
-def _latest(domain: DomainFigures) -> str | None:
+def latest_receipt(domain: DomainFigures) -> str | None:
     """None where there was no receipt, or so late a time that no calendar has it."""
     return moment_or_none(domain.state.latest_us) if domain.state.last_seq else None
 
 
 def _sentence(finding: Finding) -> str:
-    place = f"{_shown(finding.domain)}: " if finding.domain else ""
+    place = f"{shown_domain(finding.domain)}: " if finding.domain else ""
     times = f" ({count(finding.count)} times, the first: " if finding.count > 1 else " ("
     return f"{place}{finding.problem}{times}{finding.example})"
 
 
-def _store_object(place: str, figures: StoreFigures) -> dict[str, Any]:
+def store_object(place: str, figures: StoreFigures) -> dict[str, Any]:
     return {"store": place, "version": figures.version, "size_bytes": figures.size_bytes}
 
 
@@ -153,7 +170,10 @@ def _status_of(domain: DomainFigures) -> dict[str, Any]:
         "clock_clamped": state.clock_clamped,
         "redelivered": state.redelivered,
         "max_delivery_secs": state.max_delivery_us / 1_000_000,
-        "latest_received_at": _latest(domain),
+        "latest_received_at": latest_receipt(domain),
+        "sources": domain.sources,
+        "silent_sources": domain.silent_sources,
+        "retired_sources": state.retired_sources,
         **_rows_of(domain),
         "inbox": domain.inbox,
         "parked": domain.parked,

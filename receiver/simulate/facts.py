@@ -8,6 +8,7 @@ import numpy as np
 
 from receiver.simulate.crossing import crossing_of
 from receiver.simulate.figures import LogFigures, Timeline
+from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.replays import DomainCounts, Facts, SourceNeeds, ValueCounts
 from receiver.simulate.summaries import counts_of, histogram_of, in_order, maybe_worst, slices_of, worst
 
@@ -40,8 +41,9 @@ def facts_of(receipts: Receipts, domains: Sequence[Domain], needs: Sequence[Need
     windows = np.concatenate([need.window for need in needs])
     expiries_us = np.concatenate([need.expiry_us for need in needs])
     unmarked, marked = _against_flags(receipts.redelivered, domains)
+    log = log_figures(receipts, domains)
     return Facts(
-        log=log_figures(receipts, domains),
+        log=log,
         domains=tuple(DomainCounts(d.name, d.receipts, d.rows.duplicates, d.sources) for d in domains),
         firsts=sum(len(domain.log_rows) - domain.rows.duplicates for domain in domains),
         window_needs=ValueCounts(*np.unique(windows, return_counts=True)),
@@ -53,8 +55,11 @@ def facts_of(receipts: Receipts, domains: Sequence[Domain], needs: Sequence[Need
             for source in _named(domain, columns, receipts.sources)
         ),
         source_window_needs=ValueCounts.of(np.concatenate([columns.window_needs for columns in sources])),
+        checked_sources=sum(len(domain.source_numbers) for domain in domains),
+        ended_sources=ValueCounts.of(np.concatenate([_of_ended_sources(domain, log.middle_us) for domain in domains])),
         timeline=_timeline(receipts, domains, needs),
         crossing=crossing_of(receipts, domains),
+        lacking=lacking_parts(receipts.channels, _by_channel(receipts)),
         has_digest=receipts.digest_hash is not None,
         reused=_reused(receipts.digest_hash, domains, needs),
         has_redelivered=receipts.redelivered is not None,
@@ -63,6 +68,11 @@ def facts_of(receipts: Receipts, domains: Sequence[Domain], needs: Sequence[Need
         largest_step_back_us=max((domain.largest_step_back_us for domain in domains), default=0),
         status_lines=in_order(receipts.status_lines),
     )
+
+
+def _by_channel(receipts: Receipts) -> list[int]:
+    counts: list[int] = np.bincount(receipts.channel_number, minlength=len(receipts.channels)).tolist()
+    return counts
 
 
 def log_figures(receipts: Receipts, domains: Sequence[Domain]) -> LogFigures:
@@ -99,6 +109,15 @@ def _named(domain: Domain, columns: _Sources, names: Sequence[str]) -> Iterator[
     places = maybe_worst(columns.window_needs, columns.expiry_needs_us)
     for number, *counts in zip(*(column[places].tolist() for column in columns), strict=True):
         yield SourceNeeds(domain.name, names[domain.source_numbers[number]], *counts)
+
+
+def _of_ended_sources(domain: Domain, middle_us: int) -> npt.NDArray[np.intp]:
+    """The receipts of each source of a domain that has none from the middle on."""
+    source, sources = domain.rows.source, len(domain.source_numbers)
+    middle = np.searchsorted(domain.rows.received_at_us, middle_us)
+    before, after = np.bincount(source[:middle], minlength=sources), np.bincount(source[middle:], minlength=sources)
+    ended: npt.NDArray[np.intp] = before[after == 0]
+    return ended
 
 
 def _timeline(receipts: Receipts, domains: Sequence[Domain], needs: Sequence[Needs]) -> Timeline | None:

@@ -47,6 +47,11 @@ class LogFigures:
     redelivered: int
     max_delivery_secs: float
 
+    @property
+    def middle_us(self) -> int:
+        """Half way from the first receipt to the last, rounded down; 0 for a log without receipts."""
+        return ((self.first_received_at_us or 0) + (self.last_received_at_us or 0)) // 2
+
 
 @dataclass(frozen=True, slots=True)
 class DomainFigures:

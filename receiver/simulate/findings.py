@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from receiver.domains import domain_key
 from receiver.simulate.figures import Finding
 
 if TYPE_CHECKING:
@@ -15,10 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["Evidence", "findings_of"]
 
 _FAR_ABOVE = 10
+_LEAST_ENDED_PERCENT = 1
 _JUDGEABLE = 2
 _US = 1_000_000
 _HOUR_US = 3600 * _US
 _LONG_US = 2 * _HOUR_US
+_PARTS = {"connection_id": "connections", "destination": "destinations", "receiver_id": "receivers"}
 
 
 class Evidence(NamedTuple):
@@ -64,6 +69,23 @@ def _crosses_connections(evidence: Evidence) -> Finding | None:
     )
 
 
+def _missing_parts(evidence: Evidence) -> Finding | None:
+    lacking = {part: evidence.facts.lacking[part] for part in domain_key(evidence.key).needs}
+    said = [
+        f"Receipts without {part}: {_share(count, evidence.facts.log.receipts)}. The domain key "
+        f"'{evidence.key}' takes them for receipts of one and the same, so an id that two {_PARTS[part]} share counts as a "
+        "duplicate."
+        for part, count in lacking.items()
+        if count
+    ]
+    if not said:
+        return None
+    way_out = (
+        "If they were several (a correlator's log tells no connection), replay the receipts of each by themselves."
+    )
+    return Finding("missing-parts", " ".join([*said, way_out]))
+
+
 def _id_reuse(evidence: Evidence) -> Finding | None:
     facts = evidence.facts
     if not facts.has_digest or not facts.reused:
@@ -104,6 +126,21 @@ def _demanding_sources(evidence: Evidence) -> Finding | None:
         f"Sources with duplicates that need a window over {bound:,}: {far:,} of {needs.total:,}, while the median one needs "
         f"{median:,}. The worst is '{worst.source}' in '{worst.domain}' with {worst.window_need:,}. All sources get the same "
         "window, so these set the price: look why they resend from so far back.",
+    )
+
+
+def _ended_sources(evidence: Evidence) -> Finding | None:
+    facts, setting = evidence.facts, evidence.recommendation.setting
+    ended = facts.ended_sources
+    most_kept = int((ended.counts * np.minimum(ended.values, setting.window)).sum())
+    kept = min(most_kept, setting.peak_ids)  # repeats are counted too, and an id may be in several queues
+    if not kept or 100 * kept < _LEAST_ENDED_PERCENT * setting.peak_ids:
+        return None
+    return Finding(
+        "ended-sources",
+        f"Sources that sent no id in the second half of the log: {ended.total:,} of {facts.checked_sources:,}. Of the ids "
+        f"remembered at the peak with W = {setting.window:,}, such sources keep up to {_share(kept, setting.peak_ids)}. A "
+        "durable receiver retires them: see retire_sources_after_days and max_sources.",
     )
 
 
@@ -178,9 +215,11 @@ def _status_lines(evidence: Evidence) -> Finding | None:
 _FINDERS: tuple[Callable[[Evidence], Finding | None], ...] = (
     _without_duplicates,
     _crosses_connections,
+    _missing_parts,
     _id_reuse,
     _redelivered_flag,
     _demanding_sources,
+    _ended_sources,
     _short_log,
     _clock_backwards,
     _rule_of_thumb,

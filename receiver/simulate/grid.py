@@ -7,6 +7,7 @@ from decimal import Decimal, DecimalException
 import numpy as np
 
 from receiver.errors import SettingsError
+from receiver.settings import ReceiverSettings
 
 __all__ = ["MAX_SETTINGS", "check_grid", "chosen_expiries_us", "chosen_windows", "parse_expiries_us", "parse_windows"]
 
@@ -14,7 +15,6 @@ MAX_SETTINGS = 10_000
 _LARGEST = 10**12
 _RANGE_PARTS = 3
 _CHOSEN = 8
-_DEFAULT_WINDOW, _DEFAULT_EXPIRY_US = 2000, 120_000_000
 
 
 def parse_windows(text: str) -> list[int]:
@@ -88,12 +88,12 @@ def check_grid(windows: list[int], expiries_us: list[int]) -> None:
 
 def chosen_windows(most_need: int) -> list[int]:
     """Windows that show how a log's duplicates come to be caught: 0, the default, and steps up to twice the most needed."""
-    return _ladder(most_need, _DEFAULT_WINDOW, least=10)
+    return _ladder(most_need, ReceiverSettings().sizes[0], least=10)
 
 
 def chosen_expiries_us(most_need_us: int) -> list[int]:
     """The same for expiries."""
-    return _ladder(most_need_us, _DEFAULT_EXPIRY_US, least=100_000)
+    return _ladder(most_need_us, ReceiverSettings().sizes[1], least=100_000)
 
 
 def _ladder(most_need: int, default: int, *, least: int) -> list[int]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from receiver.domains import Channel, DomainKey
 from receiver.simulate.interning import TextNumbers
+from receiver.simulate.limits import check_numbered
 from receiver.simulate.numbering import (
     Channels,
     Names,
@@ -74,6 +75,7 @@ class _Collector:
     columns: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
     has_redelivered: bool = False
     has_digest: bool = False
+    receipts: int = 0
     skipped: int = 0
     max_delivery_us: int = 0
     status_lines: list[StatusLine] = field(default_factory=list)
@@ -83,6 +85,8 @@ class _Collector:
         self.status_lines += batch.status_lines
         if not len(batch):
             return
+        self.receipts += len(batch)
+        check_numbered(self.receipts, "receipts")
         redelivered, digests = np.zeros(len(batch), np.bool_), np.zeros(len(batch), np.uint64)
         if batch.jms_redelivered is not None:
             self.has_redelivered = True
@@ -103,7 +107,12 @@ class _Collector:
 
 
 def ingest(batches: LogBatches, key: DomainKey, *, advance: Callable[[int], None] | None = None) -> Receipts:
-    """Read a log to its end. A KEY that needs a column which the whole log lacks is a `LogFormatError`."""
+    """Read a log to its end.
+
+    `LogFormatError` for a KEY that needs a column which the whole log lacks, and for more receipts than can be numbered:
+    before the first is read, where the files tell how many they hold.
+    """
+    check_numbered(batches.known_receipts, "receipts")
     collector = _Collector()
     collector.ids.number(pa.array([""], pa.string()))  # so that number 0 is the missing id
     with closing(_read_ahead(batches)) as ahead:

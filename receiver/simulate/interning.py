@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.simulate.compiled import compiled
+from receiver.simulate.limits import check_numbered
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -149,7 +150,8 @@ class TextNumbers:
         self._stored = np.empty(_LEAST_SLOTS, np.uint8)
 
     def number(self, texts: pa.Array) -> npt.NDArray[np.int32]:
-        """The numbers of a `string` array without nulls."""
+        """The numbers of a `string` array without nulls; `LogFormatError` where they may be too many."""
+        check_numbered(self.count + len(texts) - 1, "ids")  # the missing id has a number of its own
         offsets, data = text_buffers(texts)
         self._make_room(len(texts), int(offsets[-1] - offsets[0]))
         row_hashes = np.empty(len(texts), np.uint64)

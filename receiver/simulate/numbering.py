@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from math import prod
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 from receiver.domains import Channel, DomainKey
 from receiver.errors import LogFormatError
 from receiver.simulate.interning import hash_texts, text_buffers
+from receiver.simulate.limits import check_numbered
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,6 +26,7 @@ __all__ = [
     "check_columns",
     "digest_hashes",
     "distinct",
+    "lacking_parts",
     "longest_delivery_us",
     "plain_text",
 ]
@@ -44,6 +47,7 @@ class Names(Generic[_Name]):
     def number(self, name: _Name) -> int:
         number = self._numbers.setdefault(name, len(self.names))
         if number == len(self.names):
+            check_numbered(number + 1, "names")
             self.names.append(name)
         return number
 
@@ -77,6 +81,9 @@ class Channels(Names[Channel]):
             triple = Channel(*(names.names[part[0]] for names, part in zip(self._parts, parts, strict=True)))
             return np.full(len(batch), self.number(triple), np.int32)
         sizes = [len(names.names) for names in self._parts]
+        check_numbered(
+            prod(sizes) >> 32, "possible channels"
+        )  # their numbers below have 64 bits: 2**31 of check_numbered, times 2**32
         found, place = distinct((parts[0].astype(np.int64) * sizes[1] + parts[1]) * sizes[2] + parts[2])
         numbers = [
             self.number(
@@ -125,6 +132,12 @@ def longest_delivery_us(batch: Batch) -> int:
     told = batch.jms_redelivered & (batch.jms_timestamp_ms > 0)
     took = batch.received_at_us[told] - batch.jms_timestamp_ms[told] * 1000
     return int(took.max(initial=0))
+
+
+def lacking_parts(channels: Iterable[Channel], receipts: Iterable[int]) -> dict[str, int]:
+    """By part of a channel, how many receipts lack it; `receipts` are those of each channel."""
+    counted = list(zip(channels, receipts, strict=True))
+    return {part: sum(count for channel, count in counted if channel.lacks(part)) for part in Channel._fields}
 
 
 def check_columns(columns_present: Collection[str], key: DomainKey) -> None:

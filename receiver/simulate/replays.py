@@ -108,9 +108,15 @@ class Facts:
     """Those that need most, worst first: by window need, expiry need (both descending), domain, source."""
     source_window_needs: ValueCounts
     """Per source with duplicates, the window that catches them all."""
+    checked_sources: int
+    """Those that sent an id."""
+    ended_sources: ValueCounts
+    """Per source that sent its last id before `LogFigures.middle_us`, by the clamped time, its receipts with an id."""
     timeline: Timeline | None
     crossing: Crossing | None
     """None where the KEY can't hide a repeat, or there is none."""
+    lacking: dict[str, int]
+    """How many receipts lack a part of their channel, by part."""
     has_digest: bool
     reused: int
     """Duplicates whose digest isn't that of the receipt they repeat, both being there."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.simulate.compiled import compiled
+from receiver.simulate.limits import check_numbered
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -111,6 +112,7 @@ def link_rows(
 
     `source` and `ids` are numbers below `sources` and `distinct_ids`.
     """
+    check_numbered(max(len(ids), sources, distinct_ids), "receipts, sources or ids in one domain")
     earlier = np.empty(len(ids), np.int32)
     in_several = np.zeros(distinct_ids, np.bool_)
     duplicates = _link_by_id(ids, source, np.full(distinct_ids, _NOTHING, np.int32), earlier, in_several)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from receiver.domains import domain_key
+from receiver.simulate.limits import check_numbered
 from receiver.simulate.numbering import distinct
 from receiver.steps.columns import changes, in_one, order_unless_sorted, runs, used
 from receiver.steps.rows import Row
@@ -262,6 +263,7 @@ def _numbers(plan: Plan, rows: _Rows) -> npt.NDArray[np.int64]:
 
 
 def _ids(plan: Plan, chunk: int, checked: _Rows, names: _Names) -> Iterator[Row]:
+    check_numbered(len(checked.source), "receipts in one chunk")
     row = np.arange(len(checked.source), dtype=np.int32)
     part = _parts(plan, chunk, checked.id_low)
     dealt = checked.without("chunk", "received_at_us", "redelivered", "row_id")

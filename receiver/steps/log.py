@@ -16,6 +16,7 @@ from receiver.simulate.analysis import Question
 from receiver.simulate.figures import LogFigures, Timeline
 from receiver.simulate.grid import chosen_expiries_us, chosen_windows
 from receiver.simulate.headroom import LeftCounts, expiry_need_us, pair_outcome
+from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.recommend import with_margin
 from receiver.simulate.replays import Crossing, DomainCounts, Facts, Replayed, SourceNeeds, ValueCounts
 from receiver.simulate.summaries import STEPS, histogram_of, in_order, worst
@@ -40,6 +41,7 @@ from receiver.steps.schemas import (
     Stretch,
     Unit,
     UnitReport,
+    channels_of,
 )
 from receiver.steps.settle import settled
 from receiver.steps.slices import Slices, sliced
@@ -180,11 +182,14 @@ class ChunkedLog:
             np.concatenate([each.window_counts for each in needs]),
         )
         present = {column for report in self._reports for column in report.columns_present}
-        sources = self._source_needs()
+        sent = self._sent_by_source()
+        sources = self._source_needs(sent)
         domains = tuple(self._domain_counts())
         duplicates = sum(domain.duplicates for domain in domains)
+        log = self._log_figures(domains, duplicates)
+        ended = [receipts for receipts, last_us in sent.values() if last_us < log.middle_us]
         return Facts(
-            log=self._log_figures(domains, duplicates),
+            log=log,
             domains=domains,
             firsts=sum(int(tally.receipts.sum()) for tally in tallies) - duplicates,
             window_needs=window_needs,
@@ -192,8 +197,11 @@ class ChunkedLog:
             most_expiry_need_us=max(each.most_expiry_us for each in needs),
             sources=worst(sources),
             source_window_needs=ValueCounts.of(np.array([source.window_need for source in sources], np.int64)),
+            checked_sources=len(sent),
+            ended_sources=ValueCounts.of(np.array(ended, np.int64)),
             timeline=self._timeline(),
             crossing=self._crossing(),
+            lacking=self._lacking(),
             has_digest="body_digest" in present,
             reused=sum(each.reused for each in self._link_counts),
             has_redelivered="jms_redelivered" in present,
@@ -229,13 +237,19 @@ class ChunkedLog:
                 sources=len({source for chunk in chunks for source in self._openings[chunk].sources}),
             )
 
-    def _source_needs(self) -> list[SourceNeeds]:
-        """Of all sources with duplicates."""
-        receipts: dict[tuple[int, str], int] = {}
+    def _sent_by_source(self) -> dict[tuple[int, str], tuple[int, int]]:
+        """(domain, source) -> its receipts with an id, and when the last of them came."""
+        sent: dict[tuple[int, str], tuple[int, int]] = {}
         for tally in self._tallies:
             domain = int(self._plan.chunk_domain[tally.chunk])
-            for source, count in zip(tally.sources, tally.receipts.tolist(), strict=True):
-                receipts[domain, source] = receipts.get((domain, source), 0) + count
+            columns = (tally.receipts.tolist(), tally.last_us.tolist())
+            for source, count, last_us in zip(tally.sources, *columns, strict=True):
+                before = sent.get((domain, source), (0, -1))
+                sent[domain, source] = before[0] + count, max(before[1], last_us)
+        return sent
+
+    def _source_needs(self, sent: dict[tuple[int, str], tuple[int, int]]) -> list[SourceNeeds]:
+        """Of all sources with duplicates; `sent` is of all sources."""
         found: dict[tuple[int, str], tuple[int, int, int]] = {}
         for each in self._needs:
             domain = int(self._plan.chunk_domain[each.chunk])
@@ -244,7 +258,7 @@ class ChunkedLog:
                 before = found.get((domain, source), (0, 0, 0))
                 found[domain, source] = before[0] + count, max(before[1], window), max(before[2], expiry_us)
         return [
-            SourceNeeds(self._plan.domains[domain], source, receipts[domain, source], *figures)
+            SourceNeeds(self._plan.domains[domain], source, sent[domain, source][0], *figures)
             for (domain, source), figures in found.items()
         ]
 
@@ -260,6 +274,12 @@ class ChunkedLog:
             for before, after, count in zip(each.way_from, each.way_to, each.way_count.tolist(), strict=True):
                 ways[before, after] += count
         return Crossing(ways.total(), dict(ways)) if ways else None
+
+    def _lacking(self) -> dict[str, int]:
+        lacking: Counter[str] = Counter()
+        for report in self._reports:
+            lacking.update(lacking_parts(channels_of(report), report.receipts_by_channel.tolist()))
+        return dict(lacking)
 
     def expiry_needs_us(self, windows: Sequence[int], max_missed: int) -> list[int]:
         most = self._facts.window_needs.most

@@ -70,7 +70,9 @@ class Tally:
     """When the newest receipt came whose id the same source sends again in this chunk, -1 without any."""
     sources: list[str]
     receipts: npt.NDArray[np.int64]
-    """By source, as are the next three."""
+    """By source, as are the next four."""
+    last_us: npt.NDArray[np.int64]
+    """When its last receipt came, clamped."""
     firsts: npt.NDArray[np.int64]
     """Receipts whose id the source had not sent before."""
     lasts: npt.NDArray[np.int64]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from receiver.domains import DomainKey
 from receiver.errors import LogFormatError
@@ -48,8 +47,6 @@ __all__ = [
     "status_lines_of",
     "units_of",
 ]
-
-_PARQUET = b"PAR1"
 
 SAMPLE_ROWS = 8_192
 """One receipt in so many of a channel tells the plan where it stands: chunks come out about so exact."""
@@ -266,13 +263,7 @@ def _runs(path: Path, rows_per_unit: int | None) -> list[RowGroups]:
     whole = [RowGroups(0, 0, 0)]
     if rows_per_unit is None:
         return whole
-    try:
-        with path.open("rb") as file:
-            if file.read(len(_PARQUET)) != _PARQUET:
-                return whole
-        sizes = group_sizes(path)
-    except (OSError, pa.ArrowException):
-        return whole  # whoever reads it says what is wrong
+    sizes = group_sizes(path)
     before = list(accumulate(sizes, initial=0))
     together = [list(run) for _, run in groupby(range(len(sizes)), lambda group: before[group] // rows_per_unit)]
     return [RowGroups(run[0], len(run), before[run[0]]) for run in together] if len(together) > 1 else whole

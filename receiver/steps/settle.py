@@ -94,6 +94,8 @@ def _tally(plan: Plan, settling: _Settling) -> Tally:
     found, counts = np.unique(pairs, return_counts=True)
     newest_dead = np.flatnonzero(state.dead)[-1:]
     marked_duplicates = int(np.count_nonzero(marked[again]))
+    last_us = np.full(len(state.sources), -1, np.int64)
+    np.maximum.at(last_us, state.source, state.received_at_us)
 
     def by_slice(times_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.bincount((times_us - plan.start_us) // plan.slice_us, minlength=plan.slices).astype(np.int64)
@@ -115,6 +117,7 @@ def _tally(plan: Plan, settling: _Settling) -> Tally:
         dead_us=int(state.received_at_us[newest_dead[0]]) if len(newest_dead) else -1,
         sources=state.sources,
         receipts=by_source(),
+        last_us=last_us,
         firsts=by_source(~replaces),
         lasts=by_source(last),
         distinct=by_source(~state.dead),

@@ -28,6 +28,7 @@ PROBLEMS = {
     "ids": "ids or sources are empty, no text, or not what the policy goes by",
     "first-times": "ids first came after they came again, or before all time",
     "digests": "body digests are no list of different texts",
+    "retired": "rows tell of a retired source what no receiver writes",
     "newest": "the newest receipt isn't there, or came at another time than the domain's latest",
     "targets": "a target has no name, or what is noted of its file contradicts itself",
     "messages": "messages that wait or are parked make no sense, or do both at once",

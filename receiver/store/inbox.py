@@ -12,20 +12,20 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
-from sqlalchemy import Connection, Executable, Select, func, select, update
+from sqlalchemy import Connection, Executable, Select, exists, func, select, update
 
 from receiver.closing import Closing
 from receiver.errors import SettingsError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.engine import driver_of, is_sqlite, read_only
+from receiver.store.engine import driver_of, is_sqlite
 from receiver.store.failures import translated
 from receiver.store.found_or_made import found_or_made
 from receiver.store.inbox_rows import InboxRow, add_rows, delete_rows, read_rows, stored_row
 from receiver.store.kept import KeptConnection
-from receiver.store.space import Vacuum, shrink_file
+from receiver.store.space import FileVacuum, TableVacuum, Vacuum
 from receiver.store.tables import domains, inbox, parked, targets, to_bytes, told
 
-__all__ = ["Inbox", "InboxRow", "Turn"]
+__all__ = ["Inbox", "InboxRow", "Turn", "target_id_of"]
 
 _LONGEST_TARGET_BYTES = 2_000  # what PostgreSQL can index
 _LONGEST_ERROR = 10_000
@@ -55,13 +55,15 @@ class Inbox(Closing):
     Threads may share it: their turns don't overlap, nor do those of any process. A process forked off must open its own.
     """
 
-    def __init__(self, kept: KeptConnection, target_id: int, domain_id: int) -> None:
+    def __init__(self, kept: KeptConnection, reader: KeptConnection, target_id: int, domain_id: int) -> None:
         self.target_id = target_id
         self._kept = kept
         self._domain_id = domain_id
-        self._reader = read_only(kept.url)
-        self._vacuum = Vacuum(inbox.name, truncates=True)
-        self.sql = _sql_of(kept, target_id, domain_id)
+        self._reader = reader
+        """Not the connection that turns take, for a turn may last."""
+        self._vacuum: Vacuum = FileVacuum() if is_sqlite(kept.url) else TableVacuum(inbox.name, truncates=True)
+        incarnations = self._read(select(domains.c.incarnation).where(domains.c.domain_id == domain_id))
+        self.sql = _sql_of(kept, target_id, domain_id, [number for (number,) in incarnations])
 
     @classmethod
     def open(cls, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> Self:
@@ -69,15 +71,13 @@ class Inbox(Closing):
 
         Raises SettingsError for a name that can't be stored, and StoreError.
         """
-        name = to_bytes(target)
-        if not 0 < len(name) <= _LONGEST_TARGET_BYTES:
-            raise SettingsError(f"a target has 1 to {_LONGEST_TARGET_BYTES:,} bytes, not {len(name):,}: {target!r:.80}")
         kept = KeptConnection(url, store_settings, "inbox")
-        with translated(kept.url):
-            return cls(kept, _target_id(kept, domain_id, name), domain_id)
+        reader = KeptConnection(url, store_settings, "inbox", only_reads=True)
+        return cls(kept, reader, target_id_of(kept, domain_id, target), domain_id)
 
     def close(self) -> None:
-        """End the connection to the store. Closing again does nothing, and so does a process forked off."""
+        """End the connections to the store. Closing again does nothing, and so does a process forked off."""
+        self._reader.close()
         self._kept.close()
 
     def first_place(self, connection: Connection) -> int:
@@ -118,8 +118,16 @@ class Inbox(Closing):
         # Not by the driver, as all that follows: this is what begins the transaction.
         found = connection.exec_driver_sql(self.sql.lock).one_or_none()
         if found is None:
-            raise StoreError("the target is gone from the database", hint="was the database replaced? Open it again")
+            raise StoreError(
+                "the target is gone from the database",
+                hint="was its domain dropped, or the database replaced? Open it again",
+            )
         return TargetState(*found)
+
+    def has_waiting(self) -> bool:
+        """Whether any message waits for the target, which costs next to nothing however many do."""
+        ((found,),) = self._read(select(exists().where(inbox.c.target_id == self.target_id)))
+        return bool(found)
 
     def waiting(self) -> int:
         """How many messages wait for the target."""
@@ -138,22 +146,21 @@ class Inbox(Closing):
         return {told(target): count for target, count in self._read(others)}
 
     def _read(self, query: Executable) -> Sequence[Any]:
-        # Not on the connection that turns take, for a turn may last.
-        self._kept.check_usable()
-        with translated(self._kept.url), self._reader.connect() as connection:
-            return connection.execute(query).all()
+        with self._reader.transaction(lambda connection: connection.execute(query).all()) as (_, rows):
+            return rows
 
     def delete(self, connection: Connection, places: Collection[int]) -> None:
         """Have these messages wait no longer, if and when the transaction on the connection is committed."""
         with translated(self._kept.url):
             self._vacuum.note(delete_rows(connection, self.target_id, places))
 
-    def give_back_space(self) -> None:
+    def give_back_space(self) -> bool:
         """Give the space of deleted messages back, where there is much of it; between turns, and when there is time.
 
-        Where that fails there is a warning, and the next time is as good.
+        Whether some is left for the next time, so that nobody waits long. Where it fails there is a warning, and the
+        next time is as good.
         """
-        self._kept.give_back_space(shrink_file if is_sqlite(self._kept.url) else self._vacuum.run_if_due)
+        return self._kept.give_back_space(self._vacuum.run_if_due)
 
 
 class Turn:
@@ -238,18 +245,20 @@ class Turn:
         driver_of(self.connection).execute(self._inbox.sql.save_file, (confirmed_bytes, tail_digest))
 
 
-def _sql_of(kept: KeptConnection, target_id: int, domain_id: int) -> _Sql:
+def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, incarnations: Sequence[int]) -> _Sql:
     def text(query: Select[Any]) -> str:
         return str(query.compile(kept.engine, compile_kwargs={"literal_binds": True}))
 
     state = select(targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.incarnation).join_from(
         targets, domains, domains.c.domain_id == targets.c.domain_id
     )
+    # A file of SQLite gives the numbers of a domain that was dropped, and of its targets, to others.
+    itself = (targets.c.target_id == target_id) & domains.c.incarnation.in_(incarnations)
     mark = "?" if is_sqlite(kept.url) else "%s"
     saved = f"confirmed_bytes = {mark}, tail_digest = {mark}"
     return _Sql(
         first_place=text(select(domains.c.receipts).where(domains.c.domain_id == domain_id)),
-        lock=text(state.where(targets.c.target_id == target_id).with_for_update(of=targets)),
+        lock=text(state.where(itself).with_for_update(of=targets)),
         waiting=text(_waiting(target_id)),
         save_file=f"UPDATE {targets.name} SET {saved} WHERE target_id = {target_id}",  # noqa: S608
     )
@@ -261,15 +270,21 @@ def _waiting(target_id: int) -> Select[Any]:
     return of_target.order_by(inbox.c.place)
 
 
-def _target_id(kept: KeptConnection, domain_id: int, name: bytes) -> int:
+def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
+    """The number of a domain's target, which is made if it is new; SettingsError for a name that can't be stored."""
+    name = to_bytes(target)
+    if not 0 < len(name) <= _LONGEST_TARGET_BYTES:
+        raise SettingsError(f"a target has 1 to {_LONGEST_TARGET_BYTES:,} bytes, not {len(name):,}: {target!r:.80}")
+    the_domain = select(domains.c.domain_id).where(domains.c.domain_id == domain_id)
     the_target = select(targets.c.target_id).where(targets.c.domain_id == domain_id, targets.c.target == name)
 
     def new(connection: Connection) -> dict[str, Any]:
-        if connection.scalar(select(domains.c.domain_id).where(domains.c.domain_id == domain_id)) is None:
+        if connection.scalar(the_domain.with_for_update()) is None:  # else it may be dropped meanwhile
             raise SettingsError(f"the store has no domain {domain_id}", hint="open a receiver of the domain first")
         return {"domain_id": domain_id, "target": name}
 
-    return found_or_made(kept.url, kept.engine, the_target, targets, new)
+    with translated(kept.url):
+        return found_or_made(kept.url, kept.engine, the_target, targets, new)
 
 
 def _storable(error: str) -> str:

@@ -135,11 +135,11 @@ def _corrupt(connection: Connection, target_id: int, place: int, error: Exceptio
 
 
 def delete_rows(connection: Connection, target_id: int, places: Iterable[int]) -> int:
-    """Delete the rows of these places; how many rows that left for PostgreSQL to vacuum."""
+    """Delete the rows of these places; how many rows that left to vacuum, in PostgreSQL those of large bodies too."""
     driver, ordered = driver_of(connection), sorted(places)
     if connection.dialect.name == "sqlite":
         runs = runs_of(ordered) if ordered else []
         driver.executemany(f"{_DELETE} {_IN_A_RUN}", [(target_id, *run) for run in runs])
-        return 0
+        return len(ordered)
     (vacuumable,) = driver.execute(_DELETE_COUNTING, (target_id, ordered)).fetchone()
     return int(vacuumable)

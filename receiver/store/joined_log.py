@@ -10,29 +10,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 
-from sqlalchemy import Connection, Dialect, delete, select
+from sqlalchemy import Connection, Dialect, delete
 
 from receiver.errors import SettingsError, StoreBusyError
-from receiver.store.found_or_made import INSERTS
-from receiver.store.log import DomainState, Row
+from receiver.store.log import Changes, DomainState, Row
 from receiver.store.sql_log import SqlLog
 from receiver.store.tables import joined
 
-__all__ = ["JoinedLog", "forget_batches", "joinable", "joined_batch"]
+__all__ = ["JoinedLog", "forget_batches", "joinable"]
 
-_KEPT_SEQS = 1_000_000
+_KEPT_SEQS = 1_000_000_000
+"""A killed receiver's recording is settled by its mark, when somebody records there again."""
 
 
 class JoinedLog:
     """As `log`, but each batch is a savepoint in the caller's transaction, and commits or rolls back nothing itself."""
 
-    def __init__(self, log: SqlLog, connection: object, writer: int, batch: int) -> None:
+    def __init__(self, log: SqlLog, connection: object) -> None:
         connection = joinable(connection, log.engine.dialect, "batch()")
         self.connection = self.holder = connection
         self.transaction = connection.get_transaction()
         self._savepoint = connection.get_nested_transaction()
-        self._writer = writer
-        self.batch = batch
         self._log = copy(log)
         self._log.use(connection)
 
@@ -49,7 +47,7 @@ class JoinedLog:
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
         return self._log.rows_after(seq, last_seq)
 
-    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         connection = self.connection
         under_way = connection.get_transaction(), connection.get_nested_transaction()
         if connection.closed or connection.invalidated or under_way != (self.transaction, self._savepoint):
@@ -59,23 +57,15 @@ class JoinedLog:
             )
         savepoint = connection.begin_nested()
         try:
-            self._log.record(state, since=since, rows=rows, gone=gone)
-            self._leave_mark(state)
+            self._log.record(state, changes, since=since)
         except BaseException:
             with suppress(Exception):  # where the connection is broken, that must not hide by what
                 savepoint.rollback()
             raise
         savepoint.commit()
 
-    def _leave_mark(self, state: DomainState) -> None:
-        values = {
-            "domain_id": state.domain_id,
-            "writer": self._writer,
-            "batch": self.batch,
-            "last_seq": state.last_seq,
-        }
-        mark = INSERTS[self.connection.dialect.name](joined).values(values)
-        self.connection.execute(mark.on_conflict_do_update(index_elements=["domain_id", "writer"], set_=values))
+    def last_batch(self, writer: int) -> int:
+        return self._log.last_batch(writer)
 
     def _callers(self) -> None:
         """The caller's to do."""
@@ -102,13 +92,6 @@ def joinable(connection: object, ours: Dialect, taker: str) -> Connection:
     if not connection.in_transaction():
         connection.begin()
     return connection
-
-
-def joined_batch(connection: Connection, domain_id: int, writer: int) -> int | None:
-    """The last batch that the receiver recorded in a transaction of its caller's, as seen from this transaction."""
-    mine = (joined.c.domain_id == domain_id) & (joined.c.writer == writer)
-    found: int | None = connection.execute(select(joined.c.batch).where(mine)).scalar()
-    return found
 
 
 def forget_batches(connection: Connection, state: DomainState, writer: int) -> None:

@@ -5,37 +5,45 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection, Executable
 from sqlalchemy.exc import DBAPIError
 
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.engine import discard, driver_of, is_sqlite, store_url
+from receiver.store.engine import discard, driver_of, is_sqlite, read_only, store_url
 from receiver.store.failures import translated
-from receiver.store.schema import open_store_engine
+from receiver.store.schema import examined, open_store_engine
+from receiver.store.space import FileVacuum
+from receiver.store.tables import told
 
-__all__ = ["KeptConnection"]
+__all__ = ["KeptConnection", "examined_rows", "upkeep"]
 
 _LOGGER = logging.getLogger("receiver")
+_BREATH_SECS = 0.1
+"""Who waits for a file of SQLite looks this often whether it is free."""
 _T = TypeVar("_T")
 
 
 class KeptConnection:
     """Made when it is first needed. A process forked off can't use it.
 
-    Raises SettingsError and StoreError when it is made, and what a driver raises becomes a `StoreError`.
+    Raises SettingsError and StoreError when it is made, and what a driver raises becomes a `StoreError`. One that
+    `only_reads` waits for nobody who writes.
     """
 
-    def __init__(self, address: str, settings: StoreSettings | None, owner: str) -> None:
+    def __init__(
+        self, address: str | URL, settings: StoreSettings | None, owner: str, *, only_reads: bool = False
+    ) -> None:
         if not isinstance(settings, StoreSettings | None):
             raise SettingsError(f"store_settings must be StoreSettings, not {settings!r:.80}")
         settings = settings or StoreSettings()
         self.url = store_url(address)
-        self.engine = open_store_engine(self.url, settings)
+        self.engine = read_only(self.url) if only_reads else open_store_engine(self.url, settings)
         self._patience_secs = settings.lock_timeout_secs
         self._owner = owner
         self._kept: Connection | None = None
@@ -73,14 +81,17 @@ class KeptConnection:
         with self._used() as connection:
             yield driver_of(connection)
 
-    def give_back_space(self, by: Callable[[Any], object]) -> None:
-        """Do so between transactions. Where that fails there is a warning: what was to be done is done, and the next
-        time is as good."""
+    def give_back_space(self, by: Callable[[Any], bool]) -> bool:
+        """Do so between transactions; whether more is left to do, as `by` says.
+
+        Where that fails there is a warning: what was to be done is done, and the next time is as good.
+        """
         try:
             with self.between_transactions() as driver:
-                by(driver)
+                return by(driver)
         except StoreError as error:
-            _LOGGER.warning("can't give back the space of messages that are gone: %s", error)
+            _LOGGER.warning("can't give back the space of what was deleted: %s", error)
+            return False
 
     def close(self) -> None:
         """End the connection. Closing again does nothing, and so does a process forked off."""
@@ -126,3 +137,30 @@ class KeptConnection:
         connection, self._kept = self._kept, None
         if connection is not None:
             discard(connection)
+
+
+def examined_rows(address: str, query: Executable) -> list[list[Any]]:
+    """What a query finds in a store that is there, where all that is stored as bytes is text; StoreError if there is none."""
+    url = store_url(address)
+    with translated(url), examined(url).connect() as connection:
+        found = connection.execute(query).all()
+        return [[told(value) if isinstance(value, bytes) else value for value in row] for row in found]
+
+
+@contextmanager
+def upkeep(address: str) -> Iterator[KeptConnection]:
+    """For a command that looks after a store, which must be there; the space of what it deletes is given back in the end.
+
+    StoreError where there is no store: who names another place by mistake doesn't get one there.
+    """
+    examined(store_url(address))
+    kept = KeptConnection(address, None, "store")
+    try:
+        yield kept
+        if is_sqlite(kept.url):  # PostgreSQL looks after it by itself
+            vacuum = FileVacuum()
+            vacuum.note(1)
+            while kept.give_back_space(vacuum.run_if_due):
+                time.sleep(_BREATH_SECS)
+    finally:
+        kept.close()

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
-__all__ = ["DomainLog", "DomainState", "Row"]
+__all__ = ["BatchMark", "Changes", "DomainLog", "DomainState", "Row", "SourceMark"]
 
 Row = tuple[int, str, str | None, int, int | None, str | None, int | None]
 """A receipt in the log; it begins as `TwoTierDetector.replay` wants it.
@@ -20,6 +20,36 @@ Its number; id; source; time received, not before that of any earlier row; when 
 receipt; a JSON list of the different digests that came with the id, None if none did; what else the
 domain's policy keeps of it, None for most.
 """
+
+
+class SourceMark(NamedTuple):
+    """A policy mark for those rows in the log of these sources that have none; without sources, one for all."""
+
+    policy_mark: int | None
+    sources: Sequence[str | None] | None
+    """One of them may be None, the anonymous source."""
+
+
+class BatchMark(NamedTuple):
+    """A receiver's last batch but for those whose outcome nobody will have to look up."""
+
+    writer: int
+    """The receiver's number."""
+    batch: int
+    """Numbered by the receiver itself."""
+
+
+class Changes(NamedTuple):
+    """What a transaction does to the rows of a domain, in this order."""
+
+    gone: Sequence[int] = ()
+    """The numbers of rows to delete, ascending."""
+    source_marks: Sequence[SourceMark] = ()
+    """Set on rows that are there already."""
+    rows: Sequence[Row] = ()
+    """Appended."""
+    batch_mark: BatchMark | None = None
+    """Left for a batch whose outcome may have to be looked up."""
 
 
 class DomainState(NamedTuple):
@@ -44,6 +74,7 @@ class DomainState(NamedTuple):
     redelivered: int
     clock_clamped: int
     max_delivery_us: int
+    retired_sources: int
 
 
 class DomainLog(Protocol):
@@ -62,12 +93,15 @@ class DomainLog(Protocol):
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
         """The rows numbered above `seq`, in order, some at a time; the last one there is has the number `last_seq`."""
 
-    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
-        """Append `rows`, delete those numbered in `gone`, which ascend, and save the domain's new state.
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
+        """Make the changes and save the domain's new state.
 
         `since` is the last number of the state that it replaces. Where a database has another by now, the lock was lost
         on the way: `StoreBusyError`.
         """
+
+    def last_batch(self, writer: int) -> int:
+        """The last batch that a receiver has marked, as seen from the transaction under way; 0 for none."""
 
     def commit(self) -> None: ...
 
@@ -78,7 +112,7 @@ class DomainLog(Protocol):
         """Give up the connection, which an error may have broken; the next transaction makes another."""
 
     def give_back_space(self) -> None:
-        """Shrink the file where much of it is empty; between transactions."""
+        """Shrink the file where much of it is empty: some of it, the rest the next time; between transactions."""
 
     def close(self) -> None: ...
 

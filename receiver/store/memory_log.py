@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from receiver.errors import SettingsError
-from receiver.store.log import DomainState, Row
+from receiver.store.log import Changes, DomainState, Row
 
 __all__ = ["MemoryLog"]
 
@@ -15,6 +15,7 @@ class MemoryLog:
     def __init__(self, state: DomainState) -> None:
         self._state = state
         self._rows: dict[int, Row] = {}
+        self._marked = 0
 
     def begin(self) -> DomainState:
         return self._state
@@ -25,12 +26,23 @@ class MemoryLog:
         del last_seq
         yield [row for row in self._rows.values() if row[0] > seq]
 
-    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         del since
-        for seq in gone:
+        for seq in changes.gone:
             self._rows.pop(seq, None)
-        self._rows.update((row[0], row) for row in rows)
+        for policy_mark, sources in changes.source_marks:
+            among = None if sources is None else {source or None for source in sources}
+            for seq, row in self._rows.items():
+                if among is None or ((row[2] or None) in among and row[-1] is None):
+                    self._rows[seq] = (*row[:-1], policy_mark)
+        self._rows.update((row[0], row) for row in changes.rows)
         self._state = state
+        if changes.batch_mark is not None:
+            self._marked = changes.batch_mark.batch
+
+    def last_batch(self, writer: int) -> int:
+        del writer  # nobody else is here
+        return self._marked
 
     def _nothing(self) -> None:
         """A batch is recorded whole or not at all, so nothing is left to do."""

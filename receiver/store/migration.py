@@ -6,12 +6,13 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from alembic.script import ScriptDirectory
+from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection
 
 from receiver.errors import SettingsError, StoreVersionError
+from receiver.store.losses import losses
 
-__all__ = ["check_known", "run", "target"]
+__all__ = ["check_known", "losses_between", "run", "target"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -20,7 +21,7 @@ def check_known(version: str, address: str) -> None:
     if version not in _versions():
         raise StoreVersionError(
             f"{address}: its tables are of version {version}, which this version of the package doesn't know",
-            hint="pip install --upgrade reliable-receiver",
+            hint="use a version of the package that is at least as new",
         )
 
 
@@ -46,9 +47,23 @@ def run(connection: Connection, before: str | None, after: str | None, address: 
         command.upgrade(config, after or "base")
 
 
+def losses_between(connection: Connection, before: str | None, after: str | None, address: str) -> list[str]:
+    """What it loses to go from one version back to another, in words; on the way to a newer one that is nothing."""
+    if before is None:
+        return []
+    check_known(before, address)
+    order = [None, *_versions()]
+    back = _scripts()[order.index(after) : order.index(before)]
+    return losses(connection, back[::-1], to_base=after is None)
+
+
 def _versions() -> list[str]:
+    return [script.revision for script in _scripts()]
+
+
+def _scripts() -> list[Script]:
     """Oldest first."""
-    return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()][::-1]
+    return [*ScriptDirectory.from_config(_config()).walk_revisions()][::-1]
 
 
 def _config() -> Config:

@@ -1,20 +1,15 @@
-"""Messages set aside, for their target kept refusing them or they had no id that could be judged: listed, sent back, dropped."""
+"""Messages set aside, as their target refused them, or they had no proper id or came back in a ring: listed, sent back, dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, literal, select
 
 from receiver.errors import SettingsError
-from receiver.store.engine import is_sqlite, store_url
-from receiver.store.failures import translated
-from receiver.store.kept import KeptConnection
-from receiver.store.schema import examined
-from receiver.store.space import shrink_file
-from receiver.store.tables import domains, inbox, parked, targets, told
+from receiver.store.kept import examined_rows, upkeep
+from receiver.store.tables import domains, inbox, parked, targets
 
 __all__ = ["ParkedRow", "drop_parked", "parked_rows", "retry_parked"]
 
@@ -41,7 +36,6 @@ class ParkedRow(NamedTuple):
 
 def parked_rows(address: str) -> list[ParkedRow]:
     """The messages that are parked in a store, in the order in which they were; StoreError where there is no store."""
-    url = store_url(address)
     of_message = parked.c
     query = (
         select(
@@ -63,12 +57,7 @@ def parked_rows(address: str) -> list[ParkedRow]:
         .outerjoin(domains, domains.c.domain_id == targets.c.domain_id)
         .order_by(of_message.parked_id)
     )
-    with translated(url), examined(url).connect() as connection:
-        # What is stored as bytes is text, all of it.
-        return [
-            ParkedRow._make(told(value) if isinstance(value, bytes) else value for value in found)
-            for found in connection.execute(query)
-        ]
+    return list(map(ParkedRow._make, examined_rows(address, query)))
 
 
 def retry_parked(address: str, ids: Collection[int] | None) -> int:
@@ -89,25 +78,12 @@ def drop_parked(address: str, ids: Collection[int] | None) -> int:
 
 def _taken_out(address: str, ids: Collection[int] | None, *first: Insert) -> int:
     out = delete(parked).where(parked.c.parked_id == bindparam("number"))
-    with _parking(address) as kept:
-        with kept.transaction(_locked) as (connection, there):
-            chosen = sorted(there if ids is None else _checked(ids, there))
-            for statement in (*first, out):
-                if chosen:
-                    connection.execute(statement, [{"number": number} for number in chosen])
-        if is_sqlite(kept.url):  # PostgreSQL looks after it by itself
-            kept.give_back_space(shrink_file)
+    with upkeep(address) as kept, kept.transaction(_locked) as (connection, there):
+        chosen = sorted(there if ids is None else _checked(ids, there))
+        for statement in (*first, out):
+            if chosen:
+                connection.execute(statement, [{"number": number} for number in chosen])
     return len(chosen)
-
-
-@contextmanager
-def _parking(address: str) -> Iterator[KeptConnection]:
-    examined(store_url(address))  # who names another place by mistake doesn't get a store there
-    kept = KeptConnection(address, None, "parking table")
-    try:
-        yield kept
-    finally:
-        kept.close()
 
 
 def _locked(connection: Connection) -> set[int]:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from sqlalchemy import Engine
 
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.engine import lock_timeout_ms
-from receiver.store.log import DomainState, Row
-from receiver.store.space import Vacuum
-from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROW_COLUMNS, Sources, SqlLog, rows_of, runs_of
+from receiver.store.log import Changes, DomainState, Row
+from receiver.store.space import TableVacuum
+from receiver.store.sql_log import (
+    IN_AUTOCOMMIT,
+    JOIN_HINT,
+    ROW_COLUMNS,
+    Sources,
+    SqlLog,
+    batch_mark_values,
+    rows_of,
+    runs_of,
+)
 from receiver.store.tables import receipts
 
 __all__ = ["PostgresLog"]
@@ -28,7 +38,7 @@ class PostgresLog(SqlLog):
 
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         super().__init__(engine, settings, domain_id)
-        self._vacuum = Vacuum(receipts.name, truncates=False)
+        self._vacuum = TableVacuum(receipts.name, truncates=False)
         self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(ROW_COLUMNS)}) FROM STDIN"
         self._sql_delete = (
             f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
@@ -62,13 +72,21 @@ class PostgresLog(SqlLog):
             while found := cursor.fetchmany(_ROWS_AT_ONCE):
                 yield rows_of(found, sources)
 
-    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
-        if gone or not rows or len(rows) > _FEW:
-            super().record(state, since=since, rows=rows, gone=gone)
-            return
-        values = [value for stored in self.stored(rows) for value in stored]
-        more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (len(rows) - 1)
-        self.save(f"WITH appended AS ({self.sql_append}{more}) {self.sql_save}", values, state, since)
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
+        with_it: list[str] = []
+        values: list[Any] = []
+        if changes.batch_mark is not None:
+            with_it.append(f"marked AS ({self.sql_batch_mark})")
+            values += batch_mark_values(state, changes.batch_mark)
+        rows = changes.rows
+        if rows and not changes.gone and not changes.source_marks and len(rows) <= _FEW:
+            more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (len(rows) - 1)
+            with_it.append(f"appended AS ({self.sql_append}{more})")
+            values += [value for stored in self.stored(rows) for value in stored]
+            changes = changes._replace(rows=())
+        statement = f"WITH {', '.join(with_it)} {self.sql_save}" if with_it else self.sql_save
+        self.save(statement, values, state, since)
+        self.change_rows(changes)
 
     def append(self, rows: Sequence[Row]) -> None:
         with self.cursor.copy(self._sql_copy) as copy:

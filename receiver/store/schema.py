@@ -6,6 +6,7 @@ Nothing is changed before the look has shown that it is ours to change.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,17 +16,21 @@ from sqlalchemy import URL, Connection, Dialect, Engine, inspect, text
 from sqlalchemy.engine.reflection import ObjectKind
 from sqlalchemy.types import NullType, TypeEngine
 
-from receiver.errors import StoreCorruptError, StoreError, StoreVersionError
+from receiver.errors import StoreBusyError, StoreCorruptError, StoreError, StoreVersionError
 from receiver.settings import StoreSettings
 from receiver.store.engine import is_sqlite, read_only, writable
 from receiver.store.failures import shown, translated
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
 
-__all__ = ["Migrated", "examined", "migrate", "open_store_engine", "sole_migrator"]
+__all__ = ["Migrated", "examined", "losses", "migrate", "open_store_engine", "sole_migrator"]
 
 _LOCK_KEY = int.from_bytes(b"receiver", "big")
 _OTHER_PLACE = "use another database or, on PostgreSQL, another schema"
 _SHORTEST_DATABASE_BYTES = 512
+_LONGEST_TABLE_WAIT_MS = 500
+"""How long a migration waits for a table of PostgreSQL before it begins anew. Receivers queue behind it only so long, and
+where they and it wait for each other, it gives up before the server ends one of them."""
+_PAUSE_SECS = 0.1
 _migrating = threading.Lock()
 """Alembic keeps the migration under way in variables of its modules, so one thread at a time."""
 
@@ -66,17 +71,32 @@ def examined(url: URL) -> Engine:
     return read_only(url)
 
 
-def migrate(url: URL, revision: str = "head") -> Migrated:
+def losses(url: URL, revision: str) -> list[str]:
+    """What bringing a store to an older version loses, each with its count: `1,000 parked messages`.
+
+    Only read, and raises what `migrate` does.
+    """
+    from receiver.store.migration import losses_between, target
+
+    after, before = target(revision), _looked_up(url)
+    if before is None:
+        return []
+    with translated(url), read_only(url).connect() as connection:
+        return losses_between(connection, before, after, shown(url))
+
+
+def migrate(url: URL, revision: str = "head", *, may_lose: bool = True) -> Migrated:
     """Bring a store to a version, making it if need be; `base` removes it.
 
-    Raises SettingsError for a version that there isn't, and whatever `open_store_engine` raises.
+    Raises SettingsError for a version that there isn't, StoreError where it would lose something and may not, and
+    whatever `open_store_engine` raises.
     """
     from receiver.store.migration import target
 
     before = _looked_up(url)
     if before == target(revision):
         return Migrated(before, before)
-    return _migrate(url, StoreSettings(), revision)
+    return _migrate(url, StoreSettings(), revision, may_lose=may_lose)
 
 
 @contextmanager
@@ -89,13 +109,29 @@ def sole_migrator(url: URL, settings: StoreSettings) -> Iterator[Connection]:
         yield connection
 
 
-def _migrate(url: URL, settings: StoreSettings, revision: str) -> Migrated:
-    from receiver.store.migration import run, target
+def _migrate(url: URL, settings: StoreSettings, revision: str, *, may_lose: bool = False) -> Migrated:
+    give_up_at = time.monotonic() + settings.lock_timeout_secs
+    while True:
+        try:
+            return _migrate_once(url, settings, revision, may_lose=may_lose)
+        except StoreBusyError:
+            if time.monotonic() >= give_up_at:
+                raise
+        time.sleep(_PAUSE_SECS)
+
+
+def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose: bool) -> Migrated:
+    from receiver.store.migration import losses_between, run, target
 
     after = target(revision)
     with sole_migrator(url, settings) as connection:
+        if not is_sqlite(url):
+            connection.execute(text(f"SET LOCAL lock_timeout = {_LONGEST_TABLE_WAIT_MS}"))
         # Once more, for others may have migrated it before the lock was ours.
         before = _version(connection, shown(url))
+        lost = [] if may_lose else losses_between(connection, before, after, shown(url))
+        if lost:
+            raise StoreError(f"{shown(url)}: there are {', '.join(lost)} by now", hint="ask again; nothing was changed")
         run(connection, before, after, shown(url))
         _version(connection, shown(url))  # raises, and so rolls back, unless the tables are ours now
     return Migrated(before, after)

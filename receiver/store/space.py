@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Vacuum", "shrink_file"]
+__all__ = ["FileVacuum", "TableVacuum", "Vacuum"]
 
 _FEW_PAGES = 16
+_LONGEST_SECS = 0.03
+"""How long pages are moved. Their commit takes about half as long again, and others wait for both."""
 _LEAST_VACUUMED = 1_000
 
 
-def shrink_file(driver: Any) -> None:
-    """Give an SQLite file's empty pages back where they are more than a quarter."""
-    (pages,) = driver.execute("PRAGMA page_count").fetchone()
-    (free,) = driver.execute("PRAGMA freelist_count").fetchone()
-    if free > max(_FEW_PAGES, pages // 4):
-        # As a script, for a plain `execute` gives back one page. It keeps some, which the next batch needs.
-        driver.executescript(f"PRAGMA incremental_vacuum({free - _FEW_PAGES // 2})")
+class FileVacuum:
+    """Gives an SQLite file's empty pages back once they are more than a quarter, some at a time until few are left."""
+
+    def __init__(self, now_secs: Callable[[], float] = time.monotonic) -> None:
+        self._now_secs = now_secs
+        self._is_due = False
+        self._has_begun = False
+
+    def note(self, deleted: int) -> None:
+        self._is_due = self._is_due or deleted > 0
+
+    def run_if_due(self, driver: Any) -> bool:
+        """Whether more is left to do, for the next time."""
+        if not self._is_due:
+            return False
+        (pages,) = driver.execute("PRAGMA page_count").fetchone()
+        if self._has_begun or _free_pages(driver) > max(_FEW_PAGES, pages // 4):
+            self._give_back(driver)
+            self._has_begun = _free_pages(driver) > _FEW_PAGES
+        self._is_due = self._has_begun
+        return self._is_due
+
+    def _give_back(self, driver: Any) -> None:
+        driver.execute("BEGIN IMMEDIATE")
+        until_secs = self._now_secs() + _LONGEST_SECS
+        # It keeps some, which the next batch needs.
+        for _ in range(_free_pages(driver) - _FEW_PAGES // 2):
+            driver.execute("PRAGMA incremental_vacuum")  # one page: as a script it would be all of them
+            if self._now_secs() >= until_secs:
+                break
+        driver.execute("COMMIT")
 
 
-class Vacuum:
+class TableVacuum:
     """Lets new rows of a PostgreSQL table take the places of those deleted, once a quarter as many are as there are.
 
     Autovacuum does so too, but once a minute, which is late for a busy table.
@@ -35,9 +63,10 @@ class Vacuum:
     def note(self, deleted: int) -> None:
         self._deleted += deleted
 
-    def run_if_due(self, driver: Any) -> None:
+    def run_if_due(self, driver: Any) -> bool:
+        """Whether more is left to do: never, for it does all of it."""
         if self._deleted <= self._due_after:
-            return
+            return False
         self._deleted = 0
         driver.autocommit = True
         try:
@@ -46,3 +75,12 @@ class Vacuum:
         finally:
             driver.autocommit = False
         self._due_after = max(_LEAST_VACUUMED, rows // 4)
+        return False
+
+
+Vacuum = FileVacuum | TableVacuum
+
+
+def _free_pages(driver: Any) -> int:
+    (free,) = driver.execute("PRAGMA freelist_count").fetchone()
+    return int(free)

@@ -17,13 +17,24 @@ from sqlalchemy import Connection, Engine, RootTransaction
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.engine import discard, driver_of
-from receiver.store.log import DomainState, Row
-from receiver.store.tables import domains, receipts, text_of, to_bytes
+from receiver.store.log import BatchMark, Changes, DomainState, Row, SourceMark
+from receiver.store.tables import domains, joined, receipts, text_of, to_bytes
 
-__all__ = ["IN_AUTOCOMMIT", "JOIN_HINT", "ROW_COLUMNS", "Sources", "SqlLog", "rows_of", "runs_of", "state_of"]
+__all__ = [
+    "IN_AUTOCOMMIT",
+    "JOIN_HINT",
+    "ROW_COLUMNS",
+    "Sources",
+    "SqlLog",
+    "batch_mark_values",
+    "rows_of",
+    "runs_of",
+    "state_of",
+]
 
 _IDENTITY = ("domain_id", "incarnation", "domain_key", "domain_name", "policy")
 _CHANGING = DomainState._fields[len(_IDENTITY) :]
+_SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
 IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction that a batch could join"
 JOIN_HINT = "give a connection with a transaction, or none: then the batch has one of its own"
 ROW_COLUMNS = (
@@ -55,6 +66,11 @@ def rows_of(found: Iterable[Sequence[Any]], sources: Sources) -> list[Row]:
         (seq, id_.decode("utf-8", "surrogatepass"), sources[source], received_at_us, first_us, digests, mark)
         for seq, id_, source, received_at_us, first_us, digests, mark in found
     ]
+
+
+def batch_mark_values(state: DomainState, batch_mark: BatchMark) -> tuple[int, ...]:
+    """The values of `sql_batch_mark`."""
+    return state.domain_id, batch_mark.writer, batch_mark.batch, state.last_seq
 
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
@@ -97,7 +113,14 @@ class SqlLog(ABC):
         self.sql_save = f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
         self.sql_rows_after = f"SELECT {rows} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
         values = ", ".join([p] * (1 + len(ROW_COLUMNS)))
+        self._sql_mark = f"UPDATE {receipts.name} SET policy_mark = {p} WHERE domain_id = {p}"
         self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {rows}) VALUES ({values})"
+        self.sql_last_batch = f"SELECT batch FROM {joined.name} WHERE domain_id = {p} AND writer = {p}"
+        # The newest takes the place of the one before.
+        self.sql_batch_mark = (
+            f"INSERT INTO {joined.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
+            " ON CONFLICT (domain_id, writer) DO UPDATE SET batch = excluded.batch, last_seq = excluded.last_seq"
+        )
 
     @abstractmethod
     def start(self) -> None:
@@ -144,15 +167,44 @@ class SqlLog(ABC):
     def read(self, statement: str) -> DomainState:
         found = self.cursor.execute(statement, (self.domain_id,)).fetchone()
         if found is None:
-            raise StoreError("the domain is gone from the database", hint="was the database replaced? Open it again")
+            raise StoreError(
+                "the domain is gone from the database",
+                hint="it was dropped, or the database replaced: open it again, and it begins anew",
+            )
         return state_of(found)
 
-    def record(self, state: DomainState, *, since: int, rows: Sequence[Row], gone: Sequence[int]) -> None:
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         self.save(self.sql_save, (), state, since)
-        if gone:
-            self.delete(gone)
-        if rows:
-            self.append(rows)
+        if changes.batch_mark is not None:
+            self.cursor.execute(self.sql_batch_mark, batch_mark_values(state, changes.batch_mark))
+        self.change_rows(changes)
+
+    def change_rows(self, changes: Changes) -> None:
+        if changes.gone:
+            self.delete(changes.gone)
+        for mark in changes.source_marks:
+            self._mark(mark)
+        if changes.rows:
+            self.append(changes.rows)
+
+    def _mark(self, mark: SourceMark) -> None:
+        """Set a mark; rows are read to find those of the sources, for no index has them."""
+        values = (mark.policy_mark, self.domain_id)
+        if mark.sources is None:
+            self.cursor.execute(self._sql_mark, values)
+            return
+        update = f"{self._sql_mark} AND policy_mark IS NULL"
+        if None in mark.sources:
+            self.cursor.execute(f"{update} AND message_source_id IS NULL", values)
+        named = [to_bytes(source) for source in mark.sources if source]
+        for first in range(0, len(named), _SOURCES_AT_ONCE):
+            part = named[first : first + _SOURCES_AT_ONCE]
+            placeholders = ", ".join([self.placeholder] * len(part))
+            self.cursor.execute(f"{update} AND message_source_id IN ({placeholders})", (*values, *part))
+
+    def last_batch(self, writer: int) -> int:
+        found = self.cursor.execute(self.sql_last_batch, (self.domain_id, writer)).fetchone()
+        return 0 if found is None else int(found[0])
 
     def save(self, statement: str, values: Sequence[Any], state: DomainState, since: int) -> None:
         """Put the domain's new state in place by a statement that takes other values first."""

@@ -10,7 +10,7 @@ from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.bulk import insert_rows
 from receiver.store.log import DomainState, Row
-from receiver.store.space import shrink_file
+from receiver.store.space import FileVacuum
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, Sources, SqlLog, rows_of, runs_of
 from receiver.store.tables import domains, receipts
 
@@ -25,6 +25,7 @@ class SqliteLog(SqlLog):
 
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         super().__init__(engine, settings, domain_id)
+        self._vacuum = FileVacuum()
         self._sql_delete = f"DELETE FROM {receipts.name} WHERE domain_id = ? AND seq BETWEEN ? AND ?"
         self._sql_touch = f"UPDATE {domains.name} SET last_seq = last_seq WHERE domain_id = ?"
 
@@ -64,6 +65,7 @@ class SqliteLog(SqlLog):
 
     def delete(self, seqs: Sequence[int]) -> None:
         self.dbapi.executemany(self._sql_delete, [(self.domain_id, *run) for run in runs_of(seqs)])
+        self._vacuum.note(len(seqs))
 
     def give_back_space(self) -> None:
-        shrink_file(self.dbapi)
+        self._vacuum.run_if_due(self.dbapi)

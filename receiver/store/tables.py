@@ -41,7 +41,7 @@ __all__ = [
     "to_bytes",
 ]
 
-REVISION = "0003"
+REVISION = "0004"
 """The newest migration: the version of the tables below."""
 VERSION_TABLE = "receiver_alembic_version"
 
@@ -77,6 +77,8 @@ domains = Table(
     Column("max_delivery_us", BigInteger, nullable=False),
     # Whose rule judges receipts; the two sizes above are its own.
     Column("policy", String(16), nullable=False, server_default="apama"),
+    # Raised for each source that is retired: who has recorded rows of one reads the log anew.
+    Column("retired_sources", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("domain_key", "domain_name", name="receiver_domain_name_key"),
 )
 
@@ -93,7 +95,8 @@ receipts = Table(
     Column("unique_message_id", LargeBinary, nullable=False),
     # The different digests that came with the id, as a JSON list; null if none did.
     Column("body_digests", Text),
-    # What else the policy keeps of the receipt: when it was sent, or its place in a ring; null for most.
+    # What else the policy keeps of the receipt: when it was sent, its place in a ring, or that its source was retired
+    # later; null for most.
     Column("policy_mark", BigInteger),
     PrimaryKeyConstraint("domain_id", "seq", name="receiver_receipt_pkey"),
     sqlite_with_rowid=False,
@@ -102,8 +105,8 @@ receipts = Table(
 joined = Table(
     "receiver_joined",
     METADATA,
-    # The last batch that a receiver recorded in its caller's transaction, in that same transaction: so whether it was
-    # committed can be read rather than guessed.
+    # The last batch of a receiver of those that are in its caller's transaction, or in a recording, left in the batch's
+    # own transaction: so whether it was committed can be read rather than guessed.
     Column("domain_id", Integer, primary_key=True, autoincrement=False),
     Column("writer", BigInteger, primary_key=True, autoincrement=False),
     # Numbered by the receiver itself. The domain's last number then tells how long ago it was.
@@ -177,7 +180,7 @@ inbox = Table(
 parked = Table(
     "receiver_parked",
     METADATA,
-    # Messages that their target refused too often, or that had no id that could be judged.
+    # Messages that their target refused too often, that had no id that could be judged, or that came back in a ring.
     Column("parked_id", Integer, Identity(), primary_key=True),
     Column("parked_at_us", BigInteger, nullable=False),
     Column("error", Text, nullable=False),

@@ -2,14 +2,19 @@
 
 import json
 import shutil
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.detector import _cache_by_hand, _in_batches, _one_by_one
+from benchmarks.logs import check_read, write_log
+from benchmarks.memory import _detector
 from benchmarks.pairing import Comparison, Goal, by_turns
-from benchmarks.workload import SOURCES, receipts, trace
+from benchmarks.workload import BEGIN_US, RECEIPTS_PER_SEC, SOURCES, receipts, source_text, trace
+from receiver import cli
+from receiver.logs import ReadOptions, read_logs
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -61,6 +66,46 @@ def test_the_workload_is_what_it_says():
     assert len(set(zip(made.message.tolist(), made.source.tolist(), strict=True))) == made.message.max() + 1
     assert 1 - len(np.unique(made.message)) / 20_000 == pytest.approx(0.02, abs=0.005)
     assert all(np.array_equal(a, b) for a, b in zip(made, trace(20_000), strict=True))
+
+
+def test_a_log_reads_as_the_receipts_it_was_written_from(tmp_path):
+    """Also to who is told no unit: it was once in seconds for a reader, so that nearly all that spilled expired."""
+    file, count = tmp_path / "log.parquet", 20_000
+    made = trace(count)
+    write_log(made, file)
+    batches = list(read_logs([str(file)], ReadOptions()))
+    read = {
+        name: np.concatenate([getattr(batch, name) for batch in batches])
+        for name in ("received_at_us", "unique_message_id", "message_source_id")
+    }
+    assert np.array_equal(read["received_at_us"], made.received_at_us)
+    assert list(zip(*read.values(), strict=True)) == [(us, id_, source) for id_, source, us in receipts(count)]
+    assert set(read["message_source_id"]) == {source_text(source) for source in range(SOURCES)}
+    begin_us, end_us = read["received_at_us"][[0, -1]].tolist()
+    assert datetime.fromtimestamp(begin_us / 1e6, UTC).isoformat(timespec="minutes") == "2024-02-29T00:00+00:00"
+    assert count / (end_us - begin_us) * 1e6 == pytest.approx(RECEIPTS_PER_SEC, rel=0.05)
+
+
+def test_a_command_that_reads_other_times_is_found_out(tmp_path, capsys, monkeypatch):
+    file, made = tmp_path / "log.parquet", trace(1_000)
+    command = ["receiver", "simulate", str(file), "--domain", "destination", "--window", "9", "--expiry", "9", "--json"]
+    monkeypatch.setattr("sys.argv", command)
+
+    def log_read(written):
+        write_log(written, file)
+        assert cli.run() == 0
+        return json.loads(capsys.readouterr().out)["log"]
+
+    check_read(log_read(made), made)
+    from_zero = made._replace(received_at_us=made.received_at_us - BEGIN_US)
+    with pytest.raises(AssertionError, match="is read as"):
+        check_read(log_read(from_zero), from_zero)
+
+
+def test_times_in_memory_are_as_large_as_real_ones():
+    """A small number needs less room, on both sides."""
+    assert min(received_at_us for _, _, received_at_us in receipts(100)) >= BEGIN_US
+    assert _detector(500, 20).latest_us >= BEGIN_US
 
 
 def test_turns_alternate_and_the_median_ratio_counts():

@@ -16,10 +16,12 @@ from sqlalchemy import func, select
 
 from receiver.bridge.mode import Mode
 from receiver.demo.artemis import HOST, Broker
+from receiver.durable.audit import audit
 from receiver.errors import StoreError
 from receiver.store.engine import read_only, store_url
 from receiver.store.failures import translated
 from receiver.store.tables import domains, inbox, parked
+from tests.bridge import effects
 from tests.bridge.broker_proxy import BrokerProxy
 from tests.bridge.mortal_bridge import MortalBridge
 from tests.bridge.resending import Sender
@@ -60,11 +62,17 @@ class Queue(NamedTuple):
 
     broker: Broker
     proxy: BrokerProxy
+    broker_port: int
     protocol: str
     name: str
 
-    def address(self, name: str) -> str:
-        return f"{self.protocol}://{HOST}:{self.proxy.port}/queue/{name}"
+    def address(self, name: str, login: str = "") -> str:
+        """`login` is empty or `USER@`."""
+        return f"{self.protocol}://{login}{HOST}:{self.proxy.port}/queue/{name}"
+
+    def straight(self, name: str) -> str:
+        """The address past the proxy."""
+        return f"{self.protocol}://{HOST}:{self.broker_port}/queue/{name}"
 
 
 class Store(NamedTuple):
@@ -105,6 +113,8 @@ class Plan:
     sources: int = 3
     record: Path | None = None
     """A folder to record the receipts in."""
+    package: Path | None = None
+    """The folder of another version, which bridges are of at first."""
 
 
 class Campaign:
@@ -120,6 +130,7 @@ class Campaign:
         """Messages that Artemis gave to nobody before it was restarted. Where a connection by STOMP ends while its broker
         handles an acknowledgement, others that were sent ahead by it may stay assigned to the consumer that is gone."""
         self._draw = random.Random(f"{seed} events")
+        self._happened: Counter[Event] = Counter()
         self._looked_at = 0.0
         self._progress = Progress(0, time.monotonic())
         self._began = time.monotonic()
@@ -129,19 +140,16 @@ class Campaign:
         arguments = [queue.address(queue.name), plan.target, "--store", self.store.bridges_url, "--mode", plan.mode]
         if plan.record is not None:
             arguments += ["--record", str(plan.record / f"{name}.jsonl.zst")]
-        return MortalBridge(name, arguments)
+        return MortalBridge(name, arguments, plan.package)
 
     def run(self) -> None:
         """All of it; afterwards everything is drained and nothing runs."""
-        events = [event for event, times in self.plan.events.items() for _ in range(times)]
-        self._draw.shuffle(events)
         try:
             for sender in self.senders:
                 sender.start()
             for bridge in self.bridges:
                 self._start(bridge)
-            for event in events:
-                getattr(self, f"_{event.name.lower()}")()
+            self._play()
             self._finish()
         finally:
             for sender in self.senders:
@@ -162,7 +170,7 @@ class Campaign:
             "crashes of senders": sum(sender.crashes for sender in self.senders),
             "receipts": counts["receipts"],
             "duplicates among them": counts["duplicates"],
-            **{str(event): times for event, times in self.plan.events.items()},
+            **{str(event): times for event, times in sorted(self._happened.items())},
             "kills of bridges that were starting": sum(bridge.kills_while_starting for bridge in self.bridges),
             "starts in vain": sum(bridge.refused_starts for bridge in self.bridges),
             "times that lines were cut off": sum(bridge.repairs for bridge in self.bridges),
@@ -175,8 +183,21 @@ class Campaign:
         secs = time.monotonic() - self._began
         return f"TOTALS {self.plan.mode}, {self.queue.protocol}, {store}, to {kind}: {told}; {secs:.0f} s"
 
+    def _play(self) -> None:
+        events = [event for event, times in self.plan.events.items() for _ in range(times)]
+        self._draw.shuffle(events)
+        for event in events:
+            getattr(self, f"_{event.name.lower()}")()
+            self._happened[event] += 1
+
+    def _mortals(self) -> list[MortalBridge]:
+        """Those that may end, for they can begin again."""
+        return self.bridges
+
     def _kill(self) -> None:
-        bridge = self._draw.choice(self.bridges)
+        self._kill_one(self._draw.choice(self._mortals()))
+
+    def _kill_one(self, bridge: MortalBridge) -> None:
         self._until(lambda: self._waiting() > 0, "the queue is empty")
         if self._draw.random() < ANY_MOMENT:
             pause_secs = self._draw.uniform(0, LONGEST_START_SECS)
@@ -192,7 +213,7 @@ class Campaign:
         self._start(bridge)
 
     def _stop(self) -> None:
-        bridge = self._draw.choice(self.bridges)
+        bridge = self._draw.choice(self._mortals())
         self._until(lambda: bridge.is_taking, f"{bridge.name} takes nothing")
         self._pause(self._draw.uniform(0, LONGEST_LIFE_SECS))
         self._say(f"stop {bridge.name}")
@@ -304,3 +325,26 @@ class Campaign:
 
     def _say(self, what: str) -> None:
         print(f"{time.monotonic() - self._began:8.3f} s  {what}")
+
+
+def perform(
+    plan: Plan,
+    queue: Queue,
+    store: Store,
+    seed: int,
+    read_effects: Callable[[], list[effects.Effect]],
+    *,
+    kind: type[Campaign] = Campaign,
+) -> tuple[Campaign, list[effects.Effect]]:
+    """A campaign after which every message has taken effect, and nothing is left anywhere on the way; and the effects."""
+    campaign = kind(plan, queue, store, seed)
+    campaign.run()
+    found, counts = read_effects(), store.counts()
+    print(campaign.totals(len(found)))
+    doubles = effects.check(found, campaign.ids())
+    assert doubles == (counts["duplicates"] if plan.mode is Mode.AT_LEAST_ONCE else 0)
+    assert effects.in_queue(queue.straight(queue.name)) == []
+    assert (counts["receiver_inbox"], counts["receiver_parked"]) == (0, 0)
+    assert counts["receipts"] - counts["duplicates"] == len(campaign.ids())
+    assert audit(store.url).findings == ()
+    return campaign, found

@@ -1,3 +1,4 @@
+import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,9 @@ from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.stomp_connector import StompSink, StompSource
 from receiver.demo.artemis import HOST, Broker, new_broker
 from tests.bridge.bridged import Route
+from tests.bridge.broker_proxy import broker_proxy
+from tests.bridge.campaign import FOR_EVER, Queue, Store
+from tests.durable.proxy import proxied
 from tests.postgres import fresh_database
 
 
@@ -84,3 +88,34 @@ def hasty(monkeypatch):
 def route(tmp_path, sqlite_url):
     """To a file, by a store of its own."""
     return Route(sqlite_url, tmp_path, "file")
+
+
+@pytest.fixture(scope="module")
+def mortal_broker(artemis_home):
+    with new_broker(artemis_home) as broker:
+        broker.start(properties=FOR_EVER)
+        yield broker
+
+
+@pytest.fixture
+def queue(protocol, mortal_broker):
+    """For a campaign, a new one behind a proxy."""
+    port = {"amqp": mortal_broker.amqp_port, "stomp": mortal_broker.stomp_port}[protocol]
+    with broker_proxy(port) as proxy:
+        yield Queue(mortal_broker, proxy, port, protocol, f"orders-{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def size(request):
+    return request.config.getoption("--campaign")
+
+
+@pytest.fixture
+def mortal_store(database, request):
+    """For a campaign, a new one; PostgreSQL behind a proxy."""
+    if database == "sqlite":
+        yield Store(request.getfixturevalue("sqlite_url"))
+        return
+    url = request.getfixturevalue("fresh_postgres_url")
+    with proxied(url) as proxy:
+        yield Store(url, proxy)

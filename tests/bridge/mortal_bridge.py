@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from receiver.demo.actor import Actor
 
@@ -13,11 +14,20 @@ _OUT_OF_REACH = 2
 _LAST_LINES = 20
 
 
+def command_of(package: Path | None) -> list[str]:
+    """The command `receiver` of the package in a folder, or of this one."""
+    if package is None:
+        return [sys.executable, "-m", "receiver"]
+    return ["env", f"PYTHONPATH={package}", sys.executable, "-P", "-m", "receiver"]
+
+
 class MortalBridge:
     """Not running until `start`. One life follows another."""
 
-    def __init__(self, name: str, arguments: Sequence[str]) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], package: Path | None = None) -> None:
         self.name = name
+        self.package = package
+        """The folder of another version, which the lives to come are of; None: they are of this one."""
         self.said: list[str] = []
         """In this life."""
         self.kills_while_starting = 0
@@ -25,18 +35,23 @@ class MortalBridge:
         """Lives that ended by themselves, for there was no broker or store to begin with."""
         self.repairs = 0
         """How often what a life had written to a file, and not confirmed, was cut off by a later one."""
-        self.receipts_of_whole_lives = 0
-        """Of those that ended as they were asked to."""
-        self._command = [sys.executable, "-m", "receiver", "bridge", *arguments]
+        self._arguments = ["bridge", *arguments]
         self._actor: Actor | None = None
 
     @property
     def is_taking(self) -> bool:
         return any(IS_TAKING in line for line in self.said)
 
+    @property
+    def receipts_told(self) -> int:
+        """In this life, by its latest status line."""
+        told = [found[1] for line in self.said if (found := _RECEIPTS.search(line))]
+        return int(told[-1].replace(",", "")) if told else 0
+
     def start(self, *more: str) -> None:
         said = self.said = []
-        self._actor = Actor(self.name, [*self._command, *more], lambda _name, line: said.append(line))
+        command = [*command_of(self.package), *self._arguments, *more]
+        self._actor = Actor(self.name, command, lambda _name, line: said.append(line))
         self._actor.start()
 
     def kill(self) -> None:
@@ -53,8 +68,6 @@ class MortalBridge:
         self._actor = None
         assert status == 0, f"{self.name} ended with {status}: {self.last_words()}"
         self._look_back()
-        told = [found[1] for line in self.said if (found := _RECEIPTS.search(line))]
-        self.receipts_of_whole_lives += int(told[-1].replace(",", ""))
 
     def stop(self) -> None:
         """By SIGTERM."""

@@ -9,6 +9,7 @@ from receiver.bridge.ids import IdRule
 from receiver.bridge.memory import MemoryBroker, MemorySink
 from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.passed import PASSED
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.errors import MessageRefusedError
 from receiver.settings import ReceiverSettings
@@ -61,6 +62,7 @@ def test_what_goes_out_carries_its_id_and_nothing_of_the_sender_before(tmp_path,
     route.send(Message(body=b"y", message_id="ID:9"))
     route.run()
     arrived = [dict(found.properties) for found in route.broker.queue("out")]
+    assert [len(found.pop(PASSED)) for found in arrived] == [16, 16]
     domain, place, time = arrived[0]["_AMQ_DUPL_ID"].split("-")
     assert (len(domain) > 8, place, len(time) > 8) == (True, "0", True)
     assert arrived == [

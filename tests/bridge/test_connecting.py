@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from receiver.bridge.address import BrokerAddress, Tls
 from receiver.bridge.connecting import sink_of, source_of
 from receiver.errors import SettingsError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 NOWHERE = "127.0.0.1:1"
 
@@ -67,4 +70,4 @@ def test_the_libraries_print_nothing():
 def test_a_library_that_is_missing_is_named(protocol, library):
     ran = run(f"import sys; sys.modules[{library!r}] = None" + SCRIPT, f"{protocol}://{NOWHERE}/a")
     assert ran.stdout.startswith("MissingExtraError")
-    assert "reliable-receiver[bridge]" in ran.stdout
+    assert f"pip install --editable '{ROOT}[bridge]'" in ran.stdout

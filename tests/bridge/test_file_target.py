@@ -252,7 +252,7 @@ def test_a_full_disk_loses_nothing(route, caplog):
     # And the messages wait for that very target, as whoever names another one is told.
     caplog.clear()
     open_bridge(route.origin, f"file:{route.file}.2", route.store).run(stop_when_idle_secs=0)
-    assert f"messages wait for file:{route.file}, which takes a bridge to there: 2" in caplog.text
+    assert f"2 messages wait for file:{route.file}: run a bridge to it" in caplog.text
 
 
 def test_best_effort_leaves_no_torn_line_before_a_whole_one(tmp_path):

@@ -4,14 +4,15 @@ import uuid
 
 import pytest
 
-from receiver.bridge.connector import MAX_BODY_BYTES, Message
+from receiver.bridge.connector import Message
 from receiver.errors import MessageRefusedError
+from receiver.settings import BridgeSettings
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import bodies, take, texts
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 MIB = 1 << 20
-BYTES = {"small": 20 * MIB, "long": MAX_BODY_BYTES}
+BYTES = {"small": 20 * MIB, "long": BridgeSettings().max_body_bytes}
 
 
 @pytest.fixture

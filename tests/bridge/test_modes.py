@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from receiver.bridge.ids import IdRule, MissingIds
 from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.passed import PASSED
 from receiver.errors import SettingsError, StoreError
 from tests.bridge.bridged import STEPS, TEN, Route, message, watch_commits
 
@@ -176,6 +177,7 @@ def test_exactly_once_keeps_message_and_properties_until_the_target_has_them(tmp
     assert (found.body, found.is_text) == (b"a\0b", True)
     properties = dict(found.properties)
     assert re.fullmatch("[0-9a-f]+-0-[0-9a-f]+", properties.pop("_AMQ_DUPL_ID"))
+    assert re.fullmatch("[0-9a-f]{16}", properties.pop(PASSED))
     assert properties == sent.properties
     assert [type(value) for value in properties.values()] == [type(value) for value in sent.properties.values()]
 

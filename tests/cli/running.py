@@ -1,8 +1,11 @@
 """The command as a process of its own, and what it left."""
 
 import os
+import pty
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +33,20 @@ def process(*arguments, stdin: bytes = b"", **environment: str) -> Ran:
     return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
 
+def at_a_terminal(*arguments, answer: str) -> tuple[int, str]:
+    """The status of the command where a person sits at a terminal and types an answer, and all that the terminal shows."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([*RECEIVER, *arguments], stdin=theirs, stdout=theirs, stderr=theirs) as command:
+        os.close(theirs)
+        os.write(ours, f"{answer}\n".encode())
+        shown = b""
+        with suppress(OSError):  # how Linux says that nobody is at the other end any more
+            while more := os.read(ours, 1 << 16):
+                shown += more
+        os.close(ours)
+        return command.wait(timeout=60), shown.decode()
+
+
 def complaint(ran: Ran) -> str:
     """What a refusal says: one line, or two with a hint, on standard error and nowhere else."""
     assert ran.status == 2, ran
@@ -38,3 +55,17 @@ def complaint(ran: Ran) -> str:
     assert lines[0].startswith("error: ")
     assert len(lines) == 1 or (len(lines) == 2 and lines[1].startswith("hint: ")), ran.err
     return ran.err
+
+
+def assert_no_store_is_made(run: Callable[..., Ran], name: str, *arguments: str, folder: Path) -> None:
+    """Where an address leads to no store, the command says so without its password, and leaves the folder empty."""
+    for address, problem in {
+        "memory://": "is no address of a store",
+        "sqlite:///no/such/folder/receiver.db": "there is no folder",
+        f"sqlite:///{folder}/receiver.db": "there is no store",
+        "postgresql://u:secret@127.0.0.1:1/d": "the server can't be reached",
+    }.items():
+        said = complaint(run(name, address, *arguments))
+        assert problem in said
+        assert "secret" not in said
+    assert list(folder.iterdir()) == []

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 import uuid
+from urllib.request import urlopen
 
 import pytest
 from running import RECEIVER, complaint
@@ -182,28 +183,47 @@ def test_a_message_without_id_where_ids_are_required_is_parked(tmp_path, queue, 
     assert "ids are required" in row.error
 
 
+def run_unread(folder, *arguments):
+    """`receiver bridge` with a standard output that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        return subprocess.run(
+            [*RECEIVER, "bridge", *arguments, *STORE],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env={**os.environ, "RECEIVER_FROM_PASSWORD": PASSWORD},
+            timeout=SOON_SECS,
+            check=False,
+        )
+
+
 @pytest.mark.artemis
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["BEST_EFFORT", "EXACTLY_ONCE"])
 def test_standard_output_that_nobody_reads_ends_it(tmp_path, queue, mode):
     send(queue, IDS)
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb") as closed:
-        ran = subprocess.run(
-            [*RECEIVER, "bridge", queue, "-", "--mode", mode, *STORE],
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "RECEIVER_FROM_PASSWORD": PASSWORD},
-            timeout=SOON_SECS,
-            check=False,
-        )
+    ran = run_unread(tmp_path, queue, "-", "--mode", mode)
     assert ran.returncode == 2
     assert "error: nobody reads standard output any more" in ran.stderr
     assert "Traceback" not in ran.stderr
     assert "Exception ignored" not in ran.stderr
+
+
+@pytest.mark.artemis
+@pytest.mark.slow
+def test_a_function_that_prints_where_nobody_reads_has_failed(tmp_path, queue):
+    """Nothing counts as delivered; the messages are parked as any that their function refuses."""
+    send(queue, IDS)
+    (tmp_path / "printing.py").write_text("def show(message):\n    print(message.body.decode(), flush=True)\n")
+    ran = run_unread(tmp_path, queue, "python:printing:show", "--max-tries", "1", "--stop-when-idle", "1")
+    assert " tx=0 " in ran.stderr.splitlines()[-1]
+    assert "Exception ignored" not in ran.stderr
+    parked = parked_rows(f"sqlite:///{tmp_path}/r.db")
+    assert [row.unique_message_id for row in parked] == ["1", "2", "3"]
+    assert all("BrokenPipeError" in row.error for row in parked)
 
 
 @pytest.fixture
@@ -289,3 +309,35 @@ def test_nothing_is_left_running(tmp_path):
     )
     assert ran.returncode == 2
     assert b"Traceback" not in ran.stderr
+
+
+def is_listening(host, port):
+    try:
+        with socket.create_connection((host, port), timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("given", "where", "elsewhere"),
+    [
+        ("{}", HOST, "127.0.0.2"),
+        ("127.0.0.2:{}", "127.0.0.2", HOST),
+        ("0.0.0.0:{}", "127.0.0.2", None),
+        ("[::1]:{}", "::1", HOST),
+    ],
+)
+def test_metrics_are_for_this_machine_unless_an_address_is_given(tmp_path, mute_broker, given, where, elsewhere):
+    family = socket.AF_INET6 if ":" in where else socket.AF_INET
+    try:
+        with socket.create_server((where, 0), family=family) as free:
+            port = free.getsockname()[1]
+    except OSError:
+        pytest.skip(f"this machine has no {where}")
+    running = Running(tmp_path, mute_broker[0], "file:x", *STORE, "--metrics-port", given.format(port))
+    running.until(lambda: is_listening(where, port))
+    assert elsewhere is None or not is_listening(elsewhere, port)
+    with urlopen(f"http://{f'[{where}]' if ':' in where else where}:{port}/metrics") as page:
+        assert b"receiver_bridge_delivered_total" in page.read()
+    running.ends(signal.SIGKILL)

@@ -5,6 +5,7 @@ import socket
 import pytest
 from running import complaint
 
+from receiver import Receiver
 from receiver.demo.artemis import HOST
 from tests.stores import execute
 
@@ -33,6 +34,10 @@ REFUSALS = {
     "a function that isn't there": ((NOWHERE, "python:json:no_such", *STORE), "can't be imported"),
     "an unknown option": ((NOWHERE, "file:x", *STORE, "--no-such"), "--no-such"),
     "an unknown policy": ((NOWHERE, "file:x", *STORE, "--policy", "guess"), "guess"),
+    "a policy that nobody advances": ((NOWHERE, "file:x", *STORE, "--policy", "cmq:retry=1,network=1"), "advance()"),
+    "the same without a store": ((NOWHERE, "file:x", "--mode", "BEST_EFFORT", "--policy", "cmq:retry=1,network=1"), "advance()"),
+    "a receiver of no name": ((NOWHERE, "file:x", *STORE, "--domain", "receiver"), "--receiver-id"),
+    "an empty receiver id": ((NOWHERE, "file:x", *STORE, "--receiver-id", ""), "receiver id is empty"),
     "an unknown key": ((NOWHERE, "file:x", *STORE, "--domain", "guess"), "guess"),
     "an unknown rule for ids": ((NOWHERE, "file:x", *STORE, "--missing-ids", "guess"), "guess"),
     "a window alone": ((NOWHERE, "file:x", *STORE, "--window", "5"), "go together"),
@@ -47,6 +52,12 @@ REFUSALS = {
     "no try": ((NOWHERE, "file:x", *STORE, "--max-tries", "0"), "max_tries"),
     "a body below nothing": ((NOWHERE, "file:x", *STORE, "--max-body-bytes", "-1"), "max_body_bytes"),
     "a port that is none": ((NOWHERE, "file:x", *STORE, "--metrics-port", "70000"), "--metrics-port"),
+    "a port of letters": ((NOWHERE, "file:x", *STORE, "--metrics-port", "http"), "--metrics-port must be"),
+    "a port of no address": ((NOWHERE, "file:x", *STORE, "--metrics-port", ":9100"), "--metrics-port must be"),
+    "an address without brackets": ((NOWHERE, "file:x", *STORE, "--metrics-port", "::1:9100"), "--metrics-port must be"),
+    "no port": ((NOWHERE, "file:x", *STORE, "--metrics-port", "127.0.0.1:"), "--metrics-port must be"),
+    "an address that is another's": ((NOWHERE, "file:x", *STORE, "--metrics-port", "192.0.2.1:9100"), "can't be served on port 9100 of 192.0.2.1"),
+    "an address of no host": ((NOWHERE, "file:x", *STORE, "--metrics-port", "a..b:9100"), "can't be served on port 9100 of a..b"),
     "no such password file": ((NOWHERE, "file:x", *STORE, "--from-password-file", "no"), "can't be read"),
     "a password file of bytes": ((NOWHERE, "file:x", *STORE, "--to-password-file", "bytes"), "can't be read"),
     "a log in no folder": ((NOWHERE, "file:x", *STORE, "--record", "text/x"), "text"),
@@ -111,3 +122,15 @@ def test_a_port_for_metrics_that_is_taken(bridge):
 def test_ids_of_a_domain_with_another_policy(bridge):
     complaint(bridge(NOWHERE, "file:x", *STORE, "--policy", "perfect"))
     assert "perfect" in complaint(bridge(NOWHERE, "file:x", *STORE, "--policy", "sequence"))
+
+
+def test_a_domain_whose_policy_nobody_would_advance(bridge, tmp_path):
+    channel = {"connection_id": f"{HOST}:1", "destination": "orders"}
+    Receiver.open(f"sqlite:///{tmp_path}/r.db", **channel, policy="cmq:retry=1,network=1").close()
+    assert "advance()" in complaint(bridge(NOWHERE, "file:x", *STORE))
+
+
+def test_what_is_refused_for_its_domain_leaves_no_store(bridge, tmp_path):
+    for refused in (["--domain", "receiver"], ["--policy", "cmq:retry=1,network=1"]):
+        complaint(bridge(NOWHERE, "file:x", *STORE, *refused))
+    assert not (tmp_path / "r.db").exists()

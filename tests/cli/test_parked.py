@@ -4,7 +4,7 @@ import json
 from functools import partial
 
 import pytest
-from running import complaint
+from running import assert_no_store_is_made, at_a_terminal, complaint
 
 from receiver.store.parking import parked_rows
 from tests.store.waiting import message, opened_inbox, receive, waiting_in
@@ -101,8 +101,29 @@ def test_retry_and_drop(parked, store_url):
 @pytest.mark.parametrize("way", ["retry", "drop"])
 def test_all_of_them(way, parked, store_url):
     park(store_url)
-    assert ": 2 messages " in parked(way, store_url, "--all").out
+    yes = ["--yes"] if way == "drop" else []
+    assert ": 2 messages " in parked(way, store_url, "--all", *yes).out
     assert parked_rows(store_url) == []
+
+
+def test_all_are_dropped_only_after_a_yes(parked, store_url):
+    """And what is there stays, where nobody can be asked."""
+    park(store_url)
+    before = parked_rows(store_url)
+    said = complaint(parked("drop", store_url, "--all"))
+    assert "this deletes 2 parked messages for good" in said
+    assert "hint: add --yes" in said
+    assert parked_rows(store_url) == before
+
+
+@pytest.mark.parametrize(("answer", "status", "left"), [("y", 0, 0), ("n", 2, 2), ("", 2, 2)])
+def test_who_sits_at_a_terminal_is_asked(tmp_path, answer, status, left):
+    address = f"sqlite:///{tmp_path}/receiver.db"
+    park(address)
+    ran_status, said = at_a_terminal("parked", "drop", address, "--all", answer=answer)
+    assert "this deletes 2 parked messages for good. Go on? [y/N]" in said
+    assert ran_status == status
+    assert len(parked_rows(address)) == left
 
 
 @pytest.mark.parametrize("way", ["retry", "drop"])
@@ -127,22 +148,13 @@ def test_what_cant_be_meant(way, arguments, problem, parked, sqlite_url):
 
 @pytest.mark.parametrize("arguments", [["list"], ["retry", "--all"], ["drop", "1"]])
 def test_addresses_that_lead_nowhere(arguments, parked, tmp_path):
-    for address, problem in {
-        "memory://": "is no address of a store",
-        "sqlite:///no/such/folder/receiver.db": "there is no folder",
-        f"sqlite:///{tmp_path}/receiver.db": "there is no store",
-        "postgresql://u:secret@127.0.0.1:1/d": "the server can't be reached",
-    }.items():
-        said = complaint(parked(arguments[0], address, *arguments[1:]))
-        assert problem in said
-        assert "secret" not in said
-    assert list(tmp_path.iterdir()) == []
+    assert_no_store_is_made(parked, *arguments, folder=tmp_path)
 
 
 def test_a_password_is_not_printed(parked, fresh_postgres_url):
     park(fresh_postgres_url)
     address = fresh_postgres_url.replace("postgres:@", "postgres:secret@")
-    for arguments in (["list"], ["list", "--json"], ["retry", "--all"], ["drop", "--all"]):
+    for arguments in (["list"], ["list", "--json"], ["retry", "--all"], ["drop", "--all", "--yes"]):
         ran = parked(arguments[0], address, *arguments[1:])
         assert ran.status == 0
         assert "secret" not in ran.out
@@ -166,4 +178,4 @@ def test_status_counts_what_waits_and_what_is_parked(command, store_url, monkeyp
     assert (domain["inbox"], domain["parked"]) == (1, 2)
     said = command("status", store_url, "--quick").out.splitlines()
     assert said[-1].split() == ["in", "the", "inbox", "1", "parked", "2"]
-    assert said[5].split()[:4] == ["times", "resized", "0", "redelivered"]
+    assert said[5].split()[:4] == ["times", "resized", "0", "longest"]

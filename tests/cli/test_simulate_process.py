@@ -119,7 +119,7 @@ def test_a_missing_extra_is_named(log, module):
     )
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("error: ")
-    assert "pip install 'reliable-receiver[simulate]'" in ran.stderr
+    assert f"pip install --editable '{ROOT}[simulate]'" in ran.stderr
     assert "Traceback" not in ran.stderr
     assert [path.name for path in log.parent.iterdir()] == ["a.csv"]
 

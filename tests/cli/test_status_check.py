@@ -13,6 +13,7 @@ from running import Ran, complaint
 from receiver import cli
 from receiver.durable.receiver import Receiver
 from receiver.settings import ReceiverSettings
+from receiver.store.tables import REVISION
 from tests.stores import contents, execute
 
 HOSTILE = "queue://\x1b[31m\r\n\u202eevil\0 [bold]\ud800é"
@@ -63,6 +64,9 @@ FIGURES = {
     "redelivered": 1,
     "max_delivery_secs": TEN_O_CLOCK_US / 1e6 - 0.001,
     "latest_received_at": "2026-05-01T10:00:00.000000Z",
+    "sources": 1,
+    "silent_sources": 0,
+    "retired_sources": 0,
     "rows": 5,
     "remembered_ids": 5,
     "rows_to_be_deleted": 0,
@@ -78,7 +82,7 @@ def test_status_as_json(receiver, store_url):
     assert (ran.status, ran.err) == (0, "")
     found = json.loads(ran.out)
     assert set(found) == {"store", "version", "size_bytes", "domains"}
-    assert found["version"] == "0003"
+    assert found["version"] == REVISION
     assert found["size_bytes"] > 8_192
     assert found["domains"] == [FIGURES]
 
@@ -88,7 +92,13 @@ def test_status_in_a_hurry(receiver, store_url):
     make(store_url)
     ran = receiver("status", store_url, "--quick", "--json")
     line = FIGURES["line"].removesuffix(" rDupIds=5")
-    unknown = {"remembered_ids": None, "rows_to_be_deleted": None, "line": line}
+    unknown = {
+        "sources": None,
+        "silent_sources": None,
+        "remembered_ids": None,
+        "rows_to_be_deleted": None,
+        "line": line,
+    }
     assert json.loads(ran.out)["domains"] == [FIGURES | unknown]
     assert re.search("ids remembered +-\n", receiver("status", store_url, "--quick").out)
 
@@ -97,18 +107,19 @@ def test_status_on_a_terminal(receiver, sqlite_url, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     make(sqlite_url)
     said = receiver("status", sqlite_url).out.splitlines()
-    assert said[0].startswith(f"{sqlite_url}: version 0003, 1 domain, ")
+    assert said[0].startswith(f"{sqlite_url}: version {REVISION}, 1 domain, ")
     assert said[1:] == [
         "",
         "a:queue://orders (key default)",
         "  apama:window=2,expiry=0.5",
         "  JMS Status: r=1 rx=7 rRedel=1 rMaxDeliverySecs=1,777,629,600.0 rDupsDet=1 rDupIds=5",
-        "  times resized          0  redelivered                            1",
-        "  receipts               7  longest delivery           20,574 d 10 h",
-        "  duplicates             1  latest receipt, UTC  2026-05-01 10:00:00",
-        "  without id             1  ids remembered                         5",
-        "  with another body      1  rows                                   5",
-        "  time ran backwards     1  rows to be deleted                     0",
+        "  times resized          0  longest delivery           20,574 d 10 h",
+        "  receipts               7  latest receipt, UTC  2026-05-01 10:00:00",
+        "  duplicates             1  ids remembered                         5",
+        "  without id             1  sources                                1",
+        "  with another body      1  sources retired                        0",
+        "  time ran backwards     1  rows                                   5",
+        "  redelivered            1  rows to be deleted                     0",
     ]
 
 

@@ -24,6 +24,11 @@ class Lockstep:
             self._last_us[id_] = self.model.latest_us
         return decision
 
+    def retire(self, source: str | None) -> None:
+        self.model.retire(source)
+        self.detector.retire(source)
+        self.assert_equal_figures()
+
     def _headroom(self, id_: str | None, received_at_us: int) -> tuple:
         if not id_ or id_ not in self.model.remembered():
             return None, None, None, None
@@ -35,3 +40,8 @@ class Lockstep:
         assert self.detector.remembered_ids == len(self.model.remembered())
         assert self.detector.peak_ids == self.model.peak_ids
         assert self.detector.clock_clamped == self.model.clock_clamped
+        queues = self.model.queues if self.model.window else {}
+        assert self.detector.sources == len(queues)
+        latest = sorted(queue[-1].number for queue in queues.values())
+        by_number = {queue[-1].number: (queue[-1].received_at_us, source or None) for source, queue in queues.items()}
+        assert self.detector.sources_by_silence() == [by_number[number] for number in latest]

@@ -16,6 +16,8 @@ SOURCES = st.sampled_from([None, "", "s", "t", "u"])
 STEPS_US = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 7, -1, -5])
 WINDOWS_AND_EXPIRIES = st.tuples(st.integers(0, 6), st.integers(0, 12)).filter(any)
 STEPS = st.lists(st.tuples(IDS, SOURCES, STEPS_US), min_size=1, max_size=120)
+RETIREMENTS = st.dictionaries(st.integers(0, 119), SOURCES)
+"""After which receipts which source is retired."""
 Steps = list[tuple[str | None, str | None, int]]
 
 
@@ -28,11 +30,13 @@ def receipts_of(steps: Steps, start_us: int) -> list[Receipt]:
     return receipts
 
 
-@given(WINDOWS_AND_EXPIRIES, STEPS, st.sampled_from([0, 1_800_000_000_000_000]))
-def test_any_receipts(settings_, steps, start_us):
+@given(WINDOWS_AND_EXPIRIES, STEPS, RETIREMENTS, st.sampled_from([0, 1_800_000_000_000_000]))
+def test_any_receipts(settings_, steps, retirements, start_us):
     pair = Lockstep(*settings_)
-    for id_, source, received_at_us, *_ in receipts_of(steps, start_us):
+    for number, (id_, source, received_at_us, *_) in enumerate(receipts_of(steps, start_us)):
         pair.receive(id_, source, received_at_us)
+        if number in retirements:
+            pair.retire(retirements[number])
 
 
 @settings(max_examples=20)
@@ -44,6 +48,8 @@ def test_long_runs(settings_, ids, sources, random):
     for _ in range(400):
         now_us = max(0, now_us + random.choice([0, 0, 0, 1, 2, -3]))
         pair.receive(str(random.randrange(ids)), "stuv"[random.randrange(sources)], now_us)
+        if random.randrange(20) == 0:
+            pair.retire("stuv"[random.randrange(sources)])
 
 
 @given(WINDOWS_AND_EXPIRIES, STEPS, st.lists(st.integers(0, 120)))
@@ -89,6 +95,10 @@ class DetectorMachine(RuleBasedStateMachine):
     def burst(self, count, source):
         for number in range(count):
             self._receive(f"{len(self.sent)}-{number}", source, 1)
+
+    @rule(source=SOURCES)
+    def retire(self, source):
+        self.pair.retire(source)
 
     @rule(step_us=st.integers(10, 100))
     def silence(self, step_us):

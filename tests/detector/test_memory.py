@@ -54,6 +54,18 @@ def test_sources_that_come_once_cost_nothing_without_a_window():
     assert kept(detector) < SLACK
 
 
+@pytest.mark.parametrize("expiry_secs", [0, 10])
+def test_retired_sources_cost_nothing(expiry_secs):
+    """Each restart of a sender is another source; the one before it is retired."""
+    detector = TwoTierDetector(window=5, expiry_secs=expiry_secs)
+    for number in range(20_000):
+        detector.receive(f"{number}", f"sender-{number}", received_at_us=number * 1_000_000)
+        detector.retire(f"sender-{number - 1}")
+    assert detector.sources == 1
+    assert detector.remembered_ids <= 1 + 11
+    assert kept(detector) < 2 * SLACK
+
+
 def test_expired_entries():
     detector = TwoTierDetector(window=10, expiry_secs=1)
     for number in range(20_000):

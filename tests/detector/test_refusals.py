@@ -116,3 +116,12 @@ def test_a_refusal_within_a_batch_leaves_all_figures_in_step():
     for id_, source, received_at_us in rows:
         single.receive(id_, source, received_at_us=received_at_us)
     assert everything(batched) == everything(single)
+
+
+@pytest.mark.parametrize("source", [1, b"s", [], True])
+def test_a_source_to_retire_that_is_no_text(source):
+    detector = TwoTierDetector(window=1, expiry_secs=0)
+    detector.receive("a", "s", received_at_us=0)
+    with pytest.raises(SettingsError, match="message_source_id must be text"):
+        detector.retire(source)
+    assert detector.sources == 1

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver import TwoTierDetector
-from receiver.detector import serial_of
+from receiver.detector import GONE, RETIRED, serial_of
 from receiver.message import Verdict
-from tests.detector.test_lockstep import STEPS, WINDOWS_AND_EXPIRIES, receipts_of
+from tests.detector.test_lockstep import RETIREMENTS, STEPS, WINDOWS_AND_EXPIRIES, receipts_of
 from tests.model import Model
 
 LAGS = st.lists(st.sampled_from([0, 0, 1, 3, 1000]), min_size=1, max_size=8)
@@ -20,6 +20,7 @@ class Entry(NamedTuple):
     unique_message_id: str
     message_source_id: str | None
     received_at_us: int
+    mark: int | None = None
 
 
 class Log:
@@ -31,6 +32,16 @@ class Log:
         self.detector.forgotten = deque()
         self.model = Model(window, expiry_us)
         self.rows = {}
+        self.retired = 0
+
+    def retire(self, source):
+        """As a store does: every row that is left of the source is marked."""
+        self.detector.retire(source)
+        self.model.retire(source)
+        self.retired += 1
+        for serial, row in self.rows.items():
+            if (row.message_source_id or None) == (source or None):
+                self.rows[serial] = row._replace(mark=RETIRED)
 
     def receive(self, id_, source, received_at_us):
         decision = self.detector.receive(id_, source, received_at_us=received_at_us)
@@ -40,9 +51,15 @@ class Log:
             self.rows[serial] = Entry(serial, id_, source, self.detector.latest_us)
 
     def trim(self, lag):
-        """Delete what is forgotten but for the last `lag` of it."""
+        """Delete what is forgotten but for the last `lag` of it, and the newest row."""
+        kept = []
         while len(self.detector.forgotten) > lag:
-            del self.rows[serial_of(self.detector.forgotten.popleft())]
+            stamp = self.detector.forgotten.popleft()
+            if serial_of(stamp) == self.detector.serial:
+                kept.append(stamp)
+            else:
+                del self.rows[serial_of(stamp)]
+        self.detector.forgotten.extendleft(kept)
 
     def rebuilt(self):
         again = TwoTierDetector(*self.settings)
@@ -55,13 +72,16 @@ def same(one, other):
     assert one.remembered_ids == other.remembered_ids
     assert one.time_queue_newest_us == other.time_queue_newest_us
     assert (one.serial, one.latest_us) == (other.serial, other.latest_us)
+    assert (one.sources, one.sources_by_silence()) == (other.sources, other.sources_by_silence())
 
 
-@given(WINDOWS_AND_EXPIRIES, STEPS, LAGS)
-def test_rebuilding_from_what_survives_is_never_having_stopped(chosen, steps, lags):
+@given(WINDOWS_AND_EXPIRIES, STEPS, LAGS, RETIREMENTS)
+def test_rebuilding_from_what_survives_is_never_having_stopped(chosen, steps, lags, retirements):
     log = Log(*chosen)
     for number, (id_, source, received_at_us, *_) in enumerate(receipts_of(steps, 0)):
         log.receive(id_, source, received_at_us)
+        if number in retirements:
+            log.retire(retirements[number])
         log.trim(lags[number % len(lags)])
         again = log.rebuilt()
         same(again, log.detector)
@@ -69,17 +89,30 @@ def test_rebuilding_from_what_survives_is_never_having_stopped(chosen, steps, la
         log.detector = again  # it goes on in the other's place
 
 
-@given(WINDOWS_AND_EXPIRIES, STEPS, LAGS, st.integers(1, 40))
-def test_following_now_and_then_is_having_seen_it_all(chosen, steps, lags, every):
+@given(WINDOWS_AND_EXPIRIES, STEPS, LAGS, st.integers(1, 40), RETIREMENTS)
+def test_following_now_and_then_is_having_seen_it_all(chosen, steps, lags, every, retirements):
     log = Log(*chosen)
-    follower = TwoTierDetector(*log.settings)
+    follower, seen = TwoTierDetector(*log.settings), 0
     for number, (id_, source, received_at_us, *_) in enumerate(receipts_of(steps, 0)):
         log.receive(id_, source, received_at_us)
+        if number in retirements:
+            log.retire(retirements[number])
         log.trim(lags[number % len(lags)])
         if number % every == 0:
+            if seen != log.retired:
+                follower, seen = TwoTierDetector(*log.settings), log.retired
             missed = [row for row in log.rows.values() if row.serial > follower.serial]
             follower.replay(missed, log.detector.time_queue_newest_us)
             same(follower, log.detector)
+
+
+def test_a_gone_entry_tells_the_latest_number_and_time_alone():
+    detector = TwoTierDetector(window=2, expiry_secs=10)
+    detector.replay([Entry(3, "a", "s", 1_000_000), Entry(7, "b", "s", 2_000_000, GONE)], None)
+    assert (detector.serial, detector.latest_us, detector.remembered_ids) == (7, 2_000_000, 1)
+    assert "b" not in detector
+    assert detector.receive("b", "s", received_at_us=0).verdict is Verdict.NEW
+    assert detector.latest_us == 2_000_000
 
 
 @given(WINDOWS_AND_EXPIRIES, STEPS)

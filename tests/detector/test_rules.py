@@ -8,7 +8,9 @@ import pytest
 from receiver import TwoTierDetector, Verdict
 from receiver.message import Decision, Tier
 
-CASES = json.loads((Path(__file__).parents[1] / "vectors" / "two_tier.json").read_text(encoding="utf-8"))
+VECTORS = Path(__file__).parents[1] / "vectors"
+CASES = json.loads((VECTORS / "two_tier.json").read_text(encoding="utf-8"))
+RETIREMENTS = json.loads((VECTORS / "retire.json").read_text(encoding="utf-8"))
 NEW, DUPLICATE, UNCHECKED = Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED
 
 
@@ -38,6 +40,20 @@ def test_worked_case(case, receive_all):
     assert found.count(DUPLICATE) == case["caught"]
     assert found.count(UNCHECKED) == case["unchecked"]
     assert detector.peak_ids == case["peak_ids"]
+
+
+@pytest.mark.parametrize("case", RETIREMENTS, ids=lambda case: case["name"])
+def test_worked_case_of_retiring(case):
+    detector = TwoTierDetector(case["window"], case["expiry_secs"])
+    for step in case["steps"]:
+        if "retire" in step:
+            detector.retire(step["retire"])
+        else:
+            id_, source = step["unique_message_id"], step["message_source_id"]
+            assert detector.receive(id_, source, received_at_us=step["received_at_us"]).verdict == step["verdict"]
+        assert detector.remembered_ids == step["remembered_ids"]
+    assert all(id_ in detector for id_ in case["remembered"])
+    assert detector.remembered_ids == len(case["remembered"])
 
 
 def test_a_receipt_without_id_is_delivered_and_changes_nothing():

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from receiver.bridge import Mode, open_bridge
 from receiver.bridge.metrics import export
-from tests.docs.pages import ROOT, blocks
+from tests.docs.markdown import ROOT, blocks
 
 PAGE = "docs/bridge.md"
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
@@ -45,6 +45,8 @@ def test_every_option_named_is_there():
         "--mode",
         "--policy",
         "--all",
+        "--json",
+        "--yes",
         "--help",
     }
     assert set(re.findall(r"(?<![\w-])--[a-z-]+\w", TEXT)) - there == set()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from receiver.demo.artemis import HOST
-from tests.docs.pages import blocks, commands, run
+from tests.docs.markdown import blocks, commands, run
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 

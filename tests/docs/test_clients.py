@@ -10,7 +10,7 @@ import pytest
 
 from receiver.bridge import Message, sink_of
 from receiver.demo.artemis import HOST
-from tests.docs.pages import blocks, run
+from tests.docs.markdown import blocks, run
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 

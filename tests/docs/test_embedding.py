@@ -10,7 +10,7 @@ import uuid
 from urllib.request import urlopen
 
 import pytest
-from sqlalchemy import NullPool, column, create_engine, make_url, select, table, text
+from sqlalchemy import NullPool, create_engine, make_url, text
 
 from receiver import Receiver, StoreSettings
 from receiver.bridge import Message, Origin, open_bridge
@@ -19,7 +19,8 @@ from receiver.errors import StoreBusyError, StoreError
 from receiver.senders import DedupKeyMaker
 from receiver.store.inbox import Inbox
 from tests.docs.bridge import CHANNEL, Broker, CrashError, Payment, orders_of, pay, verdicts
-from tests.docs.pages import blocks, sections
+from tests.docs.markdown import blocks, commands, sections
+from tests.docs.markdown import run as run_command
 
 PAGE = "docs/embedding.md"
 ITS_URL = '"sqlite:///receiver.db"'
@@ -172,6 +173,19 @@ def test_resizing(store_url, names):
         assert orders.status().window == 5000
 
 
+@shows("Sources that have ended")
+def test_retiring(store_url, names):
+    (block,) = PYTHON["Sources that have ended"]
+    with orders_of(store_url) as orders, orders.batch() as batch:
+        batch.receive("1", "gateway-1:4711")
+    run(block, store_url, names)
+    (commands,) = by_heading("sh")["Sources that have ended"]
+    for command in commands.splitlines():
+        arguments = shlex.split(command.replace(ITS_URL.strip('"'), store_url))
+        ran = subprocess.run([sys.executable, "-m", *arguments], check=True, capture_output=True, text=True)
+    assert "1 source retired, 0 ids forgotten, 0 sources left" in ran.stdout
+
+
 @shows("Trying it out, and ids used twice")
 def test_observing_and_ids_used_twice(store_url, names, capsys):
     (reuse,) = PYTHON["Trying it out, and ids used twice"]
@@ -268,19 +282,18 @@ def test_a_user_with_few_rights(fresh_postgres_url):
 
 
 @shows("Day to day")
-def test_a_domain_is_deleted(store_url):
-    (block,) = by_heading("sql")["Day to day"]
-    by_name = "CAST(domain_name AS TEXT)" if "sqlite" in store_url else "convert_from(domain_name, 'UTF8')"
+def test_a_domain_is_dropped(store_url, tmp_path):
+    (block,) = by_heading("sh")["Day to day"]
     verdicts(store_url, "1", domain="name:kept")
     with orders_of(store_url, domain="name:old") as still_open:
         Inbox.open(store_url, domain_id=still_open.domain_id, target="file:orders.jsonl").close()
         with still_open.batch() as batch:
             batch.receive("1")
-        with create_engine(store_url, poolclass=NullPool).begin() as connection:
-            numbers = select(column("domain_id")).select_from(table("receiver_domain"))
-            number = connection.scalars(numbers.where(text(f"{by_name} = 'old'"))).one()
-            for statement in block.replace("= 7", f"= {number}").split(";\n")[1:-2]:
-                connection.execute(text(statement))
+        listed, dropped = [
+            run_command(line, tmp_path).stdout for line in commands(block.replace("sqlite:///receiver.db", store_url))
+        ]
+        assert ": old (key name)" in listed
+        assert "1 stored receipt" in dropped
         with pytest.raises(StoreError, match="the domain is gone"), still_open.batch() as batch:
             batch.receive("1")
     subprocess.run([sys.executable, "-m", "receiver", "check", store_url], check=True, capture_output=True)

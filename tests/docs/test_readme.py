@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import pages
+from tests.docs import markdown
 from tests.docs.bridge import Broker
-from tests.docs.pages import blocks, commands
+from tests.docs.markdown import blocks, commands
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -40,7 +40,7 @@ def test_a_receiver_that_remembers(tmp_path, monkeypatch):
     assert [message.unique_message_id for message in first.acknowledged] == ["1", "2", "2"]
 
     (block,) = blocks("README.md", "sh", "A receiver that remembers")
-    printed = {arguments[3]: pages.run(arguments, tmp_path).stdout for arguments in commands(block)}
+    printed = {arguments[3]: markdown.run(arguments, tmp_path).stdout for arguments in commands(block)}
     assert "rx=5 " in printed["status"]
     assert "rDupsDet=2 rDupIds=3" in printed["status"]
     assert "none found" in printed["check"]

@@ -8,7 +8,7 @@ import pytest
 
 from receiver.bridge import Mode
 from receiver.demo.artemis import HOST
-from tests.docs.pages import blocks, commands, run, sections
+from tests.docs.markdown import blocks, commands, run, sections
 
 README, HEADING = "README.md", "A bridge, ready made"
 

@@ -40,6 +40,7 @@ NUMBERS = [
     "redelivered",
     "clock_clamped",
     "max_delivery_us",
+    "retired_sources",
 ]
 
 EITHER = [
@@ -102,6 +103,8 @@ EITHER = [
             "[" * 100_000,
         )
     ),
+    receipt("retired", "policy_mark = 3"),
+    receipt("retired", "policy_mark = 1"),
     domain("newest", "latest_us = latest_us + 1"),
     domain("newest", "last_seq = last_seq + 1, receipts = receipts + 1"),
     Case("newest", f"DELETE FROM receiver_receipt WHERE {ORDERS} AND seq = {NEWEST}"),

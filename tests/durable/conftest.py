@@ -10,11 +10,12 @@ class Campaign:
     kills: int
     receipts_per_process: int
     restarts: int
+    sender_restarts: int
 
 
 CAMPAIGNS = {
-    "small": Campaign(kills=20, receipts_per_process=25_000, restarts=3),
-    "long": Campaign(kills=250, receipts_per_process=250_000, restarts=30),
+    "small": Campaign(kills=20, receipts_per_process=25_000, restarts=3, sender_restarts=20),
+    "long": Campaign(kills=250, receipts_per_process=250_000, restarts=30, sender_restarts=1_000),
 }
 
 

@@ -69,10 +69,10 @@ def read(url: str) -> tuple[list[tuple[int, int, str]], dict[int, list[str]]]:
     return [(stream, first, verdicts) for _, stream, first, verdicts in in_order], delivered
 
 
-def verify(url: str, streams: dict[int, list[Received]], policy: str) -> Counter[str]:
+def verify(url: str, streams: dict[int, list[Received]], policy: str, max_sources: int = 0) -> Counter[str]:
     """Hold every verdict against one policy in memory fed in the order of commits, and the effects against the verdicts.
 
-    Returns how often each id took effect.
+    With `max_sources`, each turn retires the sources beyond as many. Returns how often each id took effect.
     """
     judge = policy_named(policy)
     in_order, delivered = read(url)
@@ -81,6 +81,9 @@ def verify(url: str, streams: dict[int, list[Received]], policy: str) -> Counter
         receipts = streams[stream][first : first + len(verdicts)]
         expected = letters(judge.receive_many(receipts))
         assert verdicts == expected, f"turn {turn}: stream {stream} from {first}"
+        if max_sources:
+            for _, source in judge.sources_by_silence()[:-max_sources]:
+                judge.retire(source)
         ids = [id_ for (id_, _, _), letter in zip(receipts, verdicts, strict=True) if letter != Verdict.DUPLICATE[0]]
         assert Counter(delivered.get(turn, [])) == Counter(ids), f"turn {turn}: stream {stream} from {first}"
         took_effect.update(ids)

@@ -21,9 +21,9 @@ class UndoError(Exception):
     """Leaves a batch, so that it records nothing."""
 
 
-def sizes(window: int, expiry_us: int) -> ReceiverSettings:
+def sizes(window: int, expiry_us: int, **more) -> ReceiverSettings:
     return ReceiverSettings(
-        dup_detection_per_source_expiry_window_size=window, dup_detection_expiry_time_secs=expiry_us / 1_000_000
+        dup_detection_per_source_expiry_window_size=window, dup_detection_expiry_time_secs=expiry_us / 1_000_000, **more
     )
 
 

@@ -11,6 +11,7 @@ from broken import EITHER, POSTGRESQL_KEYS, SQLITE, SQLITE_KEYS, Case
 from sqlalchemy import delete, insert, select, text
 
 from receiver.durable.audit import audit, look
+from receiver.durable.manual_retirement import retire_sources
 from receiver.durable.receiver import Receiver
 from receiver.errors import ReceiverError, StoreCorruptError, StoreError
 from receiver.settings import ReceiverSettings
@@ -51,6 +52,7 @@ def make(address: str) -> None:
             inbox.add(turn.connection, [WAITING])
             turn.park(WAITING._replace(place=46, tries=3), "refused")
             turn.save_file(17, b"digest")
+    retire_sources(address, sources=["source 1"])
     Receiver.open(address, connection_id="b", destination="orders").close()
 
 

@@ -40,20 +40,22 @@ def committed_unheard(worker: Worker, turns: list[tuple[int, int, str]]) -> bool
 
 
 @pytest.mark.parametrize(
-    ("policy", "joins"),
+    ("policy", "max_sources", "joins"),
     [
-        (NOTHING_FORGOTTEN, False),
-        (NOTHING_FORGOTTEN, True),
-        (MUCH_FORGOTTEN, False),
-        (MUCH_FORGOTTEN, True),
-        ("artemis:id_cache_size=300", False),
-        ("ttl:expiry=0.2", True),
-        ("cmq:retry=0.1,network=0.1", False),
-        ("sequence", False),
-        ("perfect", True),
+        (NOTHING_FORGOTTEN, 0, False),
+        (NOTHING_FORGOTTEN, 0, True),
+        (MUCH_FORGOTTEN, 0, False),
+        (MUCH_FORGOTTEN, 0, True),
+        (MUCH_FORGOTTEN, 3, False),
+        (MUCH_FORGOTTEN, 3, True),
+        ("artemis:id_cache_size=300", 0, False),
+        ("ttl:expiry=0.2", 0, True),
+        ("cmq:retry=0.1,network=0.1", 0, False),
+        ("sequence", 0, False),
+        ("perfect", 0, True),
     ],
 )
-def test_kills_at_random_moments(store_url, seed, campaign, policy, joins):
+def test_kills_at_random_moments(store_url, seed, campaign, policy, max_sources, joins):  # noqa: PLR0917
     chosen = random.Random(seed)
     kills = campaign.kills // 4
     job = Job(
@@ -63,6 +65,7 @@ def test_kills_at_random_moments(store_url, seed, campaign, policy, joins):
         count=kills * BATCHES_PER_KILL * BATCH_SIZE,
         batch_size=BATCH_SIZE,
         policy=policy,
+        max_sources=max_sources,
         joins=joins,
     )
     journal.make(store_url)
@@ -83,7 +86,7 @@ def test_kills_at_random_moments(store_url, seed, campaign, policy, joins):
     print(f"{unheard} of {kills} kills came between a commit and its report")
 
     receipts = stream_of(seed, 0, job.count)
-    took_effect = journal.verify(store_url, {0: receipts}, policy)
+    took_effect = journal.verify(store_url, {0: receipts}, policy, max_sources)
     assert took_effect.keys() == {id_ for id_, _, _ in receipts}
     if policy in {NOTHING_FORGOTTEN, "cmq:retry=0.1,network=0.1", "sequence", "perfect"}:
         assert set(Counter(took_effect.values())) == {1}

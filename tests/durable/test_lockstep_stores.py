@@ -8,8 +8,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from tests.durable.lockstep import Domain, Joining
 from tests.durable.opened import MEMORY, opened
+from tests.durable.stores_in_lockstep import KEEP_ALL, Domain, Joining
 from tests.model import Model
 
 IDS = st.sampled_from([None, "", *"abcdefgh", "\0", "\ud800"])
@@ -17,6 +17,7 @@ SOURCES = st.sampled_from([None, "", "s", "t", "\0"])
 STEPS_US = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 7, -1, -5])
 STEPS = st.lists(st.tuples(IDS, SOURCES, STEPS_US), max_size=12)
 SIZES = st.tuples(st.integers(0, 6), st.integers(0, 12)).filter(any)
+HOUSEKEEPING = st.sampled_from([KEEP_ALL, KEEP_ALL, (2, 0), (0, 4), (3, 9)])
 WHO = st.integers(0, 2)
 FATES = st.sampled_from(["kept", "kept", "undone", "rolled back", "released"])
 
@@ -28,10 +29,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.domain = None
         self.now_us = 0
 
-    @initialize(chosen=SIZES, receivers=st.integers(1, 3))
-    def start(self, chosen, receivers):
+    @initialize(chosen=SIZES, receivers=st.integers(1, 3), housekeeping=HOUSEKEEPING)
+    def start(self, chosen, receivers, housekeeping):
         receivers = 1 if self.url == MEMORY else receivers
-        self.domain = Domain(self.url, uuid.uuid4().hex, receivers, *chosen)
+        self.domain = Domain(self.url, uuid.uuid4().hex, receivers, *chosen, housekeeping)
 
     def _received(self, steps):
         received = []
@@ -62,6 +63,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(who=WHO, chosen=SIZES)
     def resize(self, who, chosen):
         self.domain.resize(self._one(who), *chosen)
+
+    @precondition(lambda self: self.url != MEMORY)
+    @rule(sources=st.lists(SOURCES.filter(lambda source: source is not None), min_size=1, max_size=3))
+    def retire(self, sources):
+        self.domain.retire(sources)
 
     @precondition(lambda self: self.url != MEMORY)
     @rule()

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine, insert, select
@@ -12,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from receiver import Receiver, StoreSettings
 from receiver.errors import StoreError
+from receiver.logs import ReadOptions, read_logs
 from tests.durable import journal
 from tests.durable.checks import assert_sound
 from tests.durable.proxy import Cut, proxied
@@ -27,6 +29,9 @@ COUNT = 10 * BATCH_SIZE
 class Bridge:
     """Sends a stream's batches through a receiver, each as often as the test says, and writes their journal."""
 
+    folder: Path
+    """Where all of a test's bridges record."""
+
     def __init__(self, url: str, seed: int, *, joins: bool = False, patience_secs: float = PATIENCE_SECS) -> None:
         self.receipts = stream_of(seed, 0, COUNT)
         self._engine = create_engine(url, poolclass=NullPool) if joins else None
@@ -36,6 +41,7 @@ class Bridge:
             destination="queue://orders",
             policy=POLICY,
             store_settings=StoreSettings(lock_timeout_secs=patience_secs),
+            record=self.folder,
         )
 
     def __enter__(self):
@@ -62,12 +68,25 @@ class Bridge:
         return journal.letters(decisions)
 
     def verify(self, url: str, *, batches: list[int]) -> None:
-        """These batches were committed, in this order, with the right verdicts."""
+        """These batches were committed, in this order, with the right verdicts, and are recorded."""
         assert_sound(url)
         turns, _ = journal.read(url)
         assert [first // BATCH_SIZE for _, first, _ in turns] == batches
         took_effect = journal.verify(url, {0: self.receipts}, POLICY)
         assert set(Counter(took_effect.values())) == {1}
+        recorded = [
+            id_ for batch in read_logs([str(self.folder)], ReadOptions()) for id_ in batch.unique_message_id.tolist()
+        ]
+        sent = (self.receipts[number * BATCH_SIZE : (number + 1) * BATCH_SIZE] for number in batches)
+        assert Counter(recorded) == Counter(id_ for received in sent for id_, _, _ in received)
+        assert not [path for path in self.folder.iterdir() if path.name.endswith(".journal")]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+    monkeypatch.setattr(Bridge, "folder", folder, raising=False)
 
 
 @pytest.fixture

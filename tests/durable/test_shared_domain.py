@@ -35,11 +35,22 @@ def interleavings(turns: list[tuple[int, int, str]]) -> int:
     return sum(before[0] != after[0] for before, after in itertools.pairwise(turns))
 
 
-@pytest.mark.parametrize("policy", [LARGE, SMALL, "artemis:id_cache_size=500", "ttl:expiry=0.1"])
-def test_many_receipts_against_one_policy(store_url, seed, campaign, policy):
-    job = Job(url=store_url, seed=seed, stream=0, count=campaign.receipts_per_process, batch_size=100, policy=policy)
+@pytest.mark.parametrize(
+    ("policy", "max_sources"),
+    [(LARGE, 0), (SMALL, 0), (SMALL, 3), ("artemis:id_cache_size=500", 0), ("ttl:expiry=0.1", 0)],
+)
+def test_many_receipts_against_one_policy(store_url, seed, campaign, policy, max_sources):
+    job = Job(
+        url=store_url,
+        seed=seed,
+        stream=0,
+        count=campaign.receipts_per_process,
+        batch_size=100,
+        policy=policy,
+        max_sources=max_sources,
+    )
     streams = received_together(job)
-    journal.verify(store_url, streams, policy)
+    journal.verify(store_url, streams, policy, max_sources)
     turns, _ = journal.read(store_url)
     assert len(turns) == PROCESSES * job.count / job.batch_size
     assert interleavings(turns) > 2 * PROCESSES

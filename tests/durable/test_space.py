@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from tests.durable.opened import opened, sizes
+from tests.durable.opened import opened, send, sizes
 
 SOURCES = [f"gateway-{number:02}.example:4711" for number in range(50)]
 GAP_US = 1_000
@@ -75,7 +75,9 @@ def test_a_file_shrinks_with_its_domain(sqlite_url, seed):
     with opened(sqlite_url, settings=sizes(400, 0)) as receiver:
         feed(receiver, 30_000, 1_000, random.Random(seed))
     large = bytes_of(sqlite_url)
-    opened(sqlite_url, settings=sizes(10, 0)).close()
+    with opened(sqlite_url, settings=sizes(10, 0)) as receiver:
+        for number in range(20):  # each batch gives some of it back
+            send(receiver, str(number))
     assert bytes_of(sqlite_url) < large / 5
 
 

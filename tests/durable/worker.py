@@ -18,7 +18,9 @@ from sqlalchemy.exc import OperationalError
 
 from receiver import Receiver
 from receiver.errors import StoreError
+from receiver.policies import policy as policy_named
 from tests.durable import journal
+from tests.durable.opened import sizes
 from tests.durable.stream import stream_of
 
 PATIENCE_SECS = 120
@@ -42,6 +44,8 @@ class Job:
     """Where in it to begin: after what is known to be committed."""
     batch_size: int
     policy: str
+    max_sources: int = 0
+    """Beyond so many, a batch retires those heard of longest ago; for the policy apama."""
     joins: bool = False
     """Whether each batch joins a transaction of the application's own."""
     yields: bool = False
@@ -59,15 +63,18 @@ class Report(NamedTuple):
     """Of a batch committed its verdicts, of one failed the error."""
 
 
-def open_receiver(url: str, policy: str) -> Receiver:
-    return Receiver.open(url, connection_id="broker", destination="queue://orders", policy=policy)
+def open_receiver(url: str, policy: str, max_sources: int = 0) -> Receiver:
+    options = {"policy": policy}
+    if max_sources:
+        options = {"settings": sizes(*policy_named(policy).sizes, max_sources=max_sources)}
+    return Receiver.open(url, connection_id="broker", destination="queue://orders", **options)
 
 
 def work(job: Job, reports: Connection) -> None:
     receipts = stream_of(job.seed, job.stream, job.count)
     chosen = random.Random(f"{job.seed} {job.stream}")
     own = create_engine(job.url, poolclass=NullPool) if job.joins else None
-    with open_receiver(job.url, job.policy) as orders:
+    with open_receiver(job.url, job.policy, job.max_sources) as orders:
         reports.send(Report("opened"))
 
         def receive(first: int) -> str:

@@ -5,12 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 
 import pytest
 from recorded import FORMATS, ids, read, receipt, segments, simulate, unfinished
 
-from receiver import recording
 from receiver.errors import LogFormatError, MissingExtraError, OutputError, SettingsError
 from receiver.logs import rotating
 from receiver.recording import Recorder
@@ -122,38 +120,13 @@ def test_a_folder_that_is_gone(tmp_path, warnings):
 def test_a_failure_nobody_thought_of(tmp_path, monkeypatch, warnings):
     with Recorder(tmp_path) as recorder:
         with monkeypatch.context() as broken:
-            broken.setattr(rotating.RotatingLog, "append", lambda _self, _rows: 1 / 0)
+            broken.setattr(rotating.RotatingLog, "write", lambda *_batch: 1 / 0)
             recorder.record([receipt(0), receipt(1)])
             recorder.flush()
         recorder.record([receipt(2)])
     assert (recorder.written, recorder.dropped) == (1, 2)
     assert recorder.last_error == "ZeroDivisionError: division by zero"
     assert len(warnings()) == 2
-
-
-def test_a_queue_that_overflows(tmp_path, monkeypatch, warnings):
-    """While the disk hangs, what comes beyond the bound is dropped at once; a large batch is taken if it is alone."""
-    monkeypatch.setattr(recording, "QUEUE_RECEIPTS", 10)
-    hanging, released = threading.Event(), threading.Event()
-    append = rotating.RotatingLog.append
-
-    def hang(self, rows):
-        hanging.set()
-        assert released.wait(30)
-        append(self, rows)
-
-    monkeypatch.setattr(rotating.RotatingLog, "append", hang)
-    with Recorder(tmp_path) as recorder:
-        recorder.record([receipt(number) for number in range(25)])
-        assert hanging.wait(30)
-        for number in range(100, 103):
-            recorder.record([receipt(number * 10 + row) for row in range(4)])
-        recorder.record([receipt(number) for number in range(2)])
-        assert (recorder.written, recorder.dropped, recorder.last_error) == (0, 4, recording._FULL)
-        released.set()
-    assert (recorder.written, recorder.dropped) == (35, 4)
-    assert len(read(tmp_path)) == 35
-    assert warnings() == [f"not recording: {recording._FULL}"]
 
 
 def test_a_closed_recorder(tmp_path):
@@ -185,15 +158,9 @@ def test_a_folder_that_is_missing_is_hinted_at(tmp_path):
         Recorder(tmp_path / "gone" / "r.parquet")
 
 
-@pytest.mark.parametrize("path", ["", "r.parquet"])
-def test_what_is_still_being_recorded_is_hinted_at(tmp_path, path):
-    path = tmp_path / path
-    with Recorder(path) as recorder:
-        recorder.record([receipt(0)])
-        recorder.flush()
-        with pytest.raises(LogFormatError, match="can be read once its file is finished"):
-            read(path)
-    assert ids(read(path)) == ["id-0"]
+def test_what_holds_nothing_yet_is_no_log(tmp_path):
+    with Recorder(tmp_path), pytest.raises(LogFormatError, match="a folder without logs"):
+        read(tmp_path)
 
 
 def test_an_id_of_the_receiver_that_no_log_can_hold(tmp_path):
@@ -212,7 +179,7 @@ def test_settings_that_cannot_be_meant(wrong):
 
 
 def test_without_the_extra(tmp_path, monkeypatch):
-    for module in ("receiver.logs.rotating", "zstandard"):
+    for module in ("receiver.logs.rotating", "receiver.logs.writer", "zstandard"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingExtraError, match="recording receipts needs the extra 'simulate'"):
@@ -238,18 +205,20 @@ def test_a_folder_stays_the_same_when_the_process_changes_its_own(tmp_path, monk
 
 
 def test_what_was_left_behind_can_be_simulated(tmp_path):
-    """Segments of killed processes, with half a frame at the end; the next recorder finishes them as it begins."""
+    """Journals of killed processes, with half a frame at the end; the next recorder finishes them as it begins."""
     with Recorder(tmp_path) as recorder:
         recorder.record([receipt(0), receipt(1, unique_message_id="\ud800")])
-        recorder.flush()
-        (segment,) = unfinished(tmp_path)
-        left_behind = segment.read_bytes()
-    name = ".receipts-20260101T000000.000000Z-1.jsonl.zst.open"
-    (tmp_path / name).write_bytes(left_behind + left_behind[:-3])
-    (tmp_path / name.replace("Z-1", "Z-2")).write_bytes(left_behind[:-3])
+        (journal,) = unfinished(tmp_path)
+        one = journal.read_bytes()
+        recorder.record([receipt(3)])
+        both = journal.read_bytes()
+    name = ".receipts-20260101T000000.000000Z-1.jsonl.zst.journal"
+    (tmp_path / name).write_bytes(both[:-3])
+    (tmp_path / name.replace("Z-1", "Z-2")).write_bytes(both[: len(one) + 10])
+    assert simulate(tmp_path)["log"]["receipts"] == 4
     with Recorder(tmp_path) as recorder:
         recorder.record([receipt(2)])
         recorder.flush()
-        assert len(segments(tmp_path)) == 2
+        assert len(segments(tmp_path)) == 3
     assert unfinished(tmp_path) == []
-    assert simulate(tmp_path)["log"]["receipts"] == 3
+    assert simulate(tmp_path)["log"]["receipts"] == 5

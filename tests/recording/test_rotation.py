@@ -102,20 +102,3 @@ def test_threads_share_a_recorder(tmp_path):
     for thread in range(threads):
         mine = [found for found in by_name if found.message_source_id == f"{thread}"]
         assert ids(mine) == [f"id-{number}" for number in range(batches * 2)]
-
-
-def test_a_frame_ends_with_each_flush(tmp_path):
-    """What a process killed at any moment leaves: everything up to the last flush is whole, wherever it broke off."""
-    with Recorder(tmp_path) as recorder:
-        ends = [0]
-        for number in range(4):
-            recorder.record([receipt(number)])
-            recorder.flush()
-            ends.append(unfinished(tmp_path)[0].stat().st_size)
-        data = unfinished(tmp_path)[0].read_bytes()
-    torn = tmp_path / "torn"
-    for cut in range(len(data) + 1):
-        for tail in (b"", b"\0" * 7, b"\x28\xb5\x2f\xfd garbage"):
-            torn.write_bytes(data[:cut] + tail)
-            with torn.open("rb") as file:
-                assert rotating._whole_bytes(file) == max(end for end in ends if end <= cut)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from recorded import FORMATS, START_US, ids, read, receipt, segments, simulate, unfinished
 
 from receiver.domains import Channel
-from receiver.logs.receipts import recordable
+from receiver.logs.receipts import columns_of, recordable, refused
 from receiver.logs.times import MAX_US
 from receiver.message import Receipt
 from receiver.recording import Recorder
@@ -112,11 +112,11 @@ def test_what_no_log_can_hold_is_dropped_alone(tmp_path, bad, reason):
 
 @given(st.lists(st.booleans(), max_size=40))
 def test_the_bad_are_told_from_the_good(goods):
-    rows, refusals = recordable(
-        [receipt(number, body_digest=None if good else "\ud800") for number, good in enumerate(goods)], Channel()
-    )
+    receipts = [receipt(number, body_digest=None if good else "\ud800") for number, good in enumerate(goods)]
+    columns = columns_of(receipts)
+    rows = recordable(columns, Channel())
     assert rows["unique_message_id"].to_pylist() == [f"id-{number}" for number, good in enumerate(goods) if good]
-    assert len(refusals) == goods.count(False)
+    assert list(refused(columns, Channel())) == [number for number, good in enumerate(goods) if not good]
 
 
 def test_times_stay_as_read(tmp_path):

@@ -22,9 +22,7 @@ ARGUMENTS = [
 
 @pytest.fixture(scope="module")
 def browser():
-    sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="needs playwright: pip install 'reliable-receiver[dev]'"
-    )
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install --editable '.[dev]'")
     if CHROMIUM is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     with sync_api.sync_playwright() as playwright:

@@ -36,6 +36,8 @@ class Receipt(NamedTuple):
 class Batches(Iterator[Batch]):
     """What `read_logs` gives, from batches at hand."""
 
+    known_receipts = 0
+
     def __init__(self, batches: Iterable[Batch], columns_present: set[str]) -> None:
         self.columns_present = columns_present
         self._batches = iter(batches)

@@ -1,7 +1,11 @@
 """Every finding: there, with its figures, where it is true of the log, and absent where it isn't."""
 
+from collections import Counter
+
 import pytest
-from small_logs import SECOND_US, Receipt, batches, found
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_logs import SECOND_US, Receipt, analysed, batches, domains_of, found, judged, logs
 
 from receiver.domains import domain_key
 from receiver.logs import StatusLine
@@ -82,6 +86,26 @@ def test_a_crossing_counts_what_the_key_destination_would_add():
     assert found(log)["crosses-connections"].count(f"receiver: {together - alone}. ") == 1
 
 
+LACKING = {"connection_id": "", "destination": "queue://", "receiver_id": ""}
+
+
+@pytest.mark.parametrize(
+    ("key", "parts"),
+    [
+        ("default", ["connection_id", "destination"]),
+        ("destination", ["destination"]),
+        ("connection", ["connection_id"]),
+        ("receiver", ["connection_id", "receiver_id"]),
+        ("name:all", []),
+    ],
+)
+def test_receipts_that_lack_what_the_key_tells_domains_by(key, parts):
+    log = [Receipt(1, "a", receiver_id="r"), Receipt(2, **LACKING), Receipt(3, "b", **LACKING)]
+    text = found(log, key).get("missing-parts", "")
+    assert [part for part in LACKING if f"without {part}: 2 of 3 (66.7 %)" in text] == parts
+    assert "missing-parts" not in found(log[:1], key)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "reused"),
     [("x", "y", True), ("x", "x", False), ("", "y", False), ("x", "", False), ("", "", False)],
@@ -131,6 +155,113 @@ def test_ten_times_the_median_source_where_that_is_more_than_a_hundred():
     usual = [row for number in range(4) for row in repeat_after(20, f"s{number}", number)]
     assert "demanding-sources" not in found([*usual, *repeat_after(200, "ten-times", 9)])
     assert "median one needs 20" in found([*usual, *repeat_after(201, "worse", 9)])["demanding-sources"]
+
+
+def tail(time_us):
+    """What ends a log, and is from no source that counts."""
+    return Receipt(time_us, "", "unchecked")
+
+
+def ended(number, of, window, kept, peak):
+    return (
+        f"Sources that sent no id in the second half of the log: {number} of {of}. Of the ids remembered at the peak with "
+        f"W = {window}, such sources keep up to {kept} of {peak} "
+    )
+
+
+@pytest.mark.parametrize(
+    ("first_us", "last_us", "sent_us", "has_ended"),
+    [(0, 10, 4, True), (0, 10, 5, False), (0, 11, 4, True), (0, 11, 5, False), (1, 4, 1, True), (1, 4, 2, False)],
+)
+def test_a_source_has_ended_if_its_last_id_came_before_the_middle(first_us, last_us, sent_us, has_ended):
+    log = [Receipt(first_us, "", "unchecked"), Receipt(sent_us, "a", "old"), Receipt(last_us, "b", "new")]
+    findings = found(log)
+    assert ("ended-sources" in findings) is has_ended
+    if has_ended:
+        assert ended(1, 2, "2,000", 1, 2) + "(50.0 %). A durable receiver retires" in findings["ended-sources"]
+
+
+def test_a_log_of_one_moment_has_no_first_half():
+    assert "ended-sources" not in found([Receipt(7, "a", "old"), Receipt(7, "b", "new")])
+
+
+def test_receipts_without_id_make_no_source_but_are_of_the_log():
+    assert ended(1, 1, "2,000", 1, 1) in found([Receipt(1, "a", "old"), tail(9)])["ended-sources"]
+    late = [Receipt(1, "a", "old"), Receipt(9, "", "old")]
+    assert ended(1, 1, "2,000", 1, 1) in found(late)["ended-sources"]
+
+
+def test_a_source_ends_at_the_clamped_time_of_its_domain():
+    log = [Receipt(100, "a", "new"), Receipt(10, "b", "stepped-back")]
+    assert "ended-sources" not in found(log)
+    apart = [log[0], log[1]._replace(destination="queue://p")]
+    assert ended(1, 2, "2,000", 1, 2) in found(apart)["ended-sources"]
+
+
+def test_a_source_is_one_of_its_domain():
+    log = [Receipt(time, f"{time}", "s", destination=f"queue://{time % 2}") for time in range(6)]
+    assert ended(2, 2, "2,000", 6, 6) in found([*log, tail(20)])["ended-sources"]
+    goes_on = Receipt(20, "z", "s", destination="queue://0")
+    assert ended(1, 2, "2,000", 3, 7) in found([*log, goes_on])["ended-sources"]
+    assert "ended-sources" not in found([*log, goes_on], "name:all")
+
+
+def test_an_ended_source_keeps_no_more_than_the_window():
+    old = [Receipt(number, f"old-{number}", "old") for number in range(10)]
+    new = [Receipt(time * SECOND_US, id_, "new") for time, id_ in [(200, "x"), (250, "y"), (300, "x")]]
+    assert ended(1, 2, 4, 4, 6) + "(66.7 %)" in found([*old, *new])["ended-sources"]
+
+
+def test_ended_sources_keep_no_more_than_the_peak():
+    """An id in the queues of ten sources is one id."""
+    shared = [Receipt(100 * number * SECOND_US, "shared", f"s{number}") for number in range(10)]
+    busy = [Receipt(number * SECOND_US, f"busy-{number}", "busy") for number in range(900)]
+    log = [*sorted(shared + busy), tail(9000 * SECOND_US)]
+    assert ended(11, 11, 2, 3, 3) + "(100.0 %)" in found(log)["ended-sources"]
+
+
+def test_without_a_window_nothing_is_kept_by_source():
+    log = [Receipt(0, "a", "old"), Receipt(1, "a", "old"), Receipt(HOUR_US, "z", "new")]
+    assert analysed(log).recommendation.setting.window == 0
+    assert "ended-sources" not in found(log)
+
+
+def test_ended_sources_of_less_than_a_percent_are_not_worth_a_word():
+    old, new = Receipt(0, "a", "old"), [Receipt(9, f"{number}", "new") for number in range(100)]
+    assert "(1.0 %)" in found([old, *new[:99]])["ended-sources"]
+    assert "ended-sources" not in found([old, *new])
+
+
+def test_ended_sources_come_behind_demanding_ones():
+    usual = [row for number in range(4) for row in repeat_after(2, f"s{number}", number)]
+    worse = [Receipt(9, f"once-{number}", "worse") for number in range(300)] + repeat_after(101, "worse", 9)
+    worse[-1] = worse[-1]._replace(received_at_us=HOUR_US)  # so that a window is cheaper than an expiry
+    kinds = list(found([*usual, *worse]))
+    assert kinds[kinds.index("demanding-sources") + 1] == "ended-sources"
+
+
+@given(logs(), st.sampled_from(["default", "destination", "connection", "receiver", "name:all"]))
+@settings(max_examples=100)
+def test_the_ids_of_ended_sources_are_those_of_the_model(log, key):
+    analysis = analysed(log, key)
+    setting = analysis.recommendation.setting
+    replay = judged(log, setting.window, setting.expiry_us, key)
+    clocks, counts, last_us = Counter(), Counter(), {}
+    for domain, receipt in zip(domains_of(log, key), log, strict=True):
+        if receipt.unique_message_id:
+            clocks[domain] = max(clocks[domain], receipt.received_at_us)
+            counts[domain, receipt.message_source_id] += 1
+            last_us[domain, receipt.message_source_id] = clocks[domain]
+    times_us = [receipt.received_at_us for receipt in log]
+    middle_us = min(times_us) + (max(times_us) - min(times_us)) // 2
+    gone = [source for source, at_us in last_us.items() if at_us < middle_us]
+    kept = min(replay.peak_ids, sum(min(setting.window, counts[source]) for source in gone))
+    queues = [replay.models[domain].queues.get(source, []) for domain, source in gone]
+    assert kept >= len({(domain, entry.id) for (domain, _), queue in zip(gone, queues, strict=True) for entry in queue})
+    texts = {finding.kind: finding.text for finding in analysis.findings}
+    assert ("ended-sources" in texts) is (kept > 0)  # in so small a log one id is more than a percent
+    if kept:
+        assert ended(len(gone), len(counts), f"{setting.window:,}", kept, replay.peak_ids) in texts["ended-sources"]
 
 
 def test_a_log_too_short_to_judge_an_expiry():

@@ -67,6 +67,15 @@ def test_every_generated_scenario(scenario, tmp_path):
     assert_same(log)
 
 
+def test_a_correlators_log_tells_no_connection(tmp_path):
+    said = "2017-03-05 18:17:3{0}.091 INFO  [1:JMSReceiver:r] - 'r' has received JMS message: Property.uniqueMessageId={0}\n"
+    more = '   JMSDestination=Queue<orders>\n   JMSRedelivered=false\n   Body="hello"\n'
+    (tmp_path / "correlator.log").write_text("".join(said.format(id_) + more for id_ in "12"))
+    for key, is_said in {"default": True, "receiver": True, "destination": False}.items():
+        found = json.loads(assert_same(tmp_path / "correlator.log", "--domain", key))["findings"]
+        assert any("without connection_id: 2 of 2" in each["text"] for each in found) is is_said
+
+
 def test_a_folder_of_every_format(tmp_path):
     for place, (ending, encoded) in enumerate(sorted(FORMATS.items())):
         rows = [
@@ -76,6 +85,15 @@ def test_a_folder_of_every_format(tmp_path):
         (tmp_path / f"{place}.{ending}").write_bytes(encoded(rows))
     answer = json.loads(assert_same(tmp_path, "--time-unit", "us"))
     assert answer["log"]["receipts"] == 100 * len(FORMATS)
+
+
+def test_sources_that_ended(tmp_path):
+    log = tmp_path / "log.csv"
+    rows = [Row(10**15 + row, f"id{row}", f"gw:{row // 100}", destination=f"q{row % 2}") for row in range(1000)]
+    log.write_bytes(FORMATS["csv"](rows))
+    findings = {each["kind"]: each["text"] for each in json.loads(assert_same(log, "--time-unit", "us"))["findings"]}
+    assert "9 of 20. Of the ids" in findings["ended-sources"]  # the tenth sent its last id exactly at the middle
+    assert "up to 450 of 1,000 (45.0 %)" in findings["ended-sources"]
 
 
 def test_report_table_and_exit_status(tmp_path):

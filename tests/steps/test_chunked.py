@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from receiver.domains import domain_key
+from receiver.errors import LogFormatError
 from receiver.logs import read_logs
 from receiver.report.json_object import json_text
 from receiver.settings import SimulateSettings
+from receiver.simulate import limits
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
@@ -79,9 +81,34 @@ def test_a_hot_domain_may_be_cut_into_any_number_of_chunks(rows, chunks, questio
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 7, 64])
+def test_sources_that_ended_are_counted_over_all_of_their_chunks(chunks):
+    """The middle is 49: one sender's last id comes just then, another's counts as received later than it says."""
+    rows = [Row(time, f"id{time}", f"gw:{time // 10}", destination=f"q{time % 2}") for time in range(100)]
+    rows.append(Row(5, "stepped back", "gw", destination="q1"))
+    cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks)
+    with written([File("csv", rows)]) as paths:
+        found = analysed_in_chunks(paths, Question("destination"), cutting)
+        assert_same(found, analysed_whole(paths, Question("destination")))
+    (text,) = [finding.text for finding in found.findings if finding.kind == "ended-sources"]
+    assert "9 of 21. Of the ids" in text
+    assert "up to 45 of 101 (44.6 %)" in text
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 7, 64])
 def test_the_chunks_are_as_many_as_they_are_meant_to_be(chunks):
     rows = [Row(received_at=time, unique_message_id=f"id{time % 40}") for time in range(200)]
     cutting = Cutting(rows_per_unit=1000, chunks_per_domain=chunks)
     with written([File("csv", rows)]) as paths:
         assert assemble(paths, cutting).plan.chunks == chunks
         assert_same(analysed_in_chunks(paths, Question("default"), cutting), analysed_whole(paths, Question("default")))
+
+
+def test_a_log_of_more_receipts_than_one_process_can_number(monkeypatch):
+    """Which is refused in one process; each chunk is far smaller."""
+    rows = [Row(received_at=time, unique_message_id=f"id{time % 40}") for time in range(200)]
+    with written([File("csv", rows)]) as paths:
+        expected = analysed_whole(paths, Question("default"))
+        monkeypatch.setattr(limits, "MOST_NUMBERED", 150)
+        assert_same(analysed_in_chunks(paths, Question("default"), Cutting(chunks_per_domain=7)), expected)
+        with pytest.raises(LogFormatError, match="more than 150 receipts"):
+            analysed_whole(paths, Question("default"))

@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from receiver.errors import SettingsError
 from receiver.store.engine import store_url
 from receiver.store.failures import shown
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite"])
@@ -83,5 +86,5 @@ def test_a_missing_driver_is_named():
     assert ran.returncode == 2
     assert ran.stderr == (
         "error: the store postgresql://u:***@h/d needs the extra 'postgres', which isn't installed\n"
-        "hint: pip install 'reliable-receiver[postgres]'\n"
+        f"hint: pip install --editable '{ROOT}[postgres]'\n"
     )

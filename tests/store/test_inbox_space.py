@@ -25,6 +25,11 @@ def bytes_taken(url):
         return connection.scalar(text("SELECT pg_total_relation_size('receiver_inbox')"))
 
 
+def give_back_all(inbox):
+    while inbox.give_back_space():
+        pass
+
+
 def test_only_what_is_asked_for_is_read(store_url):
     with opened_inbox(store_url) as (receiver, inbox):
         rows = receive(receiver, inbox, *[os.urandom(MEGABYTE)] * 20)
@@ -59,7 +64,7 @@ def test_a_body_of_100_megabytes(store_url, seed):
         with inbox.turn() as turn:
             assert turn.rows([0]) == [row]
             turn.confirm([0])
-        inbox.give_back_space()
+        give_back_all(inbox)
         receive(receiver, inbox, b"next")  # SQLite shortens its log when it begins it anew
         assert bytes_taken(store_url) < before + 20 * MEGABYTE
 
@@ -73,7 +78,7 @@ def test_space_is_given_back(store_url, count, size):
             full = bytes_taken(store_url)
             with inbox.turn() as turn:
                 turn.confirm([row.place for row in rows])
-            inbox.give_back_space()
+            give_back_all(inbox)
         assert full > count * size
     with opened(store_url) as receiver:  # who opens or closes a file last brings it up to date
         send(receiver, "last")

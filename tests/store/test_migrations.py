@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,12 +20,13 @@ from receiver.settings import StoreSettings
 from receiver.store import migration, schema
 from receiver.store.engine import store_url as url_of
 from receiver.store.inbox import Inbox
-from receiver.store.schema import Migrated, examined, migrate, open_store_engine
+from receiver.store.schema import Migrated, examined, losses, migrate, open_store_engine
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
 from tests.store.waiting import message
 from tests.stores import engine_of
 
 ROOT = Path(__file__).resolve().parents[2]
+NEXT = f"{int(REVISION) + 1:04}"
 ALEMBIC = (sys.executable, "-m", "alembic")
 
 
@@ -59,15 +61,15 @@ def package_one_version_on(tmp_path, monkeypatch):
     @contextmanager
     def pretending(statements):
         shutil.copytree(ROOT / "migrations", tmp_path / "migrations")
-        (tmp_path / "migrations" / "versions" / "0004_more.py").write_text(
+        (tmp_path / "migrations" / "versions" / f"{NEXT}_more.py").write_text(
             "from alembic import op\n"
-            "revision, down_revision = '0004', '0003'\n"
+            f"revision, down_revision = '{NEXT}', '{REVISION}'\n"
             f"def upgrade():\n    {statements}\n"
             "def downgrade():\n    pass\n"
         )
         with monkeypatch.context() as pretended:
             pretended.setattr(migration, "_PACKAGE", tmp_path)
-            pretended.setattr(schema, "REVISION", "0004")
+            pretended.setattr(schema, "REVISION", NEXT)
             yield
 
     return pretending
@@ -155,6 +157,36 @@ def test_what_an_older_version_would_lose_is_kept(store_url, kept):
     assert migrate(url, "base") == Migrated(REVISION, None)
 
 
+def test_every_migration_declares_what_going_back_loses():
+    for script in ScriptDirectory(ROOT / "migrations").walk_revisions():
+        declared = [getattr(script.module, name) for name in ("LOSES", "NO_PLACE") if hasattr(script.module, name)]
+        assert declared, script.path
+        assert all("{}" in words for each in declared for words in each), script.path
+
+
+def test_of_a_migration_that_declares_nothing_all_is_lost(store_url, package_one_version_on):
+    url = url_of(store_url)
+    migrate(url)
+    with package_one_version_on("pass"):
+        migrate(url)
+        assert losses(url, REVISION) == losses(url, "base") == []
+        keep_a_policy(store_url)
+        assert losses(url, REVISION) == [f"what version {NEXT} added to 1 domains"]
+        assert len(losses(url, "base")) == 3
+        with pytest.raises(StoreError, match=f"there are what version {NEXT} added to 1 domains by now"):
+            migrate(url, REVISION, may_lose=False)
+
+
+def test_what_comes_after_the_look_is_not_lost_unasked(store_url):
+    url = url_of(store_url)
+    migrate(url)
+    assert losses(url, "base") == []
+    keep_a_parked_message(store_url)
+    with pytest.raises(StoreError, match=r"there are 1 parked messages, .*1 domains .*by now"):
+        migrate(url, "base", may_lose=False)
+    assert migrate(url) == Migrated(REVISION, REVISION)
+
+
 def test_migrated_equals_declared(store_url, request):
     """By Alembic's comparison, and by what either database says of tables that were made without migrations."""
     migrate(url_of(store_url))
@@ -188,15 +220,15 @@ def test_an_older_store_is_upgraded_when_it_opens(store_url, package_one_version
         "op.execute('DELETE FROM receiver_joined'); op.execute('INSERT INTO receiver_joined VALUES (1, 2, 3, 4)')"
     )
     with package_one_version_on(inserting):
-        with pytest.raises(StoreVersionError, match="of version 0003, older than 0004") as caught:
+        with pytest.raises(StoreVersionError, match=f"of version {REVISION}, older than {NEXT}") as caught:
             examined(url)
         assert "receiver migrate" in caught.value.hint
         for _ in range(2):
             with open_store_engine(url, StoreSettings()).connect() as connection:
                 assert connection.scalar(text("SELECT count(*) FROM receiver_joined")) == 1
-        assert migrate(url, "0003") == Migrated("0004", "0003")
-        assert migrate(url) == Migrated("0003", "0004")
-    with pytest.raises(StoreVersionError, match="version 0004, which this version of the package doesn't know"):
+        assert migrate(url, REVISION) == Migrated(NEXT, REVISION)
+        assert migrate(url) == Migrated(REVISION, NEXT)
+    with pytest.raises(StoreVersionError, match=f"version {NEXT}, which this version of the package doesn't know"):
         open_store_engine(url, StoreSettings())
 
 
@@ -263,7 +295,10 @@ def test_an_installed_wheel_migrates(tmp_path):
         print(receiver.__file__)
         sys.exit(run())
     """
-    for revision, said in {"head": "from no tables to version 0003", "base": "from version 0003 to no tables"}.items():
+    for revision, said in {
+        "head": f"from no tables to version {REVISION}",
+        "base": f"from version {REVISION} to no tables",
+    }.items():
         arguments = [installed, "migrate", f"sqlite:///{tmp_path}/receiver.db", "--revision", revision]
         ran = subprocess.run(
             [sys.executable, "-P", "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -272,3 +307,21 @@ def test_an_installed_wheel_migrates(tmp_path):
         assert str(installed) in ran.stdout
         assert said in ran.stdout
     assert not list((installed / "receiver" / "migrations").rglob("*.ini"))
+
+
+def test_an_upgrade_gives_way_to_a_turn_that_waits_for_it(fresh_postgres_url):
+    """A turn locks its target, then reads its domain; the upgrade takes the two tables the other way round."""
+    url = url_of(fresh_postgres_url)
+    migrate(url, "0003")
+    insert = "INSERT INTO receiver_target (domain_id, target) VALUES (1, 'file:a')"
+    with engine_of(url).begin() as connection:
+        connection.execute(text(insert))
+    with engine_of(url).connect() as turn, ThreadPoolExecutor() as pool:
+        turn.execute(text("SELECT * FROM receiver_target FOR UPDATE"))
+        upgrade = pool.submit(migrate, url)
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        while not turn.execute(waiting).scalar_one():
+            assert not upgrade.done()
+        turn.execute(text("SELECT * FROM receiver_domain"))
+        turn.commit()
+        assert upgrade.result() == Migrated("0003", REVISION)

@@ -78,3 +78,36 @@ def test_only_the_same_receivers_share_a_domain(one, other):
 def test_an_unknown_key_is_refused(text):
     with pytest.raises(SettingsError, match="domain key"):
         domain_key(text)
+
+
+WHOLE = Channel("bridge-1", "orders", "r")
+LACKING = [
+    ("default", {"connection_id": ""}, "connection_id"),
+    ("default", {"destination": ""}, "destination"),
+    ("default", {"destination": "queue://"}, "destination"),
+    ("default", {"destination": "Topic<>"}, "destination"),
+    ("destination", {"destination": ""}, "destination"),
+    ("connection", {"connection_id": ""}, "connection_id"),
+    ("receiver", {"connection_id": ""}, "connection_id"),
+    ("receiver", {"receiver_id": ""}, "receiver_id"),
+]
+ENOUGH = [
+    ("default", {"receiver_id": ""}),
+    ("default", {"destination": "topic://prices", "receiver_id": ""}),
+    ("destination", {"connection_id": "", "receiver_id": ""}),
+    ("connection", {"destination": "", "receiver_id": ""}),
+    ("receiver", {"destination": ""}),
+    ("name:payments", {"connection_id": "", "destination": "", "receiver_id": ""}),
+]
+
+
+@pytest.mark.parametrize(("key", "parts", "lacks"), LACKING)
+def test_a_part_that_the_key_needs_is_never_empty(key, parts, lacks):
+    with pytest.raises(SettingsError, match=f"no {lacks}, .*'{key}'") as caught:
+        domain_key(key).check(WHOLE._replace(**parts))
+    assert "name:TEXT" in caught.value.hint
+
+
+@pytest.mark.parametrize(("key", "parts"), ENOUGH)
+def test_a_part_that_the_key_does_not_need_may_be(key, parts):
+    domain_key(key).check(WHOLE._replace(**parts))

@@ -1,12 +1,16 @@
 """Settings that can't be meant are refused where they are made, whatever the others are."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from receiver import ReceiverSettings
+from receiver import ReceiverSettings, Recording, StoreSettings, settings
 from receiver.errors import SettingsError
-from receiver.settings import SimulateSettings, expiry_us_of
+from receiver.settings import BridgeSettings, CompareSettings, SimulateSettings, expiry_us_of
+
+PACKAGED = (Path(__file__).resolve().parents[2] / "settings.yaml").read_text(encoding="utf-8")
 
 NO_COUNT = (-1, 1.5, 10**13, "1", None, True)
 NO_NUMBER = (-1, math.nan, math.inf, 1e305, 10**400, "1", None, True)
@@ -48,18 +52,96 @@ def test_a_margin_is_at_least_one(margin):
         SimulateSettings(margin=margin)
 
 
-def test_a_settings_file_is_named_when_it_is_no_good(tmp_path, monkeypatch):
-    from receiver import settings
-
+@pytest.fixture
+def overlay(tmp_path, monkeypatch):
+    """Writes the file that RECEIVER_SETTINGS names."""
     file = tmp_path / "mine.yaml"
-    monkeypatch.setenv("RECEIVER_SETTINGS", str(file))
-    for text, problem in ((None, "can't read"), ("[", "can't read"), ("a: 1", "sections"), ("simulate: {}", "lacks")):
+
+    def write(text: str | None):
+        monkeypatch.setenv("RECEIVER_SETTINGS", str(file))
         if text is not None:
             file.write_text(text, encoding="utf-8")
         settings._sections.cache_clear()
-        try:
-            with pytest.raises(SettingsError, match=problem) as caught:
-                SimulateSettings()
-        finally:
-            settings._sections.cache_clear()
-        assert str(file) in str(caught.value)
+        return file
+
+    yield write
+    settings._sections.cache_clear()
+
+
+MAX_SOURCES = "receiver: {{max_sources: {}}}"
+BROKEN_VALUES = ["!!int x", "!!bool x", "!!timestamp x", "2024-13-45", "9" * 5_000, "[" * 5_000]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, "[", "- 1", "a", "simulate: 2", "compare: {memory_bytes_per_id: 5}"),
+        *("simulate: {margin: 3}\nsimulate: {max_missed: 1}", "simulate: {margin: 3, margin: 4}", "a: &a [*a]"),
+        *map(MAX_SOURCES.format, BROKEN_VALUES),
+    ],
+    ids=lambda text: str(text)[:50],
+)
+def test_a_settings_file_is_named_when_it_is_no_good(overlay, text):
+    file = overlay(text)
+    with pytest.raises(SettingsError, match=r"can't read|must hold (sections|settings)|there is no setting") as caught:
+        SimulateSettings()
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing yet", "{}", "simulate:", "simulate: {}", "compare:\n  memory_bytes_per_id:", PACKAGED]
+)
+def test_a_settings_file_may_leave_out_what_it_likes(overlay, text):
+    plain = SimulateSettings(), BridgeSettings(), ReceiverSettings(), CompareSettings(), Recording("r")
+    overlay(text)
+    assert (SimulateSettings(), BridgeSettings(), ReceiverSettings(), CompareSettings(), Recording("r")) == plain
+
+
+def test_a_settings_file_overlays_the_defaults(overlay):
+    plain, costs = SimulateSettings(), CompareSettings().memory_bytes_per_id
+    overlay(
+        "simulate: {margin: 3.5}\nrecording: {keep_files: null}\n"
+        "compare: {memory_bytes_per_id: {artemis: 7}}\nreceiver:\n"
+    )
+    assert SimulateSettings() == replace(plain, margin=3.5)
+    assert Recording("r").keep_files is None
+    assert CompareSettings().memory_bytes_per_id == costs | {"artemis": 7}
+    assert CompareSettings().memory_bytes("artemis", 3) == 21
+    assert ReceiverSettings().sizes == (2_000, 120_000_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown", "meant"),
+    [
+        ("bridge: {max_trys: 3}", "bridge.max_trys", "bridge.max_tries"),
+        ("simulate: {max_tries: 3}", "simulate.max_tries", "bridge.max_tries"),
+        ("brigde: {max_tries: 3}", "brigde", "bridge"),
+        ("max_tries: 3", "max_tries", "bridge.max_tries"),
+        ("compare: {memory_bytes_per_id: {artmis: 3}}", "memory_bytes_per_id.artmis", "memory_bytes_per_id.artemis"),
+        ("store: {17: 3}", "store.17", None),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest(overlay, text, unknown, meant):
+    file = overlay(text)
+    with pytest.raises(SettingsError) as caught:
+        ReceiverSettings()
+    assert caught.value.message.startswith(f"{file}: there is no setting ")
+    assert caught.value.message.endswith(unknown)
+    if meant:
+        assert caught.value.hint.removesuffix("?").endswith(meant)
+
+
+@pytest.mark.parametrize(
+    ("text", "make"),
+    [
+        ("simulate: {margin: wide}", SimulateSettings),
+        ("bridge: {max_tries: 2.5}", BridgeSettings),
+        ("bridge: {status_secs: null}", BridgeSettings),
+        ("store: {sqlite_synchronous: off}", StoreSettings),
+        ("compare: {memory_bytes_per_id: {ttl: many}}", CompareSettings),
+    ],
+)
+def test_values_of_a_settings_file_are_checked(overlay, text, make):
+    overlay(text)
+    with pytest.raises(SettingsError, match="must be "):
+        make()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from receiver.bridge.connector import DUPLICATE_ID, Message, Property, Sink
 from receiver.bridge.ids import IdRule
+from receiver.bridge.passed import PASSED, Passed
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError
@@ -25,6 +26,8 @@ class BrokerTarget:
         self._ids = ids
         self._marks_duplicates = marks_duplicates
         self._sink: Sink | None = None
+        self.passed: Passed | None = None
+        """Of the domain whose messages these are; None: they aren't marked."""
 
     def ready(self, turn: Turn) -> bool:
         del turn
@@ -63,6 +66,8 @@ class BrokerTarget:
 
     def _outgoing(self, message: Received, turn: Turn | None) -> Message:
         properties: dict[str, Property] = dict(message.properties)
+        if self.passed is not None:
+            properties[PASSED] = self.passed.mark(message.unique_message_id, properties)
         if message.unique_message_id is not None:
             properties[self._ids.id_property] = message.unique_message_id
         if message.message_source_id is not None:

@@ -136,12 +136,12 @@ def _failure(connection: Connection, *statements: str) -> DBAPIError | None:
 
 
 def imported(text: str) -> PythonTarget:
-    """From `MODULE:FUNCTION`; a module is looked for in the current folder, too."""
+    """From `MODULE:FUNCTION`; a module that isn't installed is looked for in the current folder."""
     module_name, colon, path = text.partition(":")
     if not (module_name and colon and path) or "@" in text:  # before which a password may stand
         raise SettingsError(f"{masked(f'python:{text}')} names no function", hint="write python:MODULE:FUNCTION")
     if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - text, as it stands there
-        sys.path.insert(0, here)
+        sys.path.append(here)  # at the end, so that no file there takes the place of a library that is loaded later
     try:
         found: Any = importlib.import_module(module_name)
         for part in path.split("."):

@@ -8,12 +8,18 @@ from typing import NamedTuple
 from sqlalchemy import Connection, NullPool, create_engine, select
 
 from receiver import Receipt, Receiver
+from receiver.detector import GONE, RETIRED
+from receiver.durable.manual_retirement import retire_sources
+from receiver.durable.retiring import DAY_US
 from receiver.message import Decision
 from receiver.store.tables import domains, receipts, text_of
 from tests.durable.opened import MEMORY, UndoError, opened, sizes
 from tests.model import Model
 
 Received = tuple[str | None, str | None, int]
+Housekeeping = tuple[int, int]
+"""The most sources, and after how many microseconds a silent one is retired; 0 for no bound."""
+KEEP_ALL = 0, 0
 
 
 class Joining(NamedTuple):
@@ -28,16 +34,48 @@ class Joining(NamedTuple):
 class Domain:
     """Several receivers of one domain. Every batch is judged by the model, and so is what the table holds."""
 
-    def __init__(self, url: str, name: str, receivers: int, window: int, expiry_us: int) -> None:
+    def __init__(  # noqa: PLR0917
+        self, url: str, name: str, receivers: int, window: int, expiry_us: int, housekeeping: Housekeeping = KEEP_ALL
+    ) -> None:
         self.url = url
         self.options = {"domain": f"name:{name}"}
         self.name = name
         self.engine = None if url == MEMORY else create_engine(url, poolclass=NullPool)
         self.model = Model(window, expiry_us)
-        self.receivers = [self._opened(settings=sizes(window, expiry_us)) for _ in range(receivers)]
+        self.housekeeping = housekeeping
+        self.retired = 0
+        self.receivers = [self._opened(window, expiry_us) for _ in range(receivers)]
 
-    def _opened(self, **more) -> Receiver:
-        return opened(self.url, **self.options, **more)
+    def _opened(self, *chosen: int) -> Receiver:
+        """A receiver with other sizes or those that the domain has."""
+        settings = None
+        if chosen or self.housekeeping != KEEP_ALL:
+            most, after_us = self.housekeeping
+            chosen = chosen or (self.model.window, self.model.expiry_us)
+            settings = sizes(*chosen, max_sources=most, retire_sources_after_days=after_us / DAY_US)
+        return opened(self.url, **self.options, settings=settings)
+
+    def _retire_due(self) -> None:
+        """What the receiver does at the end of a batch, by the model's own queues."""
+        most, after_us = self.housekeeping
+        queues = self.model.queues if self.model.window else {}
+        by_silence = sorted(queues, key=lambda source: queues[source][-1].number)
+        silent = [s for s in by_silence if after_us and self.model.latest_us - queues[s][-1].received_at_us > after_us]
+        surplus = len(queues) - most + most // 10 if most and len(queues) > most else 0
+        self._retired(by_silence[: max(len(silent), surplus)])
+
+    def _retired(self, sources: Iterable[str]) -> None:
+        for source in sources:
+            self.retired += bool(self.model.window) and source in self.model.queues
+            self.model.retire(source)
+
+    def retire(self, sources: Sequence[str]) -> None:
+        """By hand, while the receivers are open; they notice at their next batch."""
+        (done,) = retire_sources(self.url, domain=self.name, sources=sources)
+        before, remembered = self.retired, len(self.model.remembered())
+        self._retired(set(sources))
+        assert done.sources == self.retired - before
+        assert done.forgotten_ids == remembered - len(self.model.remembered())
 
     def judged(self, receive: Callable[[Iterable[Receipt]], list[Decision]], received: Sequence[Received]) -> None:
         """Give receipts to a batch and to the model."""
@@ -49,10 +87,13 @@ class Domain:
             verdict = self.model.receive(id_, source, received_at_us)
             assert (decision.verdict, (decision.tier, decision.window_left)) == (verdict, headroom), row
 
+    def _now(self) -> tuple[Model, int]:
+        return deepcopy(self.model), self.retired
+
     def batch(
         self, who: int, received: Sequence[Received], *, undo: bool = False, connection: Connection | None = None
     ) -> None:
-        before = deepcopy(self.model)
+        before = self._now()
         receiver = self.receivers[who]
         half = len(received) // 2
         with suppress(UndoError), receiver.batch(connection) as batch:
@@ -63,13 +104,14 @@ class Domain:
             if undo:
                 raise UndoError
         if undo:
-            self.model = before
+            self.model, self.retired = before
         elif received:
+            self._retire_due()
             self.assert_remembered(receiver)
 
     def transaction(self, batches: Sequence[Joining], *, commit: bool) -> None:
         """Batches in one transaction of the caller's."""
-        before = deepcopy(self.model)
+        before = self._now()
         with self.engine.connect() as connection:
             for who, received, fate in batches:
                 savepoint = None
@@ -78,18 +120,18 @@ class Domain:
                         # Python's driver for SQLite would commit with the release of an outermost savepoint.
                         self.batch(who, [], connection=connection)
                     savepoint = connection.begin_nested()
-                until_here = deepcopy(self.model)
+                until_here = self._now()
                 self.batch(who, received, undo=fate == "undone", connection=connection)
                 if fate == "rolled back":
                     savepoint.rollback()
-                    self.model = until_here
+                    self.model, self.retired = until_here
                 elif savepoint is not None:
                     savepoint.commit()
             if commit:
                 connection.commit()
             else:
                 connection.rollback()
-                self.model = before
+                self.model, self.retired = before
 
     def reopen(self, who: int) -> None:
         self.receivers[who].close()
@@ -101,13 +143,16 @@ class Domain:
         self.receivers[who].close()
         if (window, expiry_us) != (self.model.window, self.model.expiry_us):
             self.model = self.model.resized(window, expiry_us)
-        self.receivers[who] = self._opened(settings=sizes(window, expiry_us))
+        self.receivers[who] = self._opened(window, expiry_us)
         self.assert_remembered(self.receivers[who])
 
     def assert_remembered(self, receiver: Receiver) -> None:
         policy = receiver._session.cache.policy
         assert set(policy._newest) == self.model.remembered()
-        assert receiver.status().rDupIds == len(self.model.remembered())
+        status = receiver.status()
+        assert status.rDupIds == len(self.model.remembered())
+        assert status.sources == (len(self.model.queues) if self.model.window else 0)
+        assert status.retired_sources == self.retired
 
     def rows(self) -> tuple[Model, int]:
         """A model made of nothing but the table, read by plain SQL, and how many rows that took."""
@@ -121,7 +166,12 @@ class Domain:
         for receipt in found:
             source = None if receipt.message_source_id is None else text_of(receipt.message_source_id)
             model.recorded = receipt.seq - 1
+            if receipt.policy_mark == GONE:
+                model.recorded, model.latest_us = receipt.seq, receipt.received_at_us
+                continue
             model.receive(text_of(receipt.unique_message_id), source, receipt.received_at_us)
+            if receipt.policy_mark == RETIRED:
+                model.retire(source)
         if row.clock_us is not None and row.expiry_us:
             model.newest_us = max(row.clock_us, model.newest_us or 0)
             oldest_us = model.newest_us - model.expiry_us
@@ -147,5 +197,6 @@ class Domain:
         self._opened().close()  # deletes what was to be deleted with batches that were rolled back
         spare = self.assert_table_tells_all()
         self.engine.dispose()
-        # An id's newest row stays with the id, even where only an older entry, of another source, still holds it.
-        assert spare <= len(self.model.remembered())
+        # An id's newest row stays with the id, even where only an older entry, of another source, still holds it; and so
+        # does the newest of all, though its source be retired.
+        assert spare <= len(self.model.remembered()) + bool(self.retired)

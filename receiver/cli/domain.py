@@ -1,0 +1,79 @@
+"""`receiver domain`: a store's domains: listed, or dropped with all that is kept of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from receiver.cli.choosing import chosen
+from receiver.cli.confirm import Yes, confirm
+from receiver.cli.output import AsJson, console, note_if_broken, print_json
+from receiver.cli.store_address import StoreAddress, shown_address, tame_address
+from receiver.report.words import count, tamed
+
+__all__ = ["domain"]
+
+_LIST = """Examples:
+
+receiver domain list sqlite:///receiver.db
+
+receiver domain list postgresql://bridge:secret@db.example.com/orders --json
+"""
+_DROP = """Examples:
+
+receiver domain drop sqlite:///receiver.db --domain 3
+
+receiver domain drop sqlite:///receiver.db --domain queue://orders --yes
+"""
+_LONGEST_NAME = 200
+
+domain = typer.Typer(name="domain", help="List the domains of a store, or drop one that is no longer used.")
+
+
+@domain.command("list", epilog=_LIST)
+def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
+    """List the domains in a store: their policies, and how much is kept of each. Nothing is changed."""
+    from receiver.durable.audit import look
+    from receiver.report.domains import domains_object, print_domains
+    from receiver.report.json_object import dumped
+
+    place = shown_address(url)
+    figures = look(url, with_ids=False)
+    if as_json:
+        print_json(dumped(domains_object(place, figures)))
+    else:
+        print_domains(place, figures, console())
+    note_if_broken(figures)
+
+
+@domain.command(epilog=_DROP)
+def drop(
+    url: StoreAddress,
+    domain: Annotated[
+        str,
+        typer.Option(
+            metavar="DOMAIN", help="Its number, or its exact name where no other has that.", show_default=False
+        ),
+    ],
+    yes: Yes = False,  # noqa: FBT002
+) -> None:
+    """Drop a domain: all ids that it remembers, its targets, and the messages that wait for them or are parked.
+
+    All of it goes or nothing. Close its receivers first: one that is open fails from then on, and one that is opened makes
+    the domain anew, so that all that comes again is new to it.
+    """
+    from receiver.durable.audit import look
+    from receiver.store.domain_drop import drop_domain
+
+    domains = {figures.state.domain_id: figures for figures in look(url, with_ids=False).domains}
+    names = {number: figures.state.domain_name for number, figures in domains.items()}
+    figures = domains[chosen(domain, names, "domain", "receiver domain list")]
+    kept = (figures.rows, figures.inbox or 0, figures.parked or 0)
+    confirm(f"this drops {tamed(figures.state.domain_name, _LONGEST_NAME)} with {_amounts(*kept)}", yes=yes)
+    dropped = drop_domain(url, figures.state)
+    print(f"{tame_address(url)}: dropped {_amounts(dropped.receipts, dropped.waiting, dropped.parked)}")
+
+
+def _amounts(rows: int, waiting: int, parked: int) -> str:
+    return f"{count(rows, 'stored receipt')}, {count(waiting, 'message')} in the inbox and {parked:,} parked"

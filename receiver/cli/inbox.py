@@ -1,0 +1,138 @@
+"""`receiver inbox`: what waits for a store's targets: listed, moved to another target, or dropped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from receiver.cli.choosing import chosen
+from receiver.cli.confirm import Yes, confirm
+from receiver.cli.output import AsJson, console, print_json
+from receiver.cli.store_address import StoreAddress, shown_address, tame_address
+from receiver.errors import SettingsError
+from receiver.report.words import count
+
+if TYPE_CHECKING:
+    from receiver.store.left_behind import TargetRow
+
+__all__ = ["inbox"]
+
+_LIST = """Examples:
+
+receiver inbox list sqlite:///receiver.db
+
+receiver inbox list postgresql://bridge:secret@db.example.com/orders --json
+"""
+_MOVE = """Examples:
+
+receiver inbox move sqlite:///receiver.db 3 4
+
+receiver inbox move sqlite:///receiver.db 3 amqp://broker.example.com:5673/queue/orders
+"""
+_DROP = """Examples:
+
+receiver inbox drop sqlite:///receiver.db 3
+
+receiver inbox drop sqlite:///receiver.db 3 --yes
+"""
+_LISTED_BY = "receiver inbox list"
+_TARGET_HELP = "The target, by its number or its exact name."
+
+inbox = typer.Typer(
+    name="inbox",
+    help="List, move or drop the messages that wait for the targets of bridges, such as one that no bridge serves any more.",
+)
+
+
+@inbox.command("list", epilog=_LIST)
+def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
+    """List the targets in a store: how many messages wait for each, and since when. Nothing is changed."""
+    from receiver.report.inboxes import inbox_object, print_inbox
+    from receiver.report.json_object import dumped
+    from receiver.store.left_behind import target_rows
+
+    place = shown_address(url)
+    rows = target_rows(url)
+    if as_json:
+        print_json(dumped(inbox_object(place, rows)))
+    else:
+        print_inbox(place, rows, console())
+
+
+@inbox.command(epilog=_MOVE)
+def move(
+    url: StoreAddress,
+    from_: Annotated[str, typer.Argument(metavar="FROM", help=_TARGET_HELP, show_default=False)],
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO",
+            help="Another target of its domain, by its number or its exact name, or a new one, written as for receiver "
+            "bridge.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Have the messages that wait for one target wait for another of the same domain.
+
+    They keep their order, and a bridge of the domain to the other target delivers them, before what came later. EXACTLY_ONCE
+    can't hold across two targets: where a bridge to the old one died between handing on and confirming, up to one turn of
+    them, 1,000, may have arrived there already. Those come to the new target once more.
+    """
+    from receiver.report.inboxes import shown_target
+    from receiver.store.left_behind import move_waiting, target_rows
+
+    rows = target_rows(url)
+    of = _chosen(rows, from_)
+    name = _target_name(rows, of, to)
+    moved = move_waiting(url, of, name)
+    print(f"{tame_address(url)}: {count(moved, 'message')} moved to {shown_target(name)}")
+    if moved:
+        print(
+            "note: the last that a bridge handed on before it died may have arrived at the old target, too:"
+            " EXACTLY_ONCE can't hold across two targets",
+            file=sys.stderr,
+        )
+
+
+@inbox.command(epilog=_DROP)
+def drop(
+    url: StoreAddress,
+    target: Annotated[str, typer.Argument(help=_TARGET_HELP, show_default=False)],
+    yes: Yes = False,  # noqa: FBT002
+) -> None:
+    """Delete the messages that wait for a target, for good.
+
+    As long as their ids are remembered they are duplicates if they come again. What comes after the question stays, and so
+    does the target.
+    """
+    from receiver.report.inboxes import shown_target, shown_waiting
+    from receiver.store.left_behind import drop_waiting, target_rows
+
+    of = _chosen(target_rows(url), target)
+    if of.waiting:
+        confirm(f"this deletes what waits for {shown_target(of.name)}: {shown_waiting(of)}", yes=yes)
+    print(f"{tame_address(url)}: {count(drop_waiting(url, of), 'message')} dropped")
+
+
+def _chosen(rows: Sequence[TargetRow], given: str) -> TargetRow:
+    by_number = {row.number: row for row in rows}
+    return by_number[chosen(given, {number: row.name for number, row in by_number.items()}, "target", _LISTED_BY)]
+
+
+def _target_name(rows: Sequence[TargetRow], of: TargetRow, to: str) -> str:
+    """That of a target of the same domain, or else of a new one."""
+    from receiver.bridge.opening import target_name
+
+    if to.isascii() and to.isdecimal():
+        row = _chosen(rows, to)
+        if row.domain_id != of.domain_id:
+            raise SettingsError(
+                f"target {to} is of another domain", hint=f"{_LISTED_BY} shows the domains; or write it as for a bridge"
+            )
+        return row.name
+    its_own = {row.name for row in rows if row.domain_id == of.domain_id}
+    return to if to in its_own else target_name(to)

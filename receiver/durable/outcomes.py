@@ -1,0 +1,109 @@
+"""What became of batches whose outcome isn't known at once: looked up by the mark that each leaves in the store.
+
+A batch may be in its caller's transaction, or its commit may break off. And whoever was killed with a batch on its way
+has left that to be looked up by others, if it was recorded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from receiver.durable.tally import Tally
+from receiver.recording import Recorder
+from receiver.store.joined_log import JoinedLog
+from receiver.store.log import BatchMark, DomainLog, Row
+
+__all__ = ["Outcomes"]
+
+
+class _Unsettled(NamedTuple):
+    """A batch whose outcome isn't known yet."""
+
+    number: int
+    tally: Tally | None
+    """To be counted if it was committed; None of a batch that has told its caller that it failed."""
+    transaction: Any = None
+    """The caller's; None where it was in one of our own."""
+
+
+class Outcomes:
+    """Those of one receiver's batches.
+
+    Whoever makes it sets `committed`, which is called with the tally of each batch once that is known to be committed,
+    and `rolled_back`, which is called for each batch in a transaction of its caller's that wasn't committed.
+    """
+
+    def __init__(self, writer: int) -> None:
+        self.writer = writer
+        self.committed: Callable[[Tally], None]
+        self.rolled_back: Callable[[], None]
+        self.recorder: Recorder | None = None
+        self.batches = 0
+        """Those that have left a mark: in a transaction of the caller's, or recorded."""
+        self._unsettled: deque[_Unsettled] = deque()
+
+    def prepare(self, log: DomainLog, rows: Sequence[Row], tally: Tally) -> BatchMark | None:
+        """Write the batch to the recording, if there is one, and number it if its outcome may have to be looked up."""
+        transaction = log.transaction if isinstance(log, JoinedLog) else None
+        if transaction is None and self.recorder is None:
+            return None
+        self.batches += 1
+        self._unsettled.append(_Unsettled(self.batches, None, transaction))
+        if self.recorder is not None:
+            self.recorder.write(self.batches, tally.rows_not_told(rows), tally.told)
+        return BatchMark(self.writer, self.batches)
+
+    def expect(self, tally: Tally) -> None:
+        """The batch is recorded in its caller's transaction; what becomes of that will be looked up."""
+        self._unsettled.append(self._unsettled.pop()._replace(tally=tally))
+
+    def count(self, tally: Tally) -> None:
+        """The batch is committed."""
+        if self._unsettled:
+            self._settled(self._unsettled[-1])
+            self._unsettled.pop()
+        self.committed(tally)
+
+    def _settled(self, batch: _Unsettled) -> None:
+        if self.recorder is not None:
+            self.recorder.commit(batch.number)
+        if batch.tally is not None:
+            self.committed(batch.tally)
+
+    def settle(self, log: DomainLog) -> bool:
+        """See which batches were committed of whose transactions that isn't known; whether all were."""
+        if not self._unsettled:
+            return True
+        were_all = True
+        last = log.last_batch(self.writer)
+        # A batch's mark is in one transaction with all that the batch saw, so those before it were committed too.
+        while self._unsettled and self._unsettled[-1].number > last:
+            lost = self._unsettled.pop()
+            were_all = False
+            if self.recorder is not None:
+                self.recorder.cut(lost.number)
+            if lost.tally is not None:
+                self.rolled_back()
+        # What was recorded in the very transaction that looks is seen, but may yet be rolled back.
+        under_way = log.transaction if isinstance(log, JoinedLog) else log
+        while self._unsettled and self._unsettled[0].transaction is not under_way:
+            self._settled(self._unsettled.popleft())
+        return were_all
+
+    def callers_go_on(self) -> bool:
+        """Whether a caller's transaction is still under way."""
+        return any(batch.tally is not None and batch.transaction.is_active for batch in self._unsettled)
+
+    def _needs_the_lock(self) -> bool:
+        """Whether a commit broke off: it may still be under way, unless the domain is free."""
+        return any(batch.transaction is None for batch in self._unsettled)
+
+    def can_be_looked_up(self) -> bool:
+        """Whether there is something to settle, without having the domain's lock."""
+        return bool(self._unsettled) and not (self.callers_go_on() or self._needs_the_lock())
+
+    def are_over(self) -> bool:
+        """Whether there are marks that nobody will look up: a recording may still need the last one."""
+        return self.batches > 0 and (self.recorder is None or self.recorder.is_settled)

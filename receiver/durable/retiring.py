@@ -1,0 +1,80 @@
+"""When a domain retires the sources that have ended.
+
+A messageSourceId often holds a process id or a start time, so each restart of a sender is a new source, and the newest W
+ids of every source that ever was would be kept for ever. What retiring does to verdicts is in `receiver.detector`.
+
+A retired source is marked in all rows that are left of it, in the transaction of a batch: which queue a row stood in
+couldn't be told from the rows that are left once that source sends again. The domain's row counts retired sources, so that
+other processes notice and read the log anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from receiver.detector import RETIRED, TwoTierDetector
+from receiver.settings import ReceiverSettings
+from receiver.store.log import Row, SourceMark
+
+__all__ = ["DAY_US", "Retirement", "as_retired", "longer_silent_than"]
+
+DAY_US = 86_400_000_000
+_LOOKS_PER_TIME_ALLOWED = 30
+"""After sources were retired, the next silent ones wait for up to this part of retire_sources_after_days, as each
+retirement makes every other process read the log anew."""
+_SHARE_RETIRED = 10
+"""Beyond max_sources, the surplus and a tenth of max_sources more are retired, so that the next batch needn't retire
+again."""
+
+
+class Retirement:
+    """Which sources are due at the end of a batch; it costs next to nothing as long as none can be."""
+
+    def __init__(self, settings: ReceiverSettings) -> None:
+        self._max_sources = settings.max_sources
+        self._after_us = round(settings.retire_sources_after_days * DAY_US)
+        self._next_look_us = 0
+
+    def wait(self, latest_us: int) -> None:
+        """After some were retired, here or elsewhere: don't look for silent sources for a while."""
+        self._next_look_us = latest_us + self._after_us // _LOOKS_PER_TIME_ALLOWED
+
+    def look_soon(self) -> None:
+        """After the log was read for another reason: look at the end of the next batch."""
+        self._next_look_us = 0
+
+    def due(self, detector: TwoTierDetector) -> list[str | None]:
+        """The sources to retire now, the longest silent first."""
+        most, latest_us = self._max_sources, detector.latest_us
+        has_too_many = bool(most) and detector.sources > most
+        if not has_too_many and not (self._after_us and latest_us >= self._next_look_us):
+            return []
+        by_silence = detector.sources_by_silence()
+        silent = _silent(by_silence, latest_us - self._after_us) if self._after_us else 0
+        surplus = len(by_silence) - most + most // _SHARE_RETIRED if has_too_many else 0
+        number = max(silent, surplus)
+        if silent:
+            self.wait(latest_us)
+        elif by_silence[number:]:  # until then none of the others can be due
+            self._next_look_us = by_silence[number][0] + self._after_us
+        return [source for _, source in by_silence[:number]]
+
+
+def longer_silent_than(detector: TwoTierDetector, days: float) -> list[str | None]:
+    """The sources that haven't sent for more than so many days, by the domain's own time."""
+    by_silence = detector.sources_by_silence()
+    silent = _silent(by_silence, detector.latest_us - round(days * DAY_US))
+    return [source for _, source in by_silence[:silent]]
+
+
+def _silent(by_silence: Sequence[tuple[int, str | None]], before_us: int) -> int:
+    return next((number for number, (us, _) in enumerate(by_silence) if us >= before_us), len(by_silence))
+
+
+def as_retired(rows: Sequence[Row], sources: Sequence[str | None]) -> tuple[Sequence[Row], list[SourceMark]]:
+    """A batch's rows as they are appended once these sources are retired, and the marks of rows from before."""
+    if not sources:
+        return rows, []
+    among = {source or None for source in sources}
+    rows = [(*row[:-1], RETIRED) if (row[2] or None) in among else row for row in rows]
+    return rows, [SourceMark(RETIRED, sources)]

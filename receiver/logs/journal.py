@@ -1,0 +1,272 @@
+"""The journal of a recording: the receipts of each batch, written before it is committed, and which batches were.
+
+    magic, frame of the header, frames: payload bytes (4), checksum (4), number (8), payload
+
+A frame with a payload is a batch, one without says that the batch of its number is committed. What a dead process left
+without that is uncertain: only its store can tell. A batch that was rolled back is cut off. Whatever stands behind the
+last whole frame was being written as the process was killed, so that its batch was never committed. A journal without a
+last frame that says so was not left in order: its writer is dead, or still at work.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from operator import add
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from receiver.domains import Channel
+from receiver.logs.batch import BATCH_ROWS, Batch, LogSource, ReadOptions
+from receiver.logs.columns import SCHEMA, fields_of
+from receiver.logs.receipts import LONGEST_TEXT_BYTES, columns_of, recordable, rows_of_columns
+from receiver.logs.rows import BatchMaker, RawRows
+from receiver.message import Receipt
+from receiver.store.log import Row
+
+__all__ = [
+    "JOURNAL_BEGINS",
+    "JournalHeader",
+    "Scanned",
+    "Told",
+    "beginning",
+    "encoded",
+    "end",
+    "frame",
+    "read_journal",
+    "receipts_of",
+    "rows_in",
+    "scanned",
+]
+
+JOURNAL_BEGINS = b"receiver journal 1\n"
+_HEAD = struct.Struct("<IIq")
+_HEADER = -1
+"""The number of the header's frame; batches are numbered from 1."""
+_ENDED = -2
+_BITS = (1 << 32) - 1
+
+Told = tuple[int, Receipt]
+"""A receipt that tells more than id, source and time, and its index in the batch."""
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class JournalHeader(msgspec.Struct, frozen=True):
+    """Whose batches these are."""
+
+    writer: int
+    """The number that the store knows the receiver by."""
+    incarnation: int | None
+    """Of the receiver's domain; None where no store outlives the process."""
+    connection_id: str
+    destination: str
+    receiver_id: str
+
+    @property
+    def channel(self) -> Channel:
+        return Channel(self.connection_id, self.destination, self.receiver_id)
+
+
+class _Frame(NamedTuple):
+    number: int
+    payload: bytes
+    start_bytes: int
+    end_bytes: int
+
+
+class Scanned(NamedTuple):
+    """What can be said of a journal without its receipts."""
+
+    header: JournalHeader | None
+    uncertain: dict[int, int]
+    """Where the frame of each batch begins of which it isn't known whether it was committed."""
+    whole_bytes: int
+    """Up to the end of the last whole frame."""
+    is_ended: bool
+    """Whether its writer has left it in order, and may be at work on another."""
+
+
+class _Batch(msgspec.Struct, array_like=True, frozen=True):
+    """A batch as it is written: in columns, which cost least, the receipts that tell no more than a row."""
+
+    ids: bytes
+    """One a line, which Arrow splits without keeping other threads."""
+    sources: bytes
+    times: list[int]
+    told: list[tuple[int, list[Any]]]
+    """The others, and those whose text has several lines, by their index."""
+
+
+_decode = msgspec.msgpack.Decoder(_Batch).decode
+_decode_header = msgspec.msgpack.Decoder(JournalHeader).decode
+
+
+def beginning(header: JournalHeader) -> bytes:
+    """What a journal begins with."""
+    return JOURNAL_BEGINS + frame(_HEADER, _encode(header))
+
+
+def encoded(rows: Sequence[Row], told: Sequence[Told]) -> bytes:
+    """The payload of a batch, of whose receipts `told` has those that tell more than a row; `rows` are of the others.
+
+    `ValueError` where one of them is what no log can hold.
+    """
+    if any((receipt.received_at_us or 0) < 0 for _, receipt in told):  # a row's time is the domain's, and never is
+        raise ValueError("a time before the epoch")
+    ids = "\n".join([row[1] for row in rows]).encode()
+    sources = "\n".join([row[2] or "" for row in rows]).encode()
+    if rows and not ids.count(b"\n") == sources.count(b"\n") == len(rows) - 1:
+        return encoded((), list(enumerate(receipts_of(rows, told))))
+    payload = _encode((ids, sources, [row[3] for row in rows], told))
+    if len(payload) > LONGEST_TEXT_BYTES:
+        texts = chain.from_iterable((*rows, *(receipt for _, receipt in told)))
+        if any(isinstance(text, str) and len(text.encode()) > LONGEST_TEXT_BYTES for text in texts):
+            raise ValueError("a text that is too long")
+    return payload
+
+
+def receipts_of(rows: Sequence[Row], told: Sequence[Told]) -> list[Receipt]:
+    """The same receipts, in their order."""
+    others = dict(told)
+    plain = (Receipt(*row[1:4]) for row in rows)
+    return [others.get(index) or next(plain) for index in range(len(rows) + len(told))]
+
+
+def end() -> bytes:
+    """What a journal ends with."""
+    return frame(_ENDED)
+
+
+def frame(number: int, payload: bytes = b"") -> bytes:
+    return _HEAD.pack(len(payload), _checksum(number, payload), number) + payload
+
+
+def _checksum(number: int, payload: bytes) -> int:
+    return zlib.crc32(payload, (number + 1) & _BITS)  # so that zeros, as a power cut may leave them, are no frame
+
+
+def _frames_of(pieces: Iterable[bytes]) -> Iterator[_Frame]:
+    """The whole frames of a journal, the header's first; none of what is no journal."""
+    held = bytearray()
+    before = 0
+    """Bytes that are no longer held."""
+    at = len(JOURNAL_BEGINS)
+    for piece in pieces:
+        held += piece
+        while len(held) >= at + _HEAD.size:
+            size_bytes, checksum, number = _HEAD.unpack_from(held, at)
+            end = at + _HEAD.size + size_bytes
+            if len(held) < end:
+                break
+            payload = bytes(held[at + _HEAD.size : end])
+            if _checksum(number, payload) != checksum:
+                return
+            yield _Frame(number, payload, before + at, before + end)
+            at = end
+        if before + at > len(JOURNAL_BEGINS):
+            del held[:at]
+            before, at = before + at, 0
+
+
+def _header_of(frames: Iterator[_Frame]) -> JournalHeader | None:
+    """The header, and with it the first frame taken; None where a process was killed before it had written it."""
+    first = next(frames, None)
+    return None if first is None or first.number != _HEADER else _decode_header(first.payload)
+
+
+def _certain(frames: Iterable[_Frame], uncertain: dict[int, _Frame]) -> Iterator[_Frame]:
+    """The committed batches in their order; in the end `uncertain` holds those of which it isn't known."""
+    for found in frames:
+        if found.payload:
+            uncertain[found.number] = found
+        elif found.number in uncertain:
+            yield uncertain.pop(found.number)
+
+
+def scanned(pieces: Iterable[bytes]) -> Scanned:
+    header: JournalHeader | None = None
+    uncertain: dict[int, int] = {}
+    whole_bytes, last = 0, 0
+    for found in _frames_of(pieces):
+        whole_bytes, last = found.end_bytes, found.number
+        if found.number == _HEADER:
+            header = _decode_header(found.payload)
+        elif found.payload:
+            uncertain[found.number] = found.start_bytes
+        else:
+            uncertain.pop(found.number, None)
+    return Scanned(header, uncertain, whole_bytes, is_ended=last == _ENDED)
+
+
+def rows_in(pieces: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """The receipts of the batches that are known to be committed, as rows of `SCHEMA`, some tens of thousands at a time."""
+    frames = _frames_of(pieces)
+    header = _header_of(frames)
+    if header is not None:
+        for batches in _gathered(_decode(committed.payload) for committed in _certain(frames, {})):
+            yield _rows(batches, header.channel)
+
+
+def _gathered(batches: Iterable[_Batch]) -> Iterator[list[_Batch]]:
+    held: list[_Batch] = []
+    receipts = 0
+    for batch in batches:
+        held.append(batch)
+        receipts += len(batch.times) + len(batch.told)
+        if receipts >= BATCH_ROWS:
+            yield held
+            held, receipts = [], 0
+    if held:
+        yield held
+
+
+def _rows(batches: Sequence[_Batch], channel: Channel) -> pa.RecordBatch:
+    told: list[Receipt] = []
+    told_at: list[int] = []
+    receipts = 0
+    for batch in batches:
+        told += [Receipt(*fields) for _, fields in batch.told]
+        told_at += [receipts + index for index, _ in batch.told]
+        receipts += len(batch.times) + len(batch.told)
+    others = recordable(columns_of(told), channel)
+    plain = [batch for batch in batches if batch.times]
+    if not plain:
+        return others
+    rows = rows_of_columns(
+        _split(batch.ids for batch in plain),
+        _split(batch.sources for batch in plain),
+        list(chain.from_iterable(batch.times for batch in plain)),
+        channel,
+    )
+    if not told:
+        return rows
+    # Back to where they came.
+    order = np.empty(receipts, np.int64)
+    is_told = np.zeros(receipts, dtype=bool)
+    is_told[told_at] = True
+    order[~is_told] = np.arange(len(rows))
+    order[is_told] = len(rows) + np.arange(len(told))
+    both = pa.Table.from_batches([rows, others]).unify_dictionaries().take(order)
+    return both.combine_chunks().to_batches()[0]
+
+
+def _split(joined: Iterable[bytes]) -> pa.Array:
+    return pc.split_pattern(pa.array([b"\n".join(joined)], pa.large_string()), "\n").flatten().cast(pa.string())
+
+
+def read_journal(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
+    """The same as a log. LINE is the receipt of the file, from 1."""
+    batches = BatchMaker(source.name, options)
+    fields = fields_of(SCHEMA.names, options, source.name)
+    before = 0
+    for rows in rows_in(source.pieces):
+        columns = {column: rows.column(place) for column, place in fields.items()}
+        yield batches.batch(RawRows(columns, partial(add, before + 1)))
+        before += rows.num_rows

@@ -1,0 +1,115 @@
+"""Bridges of the version before, replaced one by one under load: the first new one upgrades the tables that they share.
+
+The version before is taken from the history of the checkout; without one, as from a shallow clone, this is skipped.
+"""
+
+import io
+import subprocess
+import tarfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from receiver.store.engine import store_url as url_of
+from receiver.store.schema import migrate
+from tests.bridge import effects
+from tests.bridge.campaign import Campaign, Event, Plan, perform
+from tests.bridge.mortal_bridge import MortalBridge, command_of
+
+BEFORE = "e09966d7833eaea6437ae3e5f475c592b0abdb62"
+ROOT = Path(__file__).resolve().parents[2]
+STATUS_SECS = "0.2"
+
+MEANWHILE = {
+    "small": {Event.KILL: 1, Event.CUT: 1},
+    "long": {Event.KILL: 10, Event.STOP: 3, Event.KILL_BROKER: 2, Event.CUT: 5},
+}
+"""What happens after each replacement."""
+STORE_CUTS = {"small": 3, "long": 20}
+
+
+@pytest.fixture(scope="session")
+def package_before(tmp_path_factory):
+    """The folder of the version before, as it was in the repository."""
+    git = ["git", "-C", str(ROOT), "archive", BEFORE, "receiver", "migrations", "settings.yaml"]
+    try:
+        archive = subprocess.run(git, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the version before, {BEFORE}, isn't in a history here: {error}")
+    folder = tmp_path_factory.mktemp("before")
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(folder, filter="data")
+    return folder
+
+
+def run_before(package, *arguments):
+    return subprocess.run([*command_of(package), *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+class RollingUpgrade(Campaign):
+    """Each bridge of the version before is killed at work, and comes back as this version. Those that haven't been
+    replaced yet work on, whatever happens; they could not begin again, so they aren't killed until it's their turn."""
+
+    def _play(self) -> None:
+        self._kill()
+        for bridge in self._draw.sample(self.bridges, len(self.bridges)):
+            bridge.package = None
+            self._kill_one(bridge)
+            self._until(lambda bridge=bridge: bridge.is_taking, f"{bridge.name} takes nothing")
+            super()._play()
+            for other in self.bridges:
+                if other not in self._mortals():
+                    self._works(other)
+
+    def _start(self, bridge: MortalBridge) -> None:
+        bridge.start("--max-batch-size", str(self._draw.choice([1, 10, 100])), "--status-secs", STATUS_SECS)
+
+    def _mortals(self) -> list[MortalBridge]:
+        return [bridge for bridge in self.bridges if bridge.package is None] or self.bridges
+
+    def _works(self, bridge: MortalBridge) -> None:
+        before = bridge.receipts_told
+        self._until(lambda: bridge.receipts_told > before, f"{bridge.name} receives nothing any more")
+        self._say(f"{bridge.name}, of the version before, has received {bridge.receipts_told:,} in all")
+
+
+@pytest.mark.artemis
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("protocol", "database", "kind"),
+    [
+        ("amqp", "sqlite", "file"),
+        ("stomp", "postgresql", "file"),
+        ("stomp", "sqlite", "queue"),
+        ("amqp", "postgresql", "queue"),
+    ],
+)
+def test_bridges_are_replaced_one_by_one(queue, mortal_store, kind, package_before, *, size, seed, tmp_path):
+    """The address of a queue has a user, of which the version before made part of the target's name."""
+    if size != "long":
+        pytest.skip("on SQLite, whose lock isn't fair, a busy machine starves a bridge for minutes: --campaign=long")
+    lines, out = tmp_path / "orders.jsonl", f"{queue.name}-out"
+    target = f"file:{lines}" if kind == "file" else queue.address(out, login="clerk@")
+    read = partial(effects.in_file, lines) if kind == "file" else partial(effects.in_queue, queue.straight(out))
+    events = MEANWHILE[size] | {Event.CUT_STORE: STORE_CUTS[size] if mortal_store.proxy else 0}
+    plan = Plan(target=target, events=events, bridges=3, package=package_before)
+    perform(plan, queue, mortal_store, seed, read, kind=RollingUpgrade)
+
+
+def test_the_version_before_does_not_begin_on_newer_tables(store_url, package_before, tmp_path):
+    """It says why and ends, without reaching for its broker, and has changed nothing."""
+    made = run_before(package_before, "migrate", store_url)
+    assert made.returncode == 0, made.stderr
+    migrated = migrate(url_of(store_url))
+    if migrated.before == migrated.after:
+        pytest.skip(f"the tables haven't changed since version {migrated.before}")
+    target = tmp_path / "orders.jsonl"
+    ended = run_before(
+        package_before, "bridge", "stomp://127.0.0.1:1/queue/orders", f"file:{target}", "--store", store_url
+    )
+    assert ended.returncode == 2
+    assert f"of version {migrated.after}, which this version of the package doesn't know" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not target.exists()
+    assert migrate(url_of(store_url)).before == migrated.after

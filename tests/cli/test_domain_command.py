@@ -1,0 +1,149 @@
+"""`receiver domain`: what it shows and drops, and how it refuses."""
+
+import json
+from functools import partial
+
+import pytest
+from running import assert_no_store_is_made, complaint
+
+from receiver.durable.audit import look
+from receiver.store.engine import store_url as url_of
+from receiver.store.schema import migrate
+from tests.durable.opened import opened, send, sizes
+from tests.store.waiting import opened_inbox, receive
+from tests.stores import contents, execute
+
+ORDERS = "broker:queue://orders"
+
+
+@pytest.fixture
+def domain(command):
+    return partial(command, "domain")
+
+
+def make(url):
+    """One with a bridge, one that never received, and one more of the first one's name, by another KEY."""
+    with opened_inbox(url) as (receiver, inbox):
+        rows = receive(receiver, inbox, b"0", b"1", b"2")
+        with inbox.turn() as turn:
+            turn.park(rows[0], "refused")
+    opened(url, destination="queue://other", settings=sizes(7, 5_000_000)).close()
+    with opened(url, domain=f"name:{ORDERS}") as receiver:
+        send(receiver, "0")
+
+
+def numbers(url):
+    return [figures.state.domain_id for figures in look(url, with_ids=False).domains]
+
+
+def test_list_on_a_terminal(domain, sqlite_url):
+    make(sqlite_url)
+    ran = domain("list", sqlite_url)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.splitlines()[1:] == [
+        "",
+        f"1: {ORDERS} (key default)",
+        "  apama:window=2000,expiry=120",
+        "  3 receipts, the latest 2026-05-01 10:00:00 UTC",
+        "  3 rows, 2 in the inbox, 1 parked",
+        "",
+        "2: broker:queue://other (key default)",
+        "  apama:window=7,expiry=5",
+        "  0 receipts",
+        "  0 rows, 0 in the inbox, 0 parked",
+        "",
+        f"3: {ORDERS} (key name)",
+        "  apama:window=2000,expiry=120",
+        "  1 receipt, the latest 1970-01-01 00:00:00 UTC",
+        "  1 row, 0 in the inbox, 0 parked",
+    ]
+
+
+def test_list_as_json(domain, store_url):
+    make(store_url)
+    found = json.loads(domain("list", store_url, "--json").out)
+    assert found.keys() == {"store", "version", "size_bytes", "domains"}
+    assert found["domains"][0] == {
+        "number": 1,
+        "domain": ORDERS,
+        "key": "default",
+        "policy": "apama:window=2000,expiry=120",
+        "window": 2000,
+        "expiry_secs": 120.0,
+        "receipts": 3,
+        "latest_received_at": "2026-05-01T10:00:00.000002Z",
+        "rows": 3,
+        "inbox": 2,
+        "parked": 1,
+    }
+    assert found["domains"][1]["latest_received_at"] is None
+
+
+def test_drop_asks(domain, store_url):
+    """And says how many of each."""
+    make(store_url)
+    said = complaint(domain("drop", store_url, "--domain", "1"))
+    amounts = "3 stored receipts, 2 messages in the inbox and 1 parked"
+    assert f"this drops {ORDERS} with {amounts}" in said
+    assert "add --yes" in said
+    assert numbers(store_url) == [1, 2, 3]
+    ran = domain("drop", store_url, "--domain", "1", "--yes")
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.endswith(f": dropped {amounts}\n")
+    assert numbers(store_url) == [2, 3]
+    assert domain("drop", store_url, "--domain", ORDERS, "--yes").status == 0
+    assert domain("drop", store_url, "--domain", "broker:queue://other", "--yes").status == 0
+    assert numbers(store_url) == []
+
+
+def test_a_name_of_other_digits_is_no_number(domain, sqlite_url):
+    """Three in Arabic digits: not the third domain, which would be dropped in its place."""
+    make(sqlite_url)
+    opened(sqlite_url, domain="name:\u0663").close()
+    domain("drop", sqlite_url, "--domain", "\u0663", "--yes")
+    assert numbers(sqlite_url) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--domain", "9"], "there is no domain '9'"),
+        (["--domain", "broker"], "there is no domain 'broker'"),
+        (["--domain", "9" * 5_000], "there is no domain '999"),
+        (["--domain", ORDERS], f"several are called '{ORDERS}': 1, 3"),
+        ([], "Missing option"),
+    ],
+)
+def test_what_cant_be_meant(domain, sqlite_url, arguments, problem):
+    make(sqlite_url)
+    said = complaint(domain("drop", sqlite_url, *arguments, "--yes"))
+    assert problem in said
+    assert "hint: " in said
+    assert numbers(sqlite_url) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["drop", "--domain", "1", "--yes"]])
+def test_where_there_is_no_store_none_is_made(domain, tmp_path, arguments):
+    assert_no_store_is_made(domain, *arguments, folder=tmp_path)
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["drop", "--domain", "1", "--yes"]])
+def test_an_older_store_is_refused_and_left(domain, sqlite_url, tmp_path, arguments):
+    make(sqlite_url)
+    migrate(url_of(sqlite_url), "0003")
+    before = contents(tmp_path)
+    assert "older than" in complaint(domain(arguments[0], sqlite_url, *arguments[1:]))
+    assert contents(tmp_path) == before
+
+
+def test_what_is_broken_is_told(domain, sqlite_url):
+    make(sqlite_url)
+    execute(sqlite_url, "UPDATE receiver_domain SET receipts = -1 WHERE domain_id = 1")
+    ran = domain("list", sqlite_url)
+    assert ran.err == "note: the store is broken: receiver check tells where\n"
+
+
+@pytest.mark.parametrize("name", ["list", "drop"])
+def test_help_shows_examples(name, domain):
+    assert f"receiver domain {name} sqlite:///receiver.db" in domain(name, "--help").out
+    assert name in domain("--help").out

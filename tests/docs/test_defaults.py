@@ -1,0 +1,78 @@
+"""What help and documents say a default is, `settings.yaml` says too."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from pages import ROOT
+
+RECEIVER = (sys.executable, "-m", "receiver")
+SETTINGS = yaml.safe_load((ROOT / "settings.yaml").read_text(encoding="utf-8"))
+RULE, BRIDGE, STORE, SIMULATE = (SETTINGS[name] for name in ("receiver", "bridge", "store", "simulate"))
+WINDOW, EXPIRY_SECS = RULE["dup_detection_per_source_expiry_window_size"], RULE["dup_detection_expiry_time_secs"]
+MEGABYTES = BRIDGE["max_body_bytes"] >> 20
+STATED = (
+    ("README.md", f"TwoTierDetector(window={WINDOW}, expiry_secs={EXPIRY_SECS})"),
+    ("docs/policies.md", f"| `apama:window={WINDOW},expiry={EXPIRY_SECS}` | Apama |"),
+    ("docs/semantics.md", f"(`dupDetectionPerSourceExpiryWindowSize`, {WINDOW} unless set)"),
+    ("docs/semantics.md", f"(`dupDetectionExpiryTimeSecs`, {EXPIRY_SECS} s unless set)"),
+    ("docs/bridge.md", f"with Apama's defaults, {WINDOW:,} ids per source and {EXPIRY_SECS} s,"),
+    ("docs/bridge.md", f"ends with {BRIDGE['max_batch_size']:,} messages (`--max-batch-size`)"),
+    ("docs/bridge.md", f"after {BRIDGE['max_batch_interval_millis']} ms (`--max-batch-interval-millis`)"),
+    ("docs/bridge.md", f"after {BRIDGE['max_tries']} tries (`--max-tries`)"),
+    ("docs/bridge.md", f"a body above {MEGABYTES} MB (`--max-body-bytes`)"),
+    ("docs/bridge.md", f"A body of {MEGABYTES} MB passes several times through memory"),
+    ("docs/bridge.md", f"Every {BRIDGE['status_secs']} s (`--status-secs`)"),
+    ("docs/embedding.md", f"ends after `lock_timeout_secs`, {STORE['lock_timeout_secs']} s by default"),
+    ("docs/performance.md", f"| `memory` | {SIMULATE['memory_bytes_per_id']} bytes |"),
+    ("settings.yaml", f"and the bridge stops: {MEGABYTES} MB."),
+)
+
+
+@pytest.mark.parametrize(("page", "words"), STATED)
+def test_documents_state_the_defaults(page, words):
+    assert words in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+HELP = {
+    "simulate": [f"may miss. [default: {SIMULATE['max_missed']}]", f"to recommend. [default: {SIMULATE['margin']}]"],
+    "compare": [f"may be left out, for {WINDOW} and {EXPIRY_SECS}, and the broker's own default."],
+    "bridge": [
+        *(f"[default: {BRIDGE[name]}]" for name in BRIDGE),
+        f"standard error every {BRIDGE['status_secs']} seconds.",
+    ],
+}
+
+
+def help_of(name, **environment):
+    ran = subprocess.run(
+        [*RECEIVER, name, "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+    return ran.returncode, " ".join(ran.stdout.split()), ran.stderr
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_help_states_the_defaults(name):
+    status, text, _ = help_of(name)
+    assert status == 0
+    assert [words for words in HELP[name] if words not in text] == []
+    assert "{" not in text.replace("{LOG...}", "").replace("{FROM} {TO}", "")
+
+
+def test_help_states_what_a_file_of_settings_makes_of_them(tmp_path):
+    """And refuses, without a traceback, what it can't read."""
+    own = tmp_path / "own.yaml"
+    own.write_text("bridge: {max_tries: 77}\n", encoding="utf-8")
+    assert "before it is parked. [default: 77]" in help_of("bridge", RECEIVER_SETTINGS=str(own))[1]
+    own.write_text("bridge: {tries: 77}\n", encoding="utf-8")
+    assert help_of("bridge", RECEIVER_SETTINGS=str(own)) == (
+        2,
+        "",
+        f"error: {own}: there is no setting bridge.tries\nhint: did you mean bridge.max_tries?\n",
+    )

@@ -1,0 +1,246 @@
+"""Sources that have ended give up their queues: by hand, in the transactions of batches, and for all processes."""
+
+import json
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from receiver import Verdict
+from receiver.durable.audit import look
+from receiver.durable.manual_retirement import retire_sources
+from receiver.durable.retiring import DAY_US
+from receiver.errors import SettingsError
+from receiver.settings import ReceiverSettings
+from tests.durable.checks import assert_sound
+from tests.durable.opened import DUPLICATE, NEW, UndoError, opened, sizes, undone
+from tests.stores import rows_of
+
+CASES = json.loads((Path(__file__).parents[1] / "vectors" / "retire.json").read_text(encoding="utf-8"))
+SENDERS = 150
+WINDOW = 20
+
+
+def receive(receiver, *received):
+    """Verdicts on receipts (id, source, time in us) of one batch."""
+    with receiver.batch() as batch:
+        return [batch.receive(id_, source, received_at_us=us).verdict for id_, source, us in received]
+
+
+@pytest.mark.parametrize("reopens", [False, True], ids=["open", "reopened"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_worked_case(case, reopens, store_url):
+    settings = sizes(case["window"], case["expiry_secs"] * 1_000_000)
+    receiver = opened(store_url, settings=settings)
+    for step in case["steps"]:
+        if "retire" not in step:
+            received = step["unique_message_id"], step["message_source_id"], step["received_at_us"]
+            assert receive(receiver, received) == [step["verdict"]]
+            assert receiver.status().rDupIds == step["remembered_ids"]
+            continue
+        retire_sources(store_url, sources=[step["retire"] or ""])
+        (domain,) = look(store_url).domains
+        assert domain.remembered_ids == step["remembered_ids"]
+        if reopens:
+            receiver.close()
+            receiver = opened(store_url)
+    receiver.close()
+    assert_sound(store_url)
+
+
+def test_a_source_that_has_not_sent_for_long_is_retired(any_url):
+    settings = sizes(2, 0, retire_sources_after_days=1)
+    with opened(any_url, settings=settings) as orders:
+        receive(orders, ("a", "old", 0), ("b", "new", 0))
+        receive(orders, ("c", "new", DAY_US))
+        assert orders.status().sources == 2, "exactly a day isn't longer"
+        receive(orders, ("d", "new", DAY_US + 1))
+        status = orders.status()
+        assert (status.sources, status.silent_sources, status.retired_sources, status.rDupIds) == (1, 0, 1, 2)
+        assert receive(orders, ("a", "other", DAY_US + 2), ("c", "other", DAY_US + 2)) == [NEW, DUPLICATE]
+
+
+@pytest.mark.parametrize("disturbance", ["reopened", "rolled back"])
+def test_reading_the_log_often_delays_nothing(store_url, disturbance):
+    settings = sizes(2, 0, retire_sources_after_days=1)
+    orders = opened(store_url, settings=settings)
+    receive(orders, ("a", "old", 0))
+    for hour in range(0, 25, 5):
+        if disturbance == "reopened":
+            orders.close()
+            orders = opened(store_url, settings=settings)
+        else:
+            with suppress(UndoError), orders.batch() as batch:
+                batch.receive("undone", "new", received_at_us=hour)
+                raise UndoError
+        receive(orders, (f"{hour}", "new", hour * 3_600_000_000))
+        assert orders.status().retired_sources == 0
+    receive(orders, ("b", "new", DAY_US + 1))
+    assert orders.status().retired_sources == 1
+    orders.close()
+
+
+def test_time_goes_by_receipts_not_by_the_clock_on_the_wall(any_url):
+    with opened(any_url, settings=sizes(2, 0, retire_sources_after_days=1)) as orders:
+        receive(orders, ("a", "s", 0))
+        receive(orders, ("b", "t", 1))
+        assert orders.status().sources == 2
+
+
+def test_a_sender_with_a_source_per_message_fills_no_memory(any_url):
+    with opened(any_url, settings=sizes(1, 0, max_sources=20)) as orders:
+        for number in range(200):
+            receive(orders, (f"{number}", f"source {number}", number))
+        status = orders.status()
+        assert 18 < status.sources <= 20
+        assert status.retired_sources == 200 - status.sources
+        assert status.rDupIds == status.sources
+        assert receive(orders, ("199", "other", 200), ("100", "other", 200)) == [DUPLICATE, NEW]
+
+
+@pytest.mark.parametrize("reads_anew", ["reopened", "rolled back"])
+def test_who_often_reads_the_log_anew_retires_too(reads_anew, store_url):
+    """A process that is soon over, or one whose batches fail now and then."""
+    orders = opened(store_url, settings=sizes(2, 0, retire_sources_after_days=30))
+    for number in range(100):
+        receive(orders, (f"{number}", f"source {number}", number * DAY_US // 2))
+        if reads_anew == "reopened":
+            orders.close()
+            orders = opened(store_url, settings=sizes(2, 0, retire_sources_after_days=30))
+        else:
+            undone(orders, "poison")
+    status = orders.status()
+    assert 60 < status.sources <= 63
+    assert status.retired_sources == 100 - status.sources
+    orders.close()
+
+
+def test_nothing_is_retired_where_both_bounds_are_0(any_url):
+    settings = sizes(1, 0, max_sources=0, retire_sources_after_days=0)
+    with opened(any_url, settings=settings) as orders:
+        receive(orders, *((f"{number}", f"source {number}", number * 100 * DAY_US) for number in range(300)))
+        assert orders.status().sources == 300
+        assert orders.status().silent_sources == 299
+
+
+def test_the_defaults_of_the_settings():
+    settings = ReceiverSettings()
+    assert (settings.max_sources, settings.retire_sources_after_days) == (10_000, 30)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"max_sources": -1}, {"max_sources": 0.5}, {"retire_sources_after_days": -1}, {"max_sources": None}]
+)
+def test_bounds_that_cannot_be_meant(bad):
+    with pytest.raises(SettingsError, match=next(iter(bad))):
+        ReceiverSettings(**bad)
+
+
+def test_what_a_batch_retires_is_rolled_back_with_it(any_url):
+    settings = sizes(1, 0, max_sources=2)
+    with opened(any_url, settings=settings) as orders:
+        receive(orders, ("a", "s", 0), ("b", "t", 0))
+        with suppress(UndoError), orders.batch() as batch:
+            batch.receive("c", "u", received_at_us=0)
+            raise UndoError
+        assert orders.status().retired_sources == 0
+        assert receive(orders, ("a", "s", 0)) == [DUPLICATE]
+
+
+def test_another_process_notices(store_url):
+    """It reads the log anew, although no new row tells it."""
+    with opened(store_url, settings=sizes(2, 0)) as orders, opened(store_url) as other:
+        receive(orders, ("a", "s", 0), ("b", "t", 0))
+        assert receive(other, ("x", "t", 0)) == [NEW]
+        retire_sources(store_url, sources=["s"])
+        assert receive(other, ("a", "t", 0)) == [NEW]
+        assert other.status().retired_sources == 1
+        assert receive(orders, ("a", "t", 0)) == [DUPLICATE]
+
+
+def test_resizing_gives_what_is_remembered_of_a_retired_source_a_queue_again(store_url):
+    """By the rule on changed settings: what is remembered goes through an empty domain."""
+    with opened(store_url, settings=sizes(2, 10)) as orders:
+        receive(orders, ("a", "s", 0), ("b", "t", 1))
+        retire_sources(store_url, sources=["s"])
+        assert receive(orders, ("b", "t", 1)) == [DUPLICATE]
+        assert orders.status().sources == 1
+    with opened(store_url, settings=sizes(2, 20)) as orders:
+        assert orders.status().sources == 2
+    assert_sound(store_url)
+
+
+def test_a_forgotten_newest_receipt_stays_forgotten_through_a_resize(store_url):
+    """Its row stays, for it tells the latest number and time."""
+    with opened(store_url, settings=sizes(2, 0)) as orders:
+        receive(orders, ("a", "s", 7))
+    retire_sources(store_url, sources=["s"])
+    for _ in range(2):
+        with opened(store_url, settings=sizes(2, 10)) as orders:
+            assert orders.status().rDupIds == 0
+        with opened(store_url, settings=sizes(3, 0)):
+            pass
+    with opened(store_url, settings=sizes(2, 10)) as orders:
+        assert receive(orders, ("a", "s", 0)) == [NEW]
+        assert orders._session.cache.policy.latest_us == 7
+        receive(orders, *((f"{number}", "s", 8) for number in range(20)))
+    assert rows_of(store_url, "receiver_receipt") == 21
+    assert_sound(store_url)
+
+
+def test_a_batch_that_retires_nobody_needs_no_more_statements(sqlite_url):
+    statements = []
+    with opened(sqlite_url, settings=sizes(2, 10)) as orders:
+        receive(orders, ("a", "s", 0))
+        orders._session.log.dbapi.set_trace_callback(statements.append)
+        receive(orders, ("b", "t", 1))
+        verbs = [statement.split()[0] for statement in statements]
+        assert verbs == ["BEGIN", "SELECT", "UPDATE", "INSERT", "COMMIT"]
+
+
+@pytest.mark.parametrize("policy", ["artemis:id_cache_size=2", "sequence"])
+def test_other_policies_have_no_sources_to_retire(store_url, policy):
+    with opened(store_url, policy=policy) as orders:
+        receive(orders, ("1:s", "s", 0))
+        assert orders.status().sources == 0
+    assert retire_sources(store_url, sources=["s"], idle_days=0) == []
+
+
+def test_by_hand_only_in_the_domains_named(store_url):
+    for name in ("one", "two"):
+        with opened(store_url, domain=f"name:{name}", settings=sizes(2, 0)) as orders:
+            receive(orders, ("a", "s", 0), ("b", None, DAY_US), ("c", "t", 2 * DAY_US))
+    (one,) = retire_sources(store_url, domain="one", idle_days=1)
+    assert (one.domain, one.sources, one.forgotten_ids, one.sources_left) == ("one", 1, 1, 2)
+    both = retire_sources(store_url, sources=["", "t", "nobody"])
+    assert [(each.domain, each.sources, each.sources_left) for each in both] == [("one", 2, 0), ("two", 2, 1)]
+    with pytest.raises(SettingsError, match="has no domain 'three'"):
+        retire_sources(store_url, domain="three", idle_days=1)
+    assert_sound(store_url)
+
+
+def test_years_of_restarts_need_no_more_than_the_live_sources(store_url, seed, campaign):
+    """Each restart of the senders makes as many new sources; those before it have ended."""
+    chosen = random.Random(seed)
+    settings = sizes(WINDOW, 1_000_000, retire_sources_after_days=1, max_sources=0)
+    live = SENDERS * WINDOW
+    with opened(store_url, settings=settings) as orders:
+        for restart in range(campaign.sender_restarts):
+            start_us = restart * 2 * DAY_US
+            received = [
+                (f"{restart}:{sender}:{number}", f"sender-{sender}:{restart}", start_us + number)
+                for number in range(WINDOW)
+                for sender in range(SENDERS)
+            ]
+            with orders.batch() as batch:
+                assert {decision.verdict for decision in batch.receive_many(received)} == {Verdict.NEW}
+            again = [(id_, source, start_us + WINDOW) for id_, source, _ in chosen.sample(received, 10)]
+            assert receive(orders, *again) == [DUPLICATE] * 10
+            policy = orders._session.cache.policy
+            assert orders.status().sources <= SENDERS
+            assert policy.remembered_ids <= 1.5 * live
+            assert len(policy._queues_by_number) <= 2 * SENDERS
+            assert rows_of(store_url, "receiver_receipt") <= 1.5 * live
+        assert orders.status().retired_sources == (campaign.sender_restarts - 1) * SENDERS
+    assert_sound(store_url)

@@ -1,0 +1,155 @@
+"""A process that records what it receives until it is killed, at a step of its own choice or from outside.
+
+With each batch it books the batch's number in the same transaction, so that the store tells which were committed.
+"""
+
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sqlalchemy import Column, Connection, Integer, MetaData, NullPool, RootTransaction, Table, create_engine, select
+
+from receiver import Receipt, Receiver, Recording
+from receiver.logs import rotating
+from receiver.store.postgres_log import PostgresLog
+from receiver.store.sqlite_log import SqliteLog
+from tests.durable.opened import UndoError, opened, sizes
+from tests.stores import engine_of
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__])
+FEW_REMEMBERED = sizes(20, 0)
+START_US = 1_795_225_068_711_509
+ENDS_SECS = 120
+PARTS, BATCHES = 10, 100_000
+
+BOOKED = Table(
+    "booked", MetaData(), Column("turn", Integer, primary_key=True, autoincrement=True), Column("batch", Integer)
+)
+
+_LOGS = (SqliteLog, PostgresLog)
+HALF = 0.5
+STEPS = {
+    "before it is written": ((rotating.RotatingLog,), "write", 0),
+    "half written": ((rotating,), "_write_all", HALF),
+    "written": ((rotating.RotatingLog,), "write", 1),
+    "recorded": (_LOGS, "record", 1),
+    "before the commit": (_LOGS, "commit", 0),
+    "committed": (_LOGS, "commit", 1),
+    "before the caller's commit": ((RootTransaction,), "commit", 0),
+    "the caller has committed": ((RootTransaction,), "commit", 1),
+    "before that is said": ((rotating.RotatingLog,), "commit", 0),
+    "said": ((rotating.RotatingLog,), "commit", 1),
+    "before a journal is left": ((rotating.RotatingLog,), "leave", 0),
+    "left": ((rotating.RotatingLog,), "leave", 1),
+    "before it is finished": ((rotating,), "_write_finished", 0),
+    "finished": ((rotating,), "_write_finished", 1),
+    "begun": ((rotating.RotatingLog,), "_begun", 1),
+    "before it is settled": ((rotating.AbandonedJournal,), "settle", 0),
+    "half settled": ((rotating,), "_write_all", HALF),
+    "settled": ((rotating.AbandonedJournal,), "settle", 1),
+}
+"""Whose function, and how much of it is done; of what is written, half of the bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    url: str
+    path: str
+    seed: int
+    number: int = 0
+    """No two lives of a store have the same."""
+    joins: bool = False
+    """Whether batches are in transactions of the application's own."""
+    batches: int = 30
+    step: str | None = None
+    """Where it kills itself; None if it is killed from outside, or ends well."""
+    when: int = 1
+    """The how-many-th time it comes there."""
+
+
+def receipts_of(seed: int, batch: int) -> list[Receipt]:
+    """What the batch of a number receives: ids that come again, some without id, clocks set back, bodies."""
+    chosen = random.Random(f"{seed} {batch}")  # noqa: S311
+
+    def one(index: int) -> Receipt:
+        plain = Receipt(
+            chosen.choice((f"{batch}:{index}", f"again {chosen.randrange(20)}")),
+            chosen.choice((None, "web", "phone")),
+            START_US + batch * 1_000 + index,
+        )
+        other = {
+            "no id": plain._replace(unique_message_id=None),
+            "clock": plain._replace(received_at_us=plain.received_at_us - 5_000),
+            "more": plain._replace(redelivered=True, jms_timestamp_ms=START_US // 1_000, body_digest="x"),
+        }
+        return other.get(chosen.choice(("no id", "clock", "more", *"plain")), plain)
+
+    return [one(index) for index in range(chosen.randint(1, 6))]
+
+
+def live(life: Life) -> None:
+    if life.step is not None:
+        _die_at(life.step, life.when)
+    chosen = random.Random(f"{life.seed} {life.number}")  # noqa: S311
+    own = create_engine(life.url, poolclass=NullPool)
+    record = Recording(life.path, rotate_bytes=300, keep_files=None)
+    with opened(life.url, settings=FEW_REMEMBERED, record=record) as orders:
+        first = life.number * BATCHES
+        for number in range(first, first + life.batches * PARTS, PARTS):
+            if life.joins:
+                with suppress(UndoError), own.begin() as connection:
+                    for batch in range(number, number + chosen.randint(1, 3)):
+                        with suppress(UndoError), connection.begin_nested():
+                            _receive(orders, life.seed, batch, connection)
+                            _perhaps_undo(chosen)
+                    _perhaps_undo(chosen)
+            else:
+                with suppress(UndoError):
+                    _receive(orders, life.seed, number, None, chosen)
+
+
+def _receive(
+    orders: Receiver, seed: int, number: int, connection: Connection | None, chosen: random.Random | None = None
+) -> None:
+    with orders.batch(connection) as batch:
+        batch.receive_many(receipts_of(seed, number))
+        batch.connection.execute(BOOKED.insert().values(batch=number))
+        if chosen is not None:
+            _perhaps_undo(chosen)
+
+
+def _perhaps_undo(chosen: random.Random) -> None:
+    if chosen.random() < 1 / 4:
+        raise UndoError
+
+
+def _die_at(step: str, when: int) -> None:
+    owners, name, share = STEPS[step]
+    times_left = itertools.count(when - 1, -1)
+    for owner in owners:
+        setattr(owner, name, _mortal(getattr(owner, name), share, times_left))
+
+
+def _mortal(real, share, times_left):
+    def mortal(*args, **options):
+        if next(times_left):
+            return real(*args, **options)
+        if share == HALF:
+            file, data = args
+            real(file, data[: len(data) // 2])
+        elif share:
+            real(*args, **options)
+        return os.kill(os.getpid(), signal.SIGKILL)
+
+    return mortal
+
+
+def booked(url: str) -> list[int]:
+    """The batches that were committed, in their order."""
+    with engine_of(url).connect() as connection:
+        return list(connection.execute(select(BOOKED.c.batch).order_by(BOOKED.c.turn)).scalars())

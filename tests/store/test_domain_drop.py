@@ -1,0 +1,159 @@
+"""A domain that is dropped leaves nothing, and whoever still has it open is told, even where another got its number."""
+
+import threading
+import time
+
+import pytest
+from sqlalchemy import text
+
+from receiver.durable import opening
+from receiver.durable.audit import look
+from receiver.errors import SettingsError, StoreError
+from receiver.senders import SequenceIdMaker
+from receiver.store.domain_drop import Dropped, drop_domain
+from receiver.store.tables import METADATA
+from tests.durable.checks import assert_sound
+from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, opened, send, sizes
+from tests.store.waiting import inbox_of, opened_inbox, receive, waiting_in
+from tests.stores import engine_of
+
+OTHER = {"destination": "queue://other"}
+TABLES = [name for name in METADATA.tables if name not in {"receiver_sequence", "receiver_dedup_key"}]
+
+
+def state(url, number):
+    (found,) = [domain.state for domain in look(url, with_ids=False).domains if domain.state.domain_id == number]
+    return found
+
+
+def contents_of(url):
+    """The rows of all tables that belong to domains."""
+    with engine_of(url).connect() as connection:
+        return {name: sorted(map(repr, connection.execute(text(f"SELECT * FROM {name}")))) for name in TABLES}  # noqa: S608
+
+
+def fill(url, **options):
+    """Ids, a caller's transaction that left its mark, a message that waits and one that is parked; the domain's number."""
+    with opened(url, **options) as receiver, inbox_of(receiver, url) as inbox:
+        rows = receive(receiver, inbox, b"0", b"1")
+        with inbox.turn() as turn:
+            turn.park(rows[0], "refused")
+        with engine_of(url).begin() as connection:
+            send(receiver, "joined", connection=connection)
+            mark = text("INSERT INTO receiver_joined VALUES (:number, 1, 1, 1)")
+            connection.execute(mark, {"number": receiver.domain_id})
+        return receiver.domain_id
+
+
+def test_all_of_a_domain_goes_and_nothing_else(store_url):
+    """Nor the numbers that were given to messages: they must not be given again."""
+    fill(store_url, **OTHER)
+    before = contents_of(store_url)
+    number = fill(store_url)
+    with SequenceIdMaker.open(store_url, message_source_id="broker:queue://orders") as numbers:
+        numbers.next()
+    assert drop_domain(store_url, state(store_url, number)) == Dropped(receipts=3, waiting=1, parked=1, targets=1)
+    assert contents_of(store_url) == before
+    assert_sound(store_url)
+    with SequenceIdMaker.open(store_url, message_source_id="broker:queue://orders") as numbers:
+        assert numbers.next().startswith("2:")
+    with opened(store_url) as receiver:
+        assert send(receiver, "joined") == [NEW]
+
+
+def test_a_receiver_that_is_open_is_told(store_url, caplog):
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, b"0")
+        drop_domain(store_url, state(store_url, receiver.domain_id))
+        for _ in range(2):
+            with pytest.raises(StoreError, match="the domain is gone") as caught, receiver.batch():
+                pass
+            assert "it was dropped" in caught.value.hint
+        with pytest.raises(StoreError, match="target is gone") as caught, inbox.turn():
+            pass
+        assert "dropped" in caught.value.hint
+        assert not inbox.has_waiting()
+    assert look(store_url).domains == ()
+    assert "Traceback" not in caplog.text
+
+
+def test_a_domain_made_after_it_under_its_number_is_another(sqlite_url):
+    """SQLite gives the numbers of rows that are gone again: whoever is open must neither read nor delete by them."""
+    with opened_inbox(sqlite_url) as (receiver, inbox):
+        send(receiver, "a", "b")
+        receive(receiver, inbox, b"0")
+        drop_domain(sqlite_url, state(sqlite_url, receiver.domain_id))
+        with opened_inbox(sqlite_url, "file:another") as (another, its_inbox):
+            assert (another.domain_id, its_inbox.target_id) == (receiver.domain_id, inbox.target_id)
+            receive(another, its_inbox, b"its")
+            before = contents_of(sqlite_url)
+            with pytest.raises(StoreError, match="its domain was dropped"), receiver.batch():
+                pass
+            with pytest.raises(StoreError, match="target is gone"), inbox.turn():
+                pass
+            receiver.close()
+            assert contents_of(sqlite_url) == before
+            assert len(waiting_in(its_inbox)) == 1
+
+
+def test_closing_deletes_nothing_of_another(sqlite_url):
+    """What was forgotten and not deleted yet has the numbers of another's rows by now."""
+    receiver = opened(sqlite_url, settings=sizes(1_000, 0))
+    for number in range(1_100):  # the oldest are forgotten, and too few to be deleted at once
+        send(receiver, str(number))
+    drop_domain(sqlite_url, state(sqlite_url, receiver.domain_id))
+    with opened(sqlite_url, **OTHER) as another:
+        assert another.domain_id == receiver.domain_id
+        send(another, *map(str, range(1_100)))
+        receiver.close()
+        assert send(another, *map(str, range(1_100))) == [DUPLICATE] * 1_100
+    assert_sound(sqlite_url)
+
+
+def test_a_domain_dropped_while_it_is_opened(sqlite_url, monkeypatch):
+    """Its number leads to another's ids, by which messages would be lost."""
+    number = fill(sqlite_url)
+    find = opening.found_or_made
+
+    def finding(*arguments):
+        found = find(*arguments)
+        monkeypatch.undo()
+        drop_domain(sqlite_url, state(sqlite_url, number))
+        opened(sqlite_url, **OTHER).close()
+        return found
+
+    monkeypatch.setattr(opening, "found_or_made", finding)
+    with pytest.raises(StoreError, match="dropped while it was opened"):
+        opened(sqlite_url)
+
+
+def test_a_batch_under_way_is_waited_for(store_url):
+    dropped = []
+    with opened(store_url) as receiver:
+        send(receiver, "before")
+        of = state(store_url, receiver.domain_id)
+        dropper = threading.Thread(target=lambda: dropped.append(drop_domain(store_url, of)))
+        with receiver.batch() as batch:
+            batch.receive("under way", received_at_us=0)
+            dropper.start()
+            time.sleep(0.5)  # for one that wouldn't wait
+        dropper.join(LONG_SECS)
+    assert [each.receipts for each in dropped] == [2]
+    assert look(store_url).domains == ()
+
+
+def test_a_domain_that_was_made_anew_meanwhile_stays(store_url):
+    of = state(store_url, fill(store_url))
+    drop_domain(store_url, of)
+    fill(store_url)
+    with pytest.raises(SettingsError, match="dropped meanwhile"):
+        drop_domain(store_url, of)
+    assert [domain.rows for domain in look(store_url).domains] == [3]
+
+
+def test_domains_of_one_name_by_different_keys_are_two(store_url):
+    first = fill(store_url, domain="destination", connection_id="")
+    second = fill(store_url, domain="name:queue://orders")
+    assert {state(store_url, number).domain_name for number in (first, second)} == {"queue://orders"}
+    drop_domain(store_url, state(store_url, first))
+    assert [domain.state.domain_key for domain in look(store_url).domains] == ["name"]
