@@ -21,7 +21,7 @@ __all__ = ["durable"]
 # Windows of each source: for 10 k, 100 k and 1 M live ids in all.
 _SMALL, _USUAL, _LARGE = 200, 2_000, 20_000
 _TURNS = 7
-_RECORDED_BYTES = 40
+_RECORDED_BYTES = 88
 """About what a receipt takes of a recording as it is written."""
 
 

@@ -52,6 +52,7 @@ _HEADER = -1
 """The number of the header's frame; batches are numbered from 1."""
 _ENDED = -2
 _BITS = (1 << 32) - 1
+_TIME = np.dtype("<i8")
 
 Told = tuple[int, Receipt]
 """A receipt that tells more than id, source and time, and its index in the batch."""
@@ -99,9 +100,14 @@ class _Batch(msgspec.Struct, array_like=True, frozen=True):
     ids: bytes
     """One a line, which Arrow splits without keeping other threads."""
     sources: bytes
-    times: list[int]
+    times: bytes
+    """In microseconds, 8 bytes each."""
     told: list[tuple[int, list[Any]]]
     """The others, and those whose text has several lines, by their index."""
+
+    @property
+    def receipts(self) -> int:
+        return len(self.times) // _TIME.itemsize + len(self.told)
 
 
 _decode = msgspec.msgpack.Decoder(_Batch).decode
@@ -124,7 +130,8 @@ def encoded(rows: Sequence[Row], told: Sequence[Told]) -> bytes:
     sources = "\n".join([row[2] or "" for row in rows]).encode()
     if rows and not ids.count(b"\n") == sources.count(b"\n") == len(rows) - 1:
         return encoded((), list(enumerate(receipts_of(rows, told))))
-    payload = _encode((ids, sources, [row[3] for row in rows], told))
+    times = struct.pack(f"<{len(rows)}q", *[row[3] for row in rows])
+    payload = _encode((ids, sources, times, told))
     if len(payload) > LONGEST_TEXT_BYTES:
         texts = chain.from_iterable((*rows, *(receipt for _, receipt in told)))
         if any(isinstance(text, str) and len(text.encode()) > LONGEST_TEXT_BYTES for text in texts):
@@ -219,7 +226,7 @@ def _gathered(batches: Iterable[_Batch]) -> Iterator[list[_Batch]]:
     receipts = 0
     for batch in batches:
         held.append(batch)
-        receipts += len(batch.times) + len(batch.told)
+        receipts += batch.receipts
         if receipts >= BATCH_ROWS:
             yield held
             held, receipts = [], 0
@@ -234,7 +241,7 @@ def _rows(batches: Sequence[_Batch], channel: Channel) -> pa.RecordBatch:
     for batch in batches:
         told += [Receipt(*fields) for _, fields in batch.told]
         told_at += [receipts + index for index, _ in batch.told]
-        receipts += len(batch.times) + len(batch.told)
+        receipts += batch.receipts
     others = recordable(columns_of(told), channel)
     plain = [batch for batch in batches if batch.times]
     if not plain:
@@ -242,7 +249,7 @@ def _rows(batches: Sequence[_Batch], channel: Channel) -> pa.RecordBatch:
     rows = rows_of_columns(
         _split(batch.ids for batch in plain),
         _split(batch.sources for batch in plain),
-        list(chain.from_iterable(batch.times for batch in plain)),
+        np.frombuffer(b"".join(batch.times for batch in plain), _TIME),
         channel,
     )
     if not told:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +13,10 @@ from receiver.logs.batch import Batch
 from receiver.logs.columns import SCHEMA, TEXT
 from receiver.logs.times import MAX_US
 from receiver.message import Receipt
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["LONGEST_TEXT_BYTES", "Columns", "columns_of", "recordable", "refused", "rows_of_batch", "rows_of_columns"]
 
@@ -80,7 +84,9 @@ def _rows(columns: Columns, channel: Channel) -> pa.RecordBatch:
     return pa.record_batch(values, schema=SCHEMA)
 
 
-def rows_of_columns(ids: pa.Array, sources: pa.Array, received_at_us: list[int], channel: Channel) -> pa.RecordBatch:
+def rows_of_columns(
+    ids: pa.Array, sources: pa.Array, received_at_us: npt.NDArray[np.int64], channel: Channel
+) -> pa.RecordBatch:
     """Rows of receipts that tell no more, and that have been checked."""
     values = _same(len(ids), channel) | {
         "received_at": pa.array(received_at_us, pa.int64()).cast(SCHEMA.field("received_at").type),

@@ -8,9 +8,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -100,11 +101,19 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[memoryview]:
     """A batch of such columns as `open_table` takes as JSON Lines, in pieces of whole lines."""
     keys = [json.dumps(name, ensure_ascii=False) + ":" for name in batch.schema.names]
     for piece in _pieces(batch):
-        parts: list[pa.Array | str] = []
+        parts: list[pa.Array | str] = ["{"]
         for key, column in zip(keys, piece.columns, strict=True):
-            parts += ["," + key if parts else "{" + key, _json_values(column)]
-        lines = pc.binary_join_element_wise(*parts, "}\n", "")
-        yield bytes_of(lines).data
+            parts += [key, *_json_values(column), ","]
+        yield bytes_of(_joined([*parts[:-1], "}\n"], piece.num_rows)).data
+
+
+def _joined(parts: Iterable[pa.Array | str], rows: int) -> pa.Array:
+    """One text a row. Text that all rows have is put together first: each part costs its time for every row."""
+    merged: list[pa.Array | str] = []
+    for is_text, some in groupby(parts, lambda part: isinstance(part, str)):
+        alike = list(some)
+        merged += ["".join(alike)] if is_text else alike
+    return pa.repeat(merged[0], rows) if len(merged) == 1 else pc.binary_join_element_wise(*merged, "")
 
 
 @contextmanager
@@ -155,18 +164,29 @@ def _spelled(column: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(pc.binary_replace_slice(text, 10, 11, "T"), "Z", "")
 
 
-def _json_values(column: pa.Array) -> pa.Array:
+def _json_values(column: pa.Array) -> list[pa.Array | str]:
+    """The parts of a column's values as JSON, those that all rows have as text."""
+    if column.null_count == len(column):
+        return ["null"]
     if pa.types.is_dictionary(column.type):
-        column = pa.DictionaryArray.from_arrays(column.indices, _json_values(column.dictionary)).dictionary_decode()
-        return column.fill_null("null")
+        ends = pc.min_max(column.indices).as_py()
+        if not column.null_count and ends["min"] == ends["max"]:
+            return [json.dumps(column[0].as_py(), ensure_ascii=False)]
+        words = _joined(_json_values(column.dictionary), len(column.dictionary))
+        return [pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode().fill_null("null")]
     if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
-        return column.cast(pa.string()).fill_null("null")
-    column = _spelled(column)
+        return [column.cast(pa.string()).fill_null("null")]
+    if not column.null_count:
+        return ['"', _escaped(_spelled(column)), '"']
+    return [pc.binary_join_element_wise('"', _escaped(_spelled(column)), '"', "").fill_null("null")]
+
+
+def _escaped(column: pa.Array) -> pa.Array:
     special = pc.match_substring_regex(column, _JSON_ESCAPED)
-    if pc.any(special).as_py():
-        escaped = [json.dumps(text, ensure_ascii=False)[1:-1] for text in column.filter(special).to_pylist()]
-        column = pc.replace_with_mask(column, special, pa.array(escaped, pa.string()))
-    return pc.binary_join_element_wise('"', column, '"', "").fill_null("null")
+    if not pc.any(special).as_py():
+        return column
+    escaped = [json.dumps(text, ensure_ascii=False)[1:-1] for text in column.filter(special).to_pylist()]
+    return pc.replace_with_mask(column, special, pa.array(escaped, pa.string()))
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

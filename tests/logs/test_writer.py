@@ -111,6 +111,21 @@ def test_every_format_gives_back_the_exact_rows(folder, ending, first, second):
         assert found == [list(zip(SCHEMA.names, [*row[:4], iso(row[4])], strict=True)) for row in expected]
 
 
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("text", [None, "", 'a"b\\\n', "{}"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize("others", [[], ["x"], [None], ["x", None]])
+def test_json_lines_of_columns_that_hold_one_value(tmp_path, kind, text, count, others):
+    """With and without other values beside it, and where no column has another value."""
+    texts = [text] * count + others
+    schema = pa.schema({"id": kind, "flag": pa.bool_(), "number": pa.int64()})
+    columns = [texts, [False] * len(texts), [None] * len(texts)]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    write(tmp_path / "t.jsonl", pa.record_batch(arrays, schema=schema), schema=schema)
+    found = [json.loads(line) for line in content(tmp_path / "t.jsonl").splitlines()]
+    assert found == [{"id": text, "flag": False, "number": None} for text in texts]
+
+
 @pytest.mark.parametrize("value", ["", None])
 def test_a_csv_row_of_empty_fields_is_no_blank_line(tmp_path, value):
     schema = pa.schema({"id": pa.string()})
