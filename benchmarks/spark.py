@@ -121,8 +121,8 @@ def spark(scale: float) -> list[Comparison]:
         took = [[run.seconds() for run in runs] for _ in range(_TURNS)]
     if not two.printed == one.printed == here.printed:
         raise AssertionError("the engines print different figures")
-    for run, count in ((two, rows), (more, _TIMES * rows), (few, _FEW_ROWS)):
-        check_read(json.loads(run.printed)["log"], trace(count))
+    for run, size in ((two, rows), (more, _TIMES * rows), (few, _FEW_ROWS)):
+        check_read(json.loads(run.printed)["log"], trace(size))
 
     work = f"receiver simulate --engine spark, one domain of {rows:,} rows, 8 windows x 8 expiries, 2 cores"
     large = f"the same of {_TIMES * rows:,} rows"
