@@ -19,10 +19,17 @@ from receiver.domains import domain_key
 from receiver.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
     from receiver.logs import ReadOptions
     from receiver.logs.files import LogFile
     from receiver.simulate.analysis import Question
     from receiver.simulate.figures import Analysis
+    from receiver.spark.progress import Told
+    from receiver.spark.sources import Read
+    from receiver.steps.log import ChunkedLog
 
 __all__ = ["Asked", "Cluster", "Master", "OrderBy", "Verbose", "simulate_here", "simulate_on_spark", "single_setting"]
 
@@ -38,7 +45,9 @@ OrderBy = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="The order of a table's or a frame's rows; Spark only."),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Let through what Spark and Java say.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Let through what Spark and Java say, and tell what each step cost.")
+]
 
 
 def single_setting(question: Question) -> tuple[int, int] | None:
@@ -98,64 +107,96 @@ def simulate_here(asked: Asked) -> Analysis:
 
 def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
     """The same in the tasks of Spark; its `--verdicts` may name a folder, which they fill with Parquet."""
-    from receiver.logs import checked_options
-    from receiver.logs.files import find_files
-    from receiver.logs.output import appearing
-    from receiver.logs.writer import open_table
     from receiver.simulate.analysis import analyse
-    from receiver.simulate.verdicts import SCHEMA
     from receiver.spark.session import session
     from receiver.steps.log import chunked_log
-    from receiver.steps.verdicts import verdict_batches, write_parts
 
     question = asked.question
     with ExitStack() as outputs:
         write_report = outputs.enter_context(report_file(asked.report, _page))
-        folder = table = None
-        if asked.verdicts is not None:
-            if asked.verdicts.endswith("/") or Path(asked.verdicts).is_dir():
-                folder = outputs.enter_context(appearing(asked.verdicts))
-            else:
-                table = outputs.enter_context(open_table(asked.verdicts, SCHEMA))
-        options = checked_options(asked.options)
-        logs = list(map(_local, asked.logs))
-        files = None
-        if cluster.order_by is None and not any("://" in log or log.startswith("table:") for log in logs):
-            files = find_files(logs)
-            read_from = [str(file.path) for file in files if file.path is not None]
-            spare_logs(read_from, report=asked.report, verdicts=asked.verdicts)
+        write_verdicts = outputs.enter_context(_verdicts(asked.verdicts))
+        files = _files(asked, cluster)
+        if files is not None:
             files = outputs.enter_context(_at_hand(files, cluster.master))
         told = outputs.enter_context(stages("Starting Spark"))
         spark = outputs.enter_context(session(cluster.master, verbose=cluster.verbose))
-
-        from receiver.spark.sources import read_elsewhere, read_files  # once it is known that there is a Spark
-
-        key, with_verdicts = domain_key(question.key), asked.verdicts is not None
-        if files is not None:
-            read = read_files(spark, files, options, key, with_ids=with_verdicts, told=told)
-        else:
-            read = read_elsewhere(
-                spark,
-                [log if "://" in log or log.startswith("table:") else Path(log).absolute().as_uri() for log in logs],
-                options,
-                key,
-                order_by=cluster.order_by,
-                with_ids=with_verdicts,
-                told=told,
-                note=lambda text: print(f"note: {text}", file=sys.stderr),
-            )
-        log = chunked_log(
-            *read, key, cores=spark.sparkContext.defaultParallelism, with_verdicts=with_verdicts, question=question
-        )
+        read = _read(spark, asked, cluster, files, told)
+        key, cores = domain_key(question.key), spark.sparkContext.defaultParallelism
+        log = chunked_log(*read, key, cores=cores, with_verdicts=asked.verdicts is not None, question=question)
         analysis = analyse(log, question)
         if single := single_setting(question):
-            if folder is not None:
-                write_parts(log, *single, folder)
-            if table is not None:
-                for batch in verdict_batches(log, *single):
-                    table.write(batch)
+            write_verdicts(log, *single)
+        if cluster.verbose:
+            _tell_costs(spark)
         write_report(analysis)
     return analysis
+
+
+@contextmanager
+def _verdicts(path: str | None) -> Iterator[Callable[[ChunkedLog, int, int], None]]:
+    """What writes the verdicts of a log under one setting: into one file, or into parts in a folder."""
+    from receiver.logs.output import appearing
+    from receiver.logs.writer import open_table
+    from receiver.simulate.verdicts import SCHEMA
+    from receiver.steps.verdicts import verdict_batches, write_parts
+
+    if path is None:
+        yield lambda _log, _window, _expiry_us: None
+    elif path.endswith("/") or Path(path).is_dir():
+        with appearing(path) as folder:
+            yield lambda log, window, expiry_us: write_parts(log, window, expiry_us, folder)
+    else:
+        with open_table(path, SCHEMA) as table:
+
+            def write(log: ChunkedLog, window: int, expiry_us: int) -> None:
+                for batch in verdict_batches(log, window, expiry_us):
+                    table.write(batch)
+
+            yield write
+
+
+def _is_elsewhere(log: str) -> bool:
+    return "://" in log or log.startswith("table:")
+
+
+def _files(asked: Asked, cluster: Cluster) -> list[LogFile] | None:
+    """The files that our readers read in tasks; None where Spark finds the log."""
+    from receiver.logs.files import find_files
+
+    logs = [_local(log) for log in asked.logs]
+    if cluster.order_by is not None or any(map(_is_elsewhere, logs)):
+        return None
+    files = find_files(logs)
+    read_from = [str(file.path) for file in files if file.path is not None]
+    spare_logs(read_from, report=asked.report, verdicts=asked.verdicts)
+    return files
+
+
+def _read(spark: SparkSession, asked: Asked, cluster: Cluster, files: list[LogFile] | None, told: Told) -> Read:
+    from receiver.logs import checked_options
+    from receiver.spark.sources import read_elsewhere, read_files
+
+    options, key = checked_options(asked.options), domain_key(asked.question.key)
+    with_ids = asked.verdicts is not None
+    if files is not None:
+        return read_files(spark, files, options, key, with_ids=with_ids, told=told)
+    return read_elsewhere(
+        spark,
+        [log if _is_elsewhere(log) else Path(log).absolute().as_uri() for log in map(_local, asked.logs)],
+        options,
+        key,
+        order_by=cluster.order_by,
+        with_ids=with_ids,
+        told=told,
+        note=lambda text: print(f"note: {text}", file=sys.stderr),
+    )
+
+
+def _tell_costs(spark: SparkSession) -> None:
+    from receiver.spark.progress import costs
+
+    for line in costs(spark.sparkContext):
+        print(line, file=sys.stderr)
 
 
 def _local(log: str) -> str:

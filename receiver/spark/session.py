@@ -42,7 +42,6 @@ _CONTEXT_DEFAULTS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     "spark.executor.defaultJavaOptions": _COMPILE_LITTLE,
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Java's own would hold on to a hundred blocks as it writes them.
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
@@ -90,7 +89,7 @@ def session(master: str | None, *, verbose: bool = False) -> Iterator[SparkSessi
             else:
                 if not verbose:
                     ending.enter_context(_py4j_quiet())
-                context = _started(master, printed)
+                context = _started(master, printed, verbose=verbose)
                 ending.callback(_stop, context)
                 spark = SparkSession.builder.getOrCreate()
             with tuned(spark):
@@ -148,12 +147,12 @@ def _child(active: SparkSession, master: str | None) -> SparkSession:
     return active.newSession()
 
 
-def _started(master: str | None, printed: IO[bytes] | None) -> SparkContext:
+def _started(master: str | None, printed: IO[bytes] | None, *, verbose: bool) -> SparkContext:
     """Java, then Spark in it. `printed` takes what they and the workers print; else it goes to standard error."""
     from pyspark import SparkContext
 
     gateway = _launched(master, printed)
-    conf = _conf(gateway, master, silent=submitted() and printed is not None)
+    conf = _conf(gateway, master, silent=submitted() and printed is not None, shows=verbose)
     local = str(conf.get("spark.master")).startswith("local")
     with _defaults_in_environment({"PYSPARK_PYTHON": sys.executable} if local else {}):
         return SparkContext(conf=conf, gateway=gateway)
@@ -183,8 +182,11 @@ def _launched(master: str | None, printed: IO[bytes] | None) -> JavaGateway:
     return _java[0]
 
 
-def _conf(gateway: JavaGateway, master: str | None, *, silent: bool) -> SparkConf:
-    """What we think best, but for what the user has set anywhere, which Java knows by now."""
+def _conf(gateway: JavaGateway, master: str | None, *, silent: bool, shows: bool) -> SparkConf:
+    """What we think best, but for what the user has set anywhere, which Java knows by now.
+
+    `silent` is without a word of Spark's, `shows` with its UI.
+    """
     from pyspark import SparkConf
 
     known = gateway.jvm.org.apache.spark.SparkConf()
@@ -192,7 +194,7 @@ def _conf(gateway: JavaGateway, master: str | None, *, silent: bool) -> SparkCon
     conf.setMaster(master or (known.get("spark.master") if known.contains("spark.master") else "local[*]"))
     if not known.contains("spark.app.name"):
         conf.setAppName("receiver")
-    defaults = dict(_CONTEXT_DEFAULTS)
+    defaults = _CONTEXT_DEFAULTS | {"spark.ui.enabled": str(shows).lower()}
     if str(conf.get("spark.master")).startswith("local"):
         defaults |= _LOCAL_DEFAULTS
     if silent:

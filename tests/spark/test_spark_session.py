@@ -1,6 +1,7 @@
 """What is said before Spark starts, and what the session is."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -136,10 +137,14 @@ def test_the_user_has_the_last_word_and_all_is_quiet():
 
 
 @pytest.mark.usefixtures("java")
-def test_verbose_lets_java_speak():
-    ran = run_program(SHOW, verbose=True)
-    assert ran.stdout.startswith("local[2] receiver false false\n")
+def test_verbose_lets_java_speak_and_tells_what_each_step_cost():
+    log = str(ROOT / "examples" / "artemis-receipts.csv.gz")
+    command = [sys.executable, "-m", "receiver", "simulate", log, "--engine", "spark", "--master", "local[2]"]
+    ran = subprocess.run([*command, "--verbose"], capture_output=True, text=True, check=True)
     assert "WARN" in ran.stderr
+    told = re.findall(r"^(.+): [\d.]+ s, [\d,]+ tasks, [\d,]+ rows, [\d,.]+ MB shuffled$", ran.stderr, re.MULTILINE)
+    assert told[:4] == ["Reading receipts", "Cutting into chunks", "Linking ids", "Counting"]
+    assert told[-1] == "Replaying"
 
 
 def submit(*arguments: str) -> "subprocess.CompletedProcess[str]":
