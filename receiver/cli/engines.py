@@ -156,7 +156,9 @@ def _verdicts(path: str | None) -> Iterator[Callable[[ChunkedLog, int, int], Non
 
 
 def _is_elsewhere(log: str) -> bool:
-    return "://" in log or log.startswith("table:")
+    from receiver.logs.remote import is_url
+
+    return is_url(log) or log.startswith("table:")
 
 
 def _files(asked: Asked, cluster: Cluster) -> list[LogFile] | None:

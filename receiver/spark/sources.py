@@ -6,7 +6,6 @@ as bytes, so that our readers keep the text exact.
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from receiver.logs import no_receipt
 from receiver.logs.batch import BATCH_ROWS
 from receiver.logs.columns import COLUMNS, fields_of
 from receiver.logs.files import open_content
+from receiver.logs.remote import is_url
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.times import read_times
 from receiver.spark.frames import SparkFlow, ddl_of, start, task_output
@@ -48,7 +48,6 @@ __all__ = [
     "Ordered",
     "Read",
     "file_and_row",
-    "is_elsewhere",
     "named",
     "ordered",
     "read_elsewhere",
@@ -93,11 +92,6 @@ def read_files(
     return Read(pieces.only(Piece), units, reports_of(reports, units, key))
 
 
-def is_elsewhere(log: str) -> bool:
-    """Whether a log is named by a URL, or as a table, rather than by a path."""
-    return re.match(r"table:|[A-Za-z][A-Za-z0-9+.-]+://", log) is not None
-
-
 def read_elsewhere(
     spark: SparkSession,
     logs: Sequence[str],
@@ -117,7 +111,7 @@ def read_elsewhere(
             raise SettingsError("a table is read alone", hint="make a view of the union, and name that")
         frame = _there(logs[0], lambda: spark.table(logs[0].removeprefix("table:")))
     else:
-        if not all(map(is_elsewhere, logs)):
+        if not all(map(is_url, logs)):
             raise SettingsError(
                 "logs at paths and logs at URLs can't be read together", hint="write paths as file:///PATH"
             )

@@ -12,7 +12,7 @@ from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import ReadOptions
 from receiver.report.json_object import json_object
 from receiver.simulate.analysis import Question, analyse
-from receiver.spark.sources import is_elsewhere, read_elsewhere
+from receiver.spark.sources import read_elsewhere
 from receiver.steps.log import chunked_log
 from tests.logs.reading import csv_bytes, jsonl_bytes, parquet_bytes
 from tests.spark.test_spark_frames import receipts, said_here
@@ -75,13 +75,3 @@ def test_a_table_and_its_order(spark, tmp_path):
 def test_what_is_not_there(spark, logs, error, complaint):
     with pytest.raises(error, match=complaint):
         said_there(spark, *logs)
-
-
-def test_what_is_elsewhere():
-    assert [is_elsewhere(log) for log in ("table:x", "s3a://b/k", "a.csv", "C:\\a.csv", "-")] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
