@@ -19,8 +19,6 @@ from receiver.domains import domain_key
 from receiver.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
     from receiver.logs import ReadOptions
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from receiver.simulate.figures import Analysis
     from receiver.spark.progress import Told
     from receiver.spark.sources import Read
-    from receiver.steps.log import ChunkedLog
 
 __all__ = ["Asked", "Cluster", "Master", "OrderBy", "Verbose", "simulate_here", "simulate_on_spark", "single_setting"]
 
@@ -114,45 +111,25 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
     question = asked.question
     with ExitStack() as outputs:
         write_report = outputs.enter_context(report_file(asked.report, _page))
-        write_verdicts = outputs.enter_context(_verdicts(asked.verdicts))
         files = _files(asked, cluster)
         if files is not None:
             files = outputs.enter_context(_at_hand(files, cluster.master))
         told = outputs.enter_context(stages("Starting Spark"))
         spark = outputs.enter_context(session(cluster.master, verbose=cluster.verbose))
+
+        from receiver.spark.verdicts import verdict_rows, verdicts_file  # once it is known that there is a Spark
+
+        write_verdicts = outputs.enter_context(verdicts_file(asked.verdicts)) if asked.verdicts is not None else None
         read = _read(spark, asked, cluster, files, told)
         key, cores = domain_key(question.key), spark.sparkContext.defaultParallelism
-        log = chunked_log(*read, key, cores=cores, with_verdicts=asked.verdicts is not None, question=question)
+        log = chunked_log(*read, key, cores=cores, keeps_rows=asked.verdicts is not None, question=question)
         analysis = analyse(log, question)
-        if single := single_setting(question):
-            write_verdicts(log, *single)
+        if write_verdicts is not None and (single := single_setting(question)):
+            write_verdicts(verdict_rows(read, log, *single))
         if cluster.verbose:
             _tell_costs(spark)
         write_report(analysis)
     return analysis
-
-
-@contextmanager
-def _verdicts(path: str | None) -> Iterator[Callable[[ChunkedLog, int, int], None]]:
-    """What writes the verdicts of a log under one setting: into one file, or into parts in a folder."""
-    from receiver.logs.output import appearing
-    from receiver.logs.writer import open_table
-    from receiver.simulate.verdicts import SCHEMA
-    from receiver.steps.verdicts import verdict_batches, write_parts
-
-    if path is None:
-        yield lambda _log, _window, _expiry_us: None
-    elif path.endswith("/") or Path(path).is_dir():
-        with appearing(path) as folder:
-            yield lambda log, window, expiry_us: write_parts(log, window, expiry_us, folder)
-    else:
-        with open_table(path, SCHEMA) as table:
-
-            def write(log: ChunkedLog, window: int, expiry_us: int) -> None:
-                for batch in verdict_batches(log, window, expiry_us):
-                    table.write(batch)
-
-            yield write
 
 
 def _is_elsewhere(log: str) -> bool:

@@ -6,16 +6,15 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
-from pyspark.sql.functions import arrays_zip, col, explode, lit, monotonically_increasing_id, when
+from pyspark.sql.functions import monotonically_increasing_id
 
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.logs import ReadOptions, checked_options
 from receiver.logs.columns import fields_of
-from receiver.message import Tier, Verdict
 from receiver.report.json_object import json_object
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
@@ -24,14 +23,13 @@ from receiver.simulate.grid import check_grid, parse_expiries_us, parse_windows
 from receiver.spark.failures import translated
 from receiver.spark.session import tuned
 from receiver.spark.sources import Ordered, file_and_row, named, ordered, read_frame
+from receiver.spark.verdicts import tiers, verdict_of
 from receiver.steps.log import ChunkedLog, chunked_log
 from receiver.steps.read import Reading
-from receiver.steps.verdicts import caught_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from receiver.spark.frames import SparkFlow
 
 __all__ = ["FrameAnalysis", "judged", "sized"]
 
@@ -112,30 +110,11 @@ def judged(
         base = frame.select("*", *places, monotonically_increasing_id().alias(_ROW_ID))
         base = base.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         question = Question(domain, windows, expiries_us)
-        log = _log(ordered(base, options, order_by, row_id=_ROW_ID), options, question, with_verdicts=True)
-        caught, _ = caught_rows(log, windows[0], expiries_us[0]).kept("Judging receipts")
-        pairs = (
-            cast("SparkFlow", caught)
-            .frame.where(col("Caught").isNotNull())
-            .select(
-                explode(arrays_zip(col("Caught.number").alias(_ROW_ID), col("Caught.by_time").alias("by_time"))).alias(
-                    "each"
-                )
-            )
-        )
-        tier = when(col("each.by_time"), lit(Tier.TIME.value)).otherwise(lit(Tier.SOURCE.value))
-        tiers = pairs.select(col(f"each.{_ROW_ID}").alias(_ROW_ID), tier.alias("tier"))
-        tiers = tiers.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
-        caught.forget()
+        log = _log(ordered(base, options, order_by, row_id=_ROW_ID), options, question, keeps_rows=True)
+        found = tiers(log, windows[0], expiries_us[0]).withColumnRenamed("number", _ROW_ID)
         log.forget()
-    unchecked = id_column.isNull() | (id_column.cast("string") == "")
-    verdict = (
-        when(unchecked, lit(Verdict.UNCHECKED.value))
-        .when(col("tier").isNotNull(), lit(Verdict.DUPLICATE.value))
-        .otherwise(lit(Verdict.NEW.value))
-    )
-    together = base.join(tiers, _ROW_ID, "left")
-    return together.select(*(named(name) for name in frame.columns), verdict.alias("verdict"), "tier")
+    together = base.join(found, _ROW_ID, "left")
+    return together.select(*(named(name) for name in frame.columns), verdict_of(id_column).alias("verdict"), "tier")
 
 
 def _options(column_map: Mapping[str, str] | None) -> ReadOptions:
@@ -148,7 +127,7 @@ def _at_work(frame: DataFrame) -> Iterator[None]:
         yield
 
 
-def _log(receipts: Ordered, options: ReadOptions, question: Question, *, with_verdicts: bool = False) -> ChunkedLog:
+def _log(receipts: Ordered, options: ReadOptions, question: Question, *, keeps_rows: bool = False) -> ChunkedLog:
     key, context = domain_key(question.key), receipts.frame.sparkSession.sparkContext
     read = read_frame(receipts, Reading(options, secrets.token_bytes(16)), key)
-    return chunked_log(*read, key, cores=context.defaultParallelism, keeps_rows=with_verdicts, question=question)
+    return chunked_log(*read, key, cores=context.defaultParallelism, keeps_rows=keeps_rows, question=question)

@@ -78,13 +78,18 @@ class SparkFlow:
     """What is made of each row as work takes it."""
 
     def map(self, work: _Map, *kinds: type[Any]) -> SparkFlow:
+        frame = self.to_frame(lambda rows: task_output(work, rows, *kinds), ddl_of(*kinds))
+        return replace(self, frame=frame, kinds=kinds, arriving=None)
+
+    def to_frame(self, work: Callable[[Iterator[Row]], Iterator[pa.RecordBatch]], columns: str) -> DataFrame:
+        """As `map`, where the work gives batches of a table's own columns."""
         taken, arriving = self.kinds, self.arriving
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows = rows_of(batches, *taken)
-            return task_output(work, rows if arriving is None else map(arriving, rows), *kinds)
+            return work(rows if arriving is None else map(arriving, rows))
 
-        return replace(self, frame=self.frame.mapInArrow(task, ddl_of(*kinds)), kinds=kinds, arriving=None)
+        return self.frame.mapInArrow(task, columns)
 
     def dealt(self, keys: int) -> SparkFlow:
         return replace(self, frame=self.frame.repartitionById(keys, col("key")))
@@ -118,16 +123,6 @@ class SparkFlow:
     def collect(self, what: str) -> list[Any]:
         with watched(self.frame.sparkSession.sparkContext, what, self.told):
             return [row.value for row in rows_of(self.frame.toArrow().to_batches(), *self.kinds)]
-
-    def in_order(self, what: str) -> Iterator[Any]:
-        # A key has a partition to itself, and partitions come here one by one.
-        with watched(self.frame.sparkSession.sparkContext, what, self.told):
-            schema = schema_of(*self.kinds)
-            batches = (
-                pa.RecordBatch.from_pylist([row.asDict(recursive=True)], schema) for row in self.frame.toLocalIterator()
-            )
-            for row in rows_of(batches, *self.kinds):
-                yield row.value
 
     def forget(self) -> None:
         self.frame.unpersist()

@@ -18,7 +18,7 @@ from receiver.steps.schemas import Body, Ids, Opening, Piece, Plan, Stretch, Who
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["assembled", "cut", "placing"]
+__all__ = ["assembled", "cut", "keys_us", "placing"]
 
 
 def cut(plan: Plan) -> Callable[[Iterator[Row]], Iterator[Row]]:
@@ -59,13 +59,13 @@ def placing(plan: Plan) -> Callable[[Piece | WholePiece], tuple[npt.NDArray[np.i
 
     def places(piece: Piece | WholePiece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         domains = np.array([numbers[name(channel)] for channel in channels_of(piece)], np.int64)
-        key_us = _keys_us(plan, piece)
+        key_us = keys_us(plan, piece)
         return key_us, _chunks(plan, cuts, domains[piece.channel], cuts.positions(piece, key_us))
 
     return places
 
 
-def _keys_us(plan: Plan, piece: Piece | WholePiece) -> npt.NDArray[np.int64]:
+def keys_us(plan: Plan, piece: Piece | WholePiece) -> npt.NDArray[np.int64]:
     """Of each receipt of a piece, the largest time of its file up to it."""
     latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
     keys: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))

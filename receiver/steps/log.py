@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,11 +23,11 @@ from receiver.simulate.summaries import STEPS, histogram_of, in_order, worst
 from receiver.steps.assemble import assembled, cut
 from receiver.steps.link import linked
 from receiver.steps.lookback import looked_back
-from receiver.steps.outcomes import ChunkNeeds, ChunkReplay, Leaving, Ready, State, Tail, Tally, TopNeeds
+from receiver.steps.outcomes import Caught, ChunkNeeds, ChunkReplay, Leaving, Ready, State, Tail, Tally, TopNeeds
 from receiver.steps.plan import plan_of
 from receiver.steps.read import status_lines_of
-from receiver.steps.replaying import Asked, replayed, top_needs
-from receiver.steps.rows import Flow, Row
+from receiver.steps.replaying import Asked, judging, replayed, top_needs
+from receiver.steps.rows import Flow
 from receiver.steps.schemas import (
     Arrivals,
     Body,
@@ -44,7 +44,6 @@ from receiver.steps.schemas import (
     channels_of,
 )
 from receiver.steps.settle import settled
-from receiver.steps.slices import Slices, sliced
 from receiver.steps.spans import arriving
 from receiver.steps.standings import standings_of
 from receiver.steps.tails import tail_plan, tailing
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ChunkedLog", "Sizes", "chunked_log", "chunks_of"]
 
-_Work = Callable[[int, Iterator[Row]], Iterable[Row]]
 _LEAST_CHUNK_ROWS = 50_000
 
 
@@ -64,8 +62,6 @@ class Sizes:
 
     chunk_rows: int = 4_000_000
     partition_rows: int = 2_000_000
-    slice_rows: int = 500_000
-    """Of the whole log, for verdicts; whoever writes them into one file holds so many too."""
 
     def chunks_of(self, receipts: int, cores: int) -> int:
         """The receipts of a chunk: as many chunks as cores, or times as many."""
@@ -81,15 +77,13 @@ def chunked_log(
     *,
     cores: int,
     sizes: Sizes | None = None,
-    with_verdicts: bool = False,
     keeps_rows: bool = False,
     question: Question | None = None,
 ) -> ChunkedLog:
     """Cut a log up that was read: `pieces` holds every `Piece`, kept (see `read`); `cores` work at once.
 
-    `with_verdicts` keeps what it takes to write the verdict on each receipt, `keeps_rows` to tell which are duplicates by
-    verdict; `question` is what will be asked, as far as it
-    is known.
+    `keeps_rows` keeps the pieces, and what it takes to tell which receipts are duplicates by verdict (`caught`); `question`
+    is what will be asked, as far as it is known.
     """
     sizes = sizes or Sizes()
     receipts = sum(report.receipts for report in reports)
@@ -100,12 +94,9 @@ def chunked_log(
         chunk_rows=sizes.chunks_of(receipts, cores),
         partition_rows=sizes.partition_rows,
         tasks=cores,
-        keeps_rows=keeps_rows or with_verdicts,
+        keeps_rows=keeps_rows,
     )
-    chunks = chunks_of(pieces, plan)
-    slice_rows = min(sizes.chunks_of(receipts, cores), sizes.slice_rows)
-    slices = sliced(pieces, plan, reports, units, slice_rows) if with_verdicts else None
-    return ChunkedLog(plan, reports, chunks, slices=slices, question=question, done_with=pieces)
+    return ChunkedLog(plan, reports, chunks_of(pieces, plan), question=question, pieces=pieces)
 
 
 def chunks_of(pieces: Flow, plan: Plan) -> Flow:
@@ -117,7 +108,7 @@ def chunks_of(pieces: Flow, plan: Plan) -> Flow:
 class ChunkedLog:
     """The `Replays` of a log whose `chunks` hold `Body`, `Ids` and `Opening`.
 
-    What it was made of, `done_with`, is forgotten as soon as it isn't needed.
+    The `pieces` that it was made of are forgotten as soon as they aren't needed.
     """
 
     def __init__(
@@ -126,21 +117,20 @@ class ChunkedLog:
         reports: Sequence[UnitReport],
         chunks: Flow,
         *,
-        slices: Slices | None = None,
         question: Question | None = None,
-        done_with: Flow | None = None,
+        pieces: Flow | None = None,
     ) -> None:
-        self.slices = slices
-        """Where verdicts will be asked for."""
         self._question = question or Question(plan.key)
         self._settings = self._question.settings or SimulateSettings()
-        self._plan = plan
+        self.plan = plan
+        """How it is cut up."""
         self._reports = reports
         self._behind: tuple[int, int, Flow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
         self._chunks, openings = chunks.kept("Cutting into chunks", Opening)
-        if done_with is not None:
-            done_with.forget()
+        self._pieces = pieces
+        if pieces is not None and not plan.keeps_rows:
+            pieces.forget()
         self._openings: list[Opening] = sorted(openings, key=lambda opening: opening.chunk)
         before_us = self._latest_before_us()
         links = self._chunks.only(Ids).grouped(linked(plan), plan.partitions, Labels, Departures, LinkCounts)
@@ -160,9 +150,9 @@ class ChunkedLog:
         settling.forget()
 
     def _latest_before_us(self) -> npt.NDArray[np.int64]:
-        before_us = np.full(self._plan.chunks, -1, np.int64)
+        before_us = np.full(self.plan.chunks, -1, np.int64)
         for before, opening in zip(self._openings, self._openings[1:], strict=False):
-            if self._plan.chunk_domain[before.chunk] == self._plan.chunk_domain[opening.chunk]:
+            if self.plan.chunk_domain[before.chunk] == self.plan.chunk_domain[opening.chunk]:
                 before_us[opening.chunk] = max(before_us[before.chunk], before.latest_us)
         return before_us
 
@@ -171,8 +161,9 @@ class ChunkedLog:
 
     def forget(self) -> None:
         """What is kept of the log isn't needed any more."""
-        for flow in (self._chunks, self._ready, *(self._behind[2:] if self._behind else ())):
-            flow.forget()
+        for flow in (self._pieces, self._chunks, self._ready, *(self._behind[2:] if self._behind else ())):
+            if flow is not None:
+                flow.forget()
 
     @cached_property
     def _facts(self) -> Facts:
@@ -228,8 +219,8 @@ class ChunkedLog:
         )
 
     def _domain_counts(self) -> Iterator[DomainCounts]:
-        for number, name in enumerate(self._plan.domains):
-            chunks = self._plan.of_domain(number)
+        for number, name in enumerate(self.plan.domains):
+            chunks = self.plan.of_domain(number)
             yield DomainCounts(
                 name=name,
                 receipts=sum(self._openings[chunk].receipts for chunk in chunks),
@@ -241,7 +232,7 @@ class ChunkedLog:
         """(domain, source) -> its receipts with an id, and when the last of them came."""
         sent: dict[tuple[int, str], tuple[int, int]] = {}
         for tally in self._tallies:
-            domain = int(self._plan.chunk_domain[tally.chunk])
+            domain = int(self.plan.chunk_domain[tally.chunk])
             columns = (tally.receipts.tolist(), tally.last_us.tolist())
             for source, count, last_us in zip(tally.sources, *columns, strict=True):
                 before = sent.get((domain, source), (0, -1))
@@ -252,18 +243,18 @@ class ChunkedLog:
         """Of all sources with duplicates; `sent` is of all sources."""
         found: dict[tuple[int, str], tuple[int, int, int]] = {}
         for each in self._needs:
-            domain = int(self._plan.chunk_domain[each.chunk])
+            domain = int(self.plan.chunk_domain[each.chunk])
             columns = (each.duplicates.tolist(), each.window_need.tolist(), each.expiry_need_us.tolist())
             for source, count, window, expiry_us in zip(each.sources, *columns, strict=True):
                 before = found.get((domain, source), (0, 0, 0))
                 found[domain, source] = before[0] + count, max(before[1], window), max(before[2], expiry_us)
         return [
-            SourceNeeds(self._plan.domains[domain], source, sent[domain, source][0], *figures)
+            SourceNeeds(self.plan.domains[domain], source, sent[domain, source][0], *figures)
             for (domain, source), figures in found.items()
         ]
 
     def _timeline(self) -> Timeline:
-        plan = self._plan
+        plan = self.plan
         receipts = sum((each.receipts_by_slice for each in self._tallies), np.zeros(plan.slices, np.int64))
         duplicates = sum((each.duplicates_by_slice for each in self._tallies), np.zeros(plan.slices, np.int64))
         return Timeline(plan.start_us, plan.slice_us, tuple(receipts.tolist()), tuple(duplicates.tolist()))
@@ -313,13 +304,13 @@ class ChunkedLog:
             max([*windows, *(window for window, _ in pairs)]),
             max([*expiries_us, *(expiry_us for _, expiry_us in pairs)]),
         )
-        shares = behind.each_key(replayed(self._plan, asked), ChunkReplay).collect("Replaying")
+        shares = behind.each_key(replayed(self.plan, asked), ChunkReplay).collect("Replaying")
         shape = (len(windows), len(expiries_us))
-        caught = np.zeros((len(self._plan.domains), *shape), np.int64)
-        peaks = np.zeros((len(self._plan.domains), *shape), np.int64)
-        pair_peaks = np.zeros((len(self._plan.domains), len(pairs)), np.int64)
+        caught = np.zeros((len(self.plan.domains), *shape), np.int64)
+        peaks = np.zeros((len(self.plan.domains), *shape), np.int64)
+        pair_peaks = np.zeros((len(self.plan.domains), len(pairs)), np.int64)
         for share in shares:
-            domain = self._plan.chunk_domain[share.chunk]
+            domain = self.plan.chunk_domain[share.chunk]
             caught[domain] += share.caught.reshape(shape)
             np.maximum(peaks[domain], share.peak_ids.reshape(shape), out=peaks[domain])
             np.maximum(pair_peaks[domain], share.pair_peak_ids, out=pair_peaks[domain])
@@ -331,21 +322,21 @@ class ChunkedLog:
         ]
         return Replayed(tuple(caught), tuple(peaks), tuple(outcomes))
 
-    def judged(self, work: _Work, window: int, expiry_us: int, *kinds: type[Any]) -> Flow:
-        """What `work` makes of each bundle's `Ready`, `Tail` and `Body`, ready to be replayed under one setting."""
+    def caught(self, window: int, expiry_us: int) -> Flow:
+        """`Caught`: all receipts that are duplicates by verdict under one setting. The plan keeps rows."""
         chunks = self._ready.only(Ready).plus(self._tails(window, expiry_us), self._chunks.only(Body))
-        return chunks.grouped(work, self._plan.bundles, *kinds)
+        return chunks.grouped(judging(self.plan, window, expiry_us), self.plan.bundles, Caught)
 
     def _tails(self, window: int, expiry_us: int) -> Flow:
-        tails = tail_plan(self._plan, self._standings, self._tallies, window, expiry_us)
-        return self._ready.only(Ready).map(tailing(self._plan, tails), Tail)
+        tails = tail_plan(self.plan, self._standings, self._tallies, window, expiry_us)
+        return self._ready.only(Ready).map(tailing(self.plan, tails), Tail)
 
     def _behind_tails(self, window: int, expiry_us: int) -> Flow:
         if self._behind is not None:
             if self._behind[0] >= window and self._behind[1] >= expiry_us:
                 return self._behind[2]
             self._behind[2].forget()
-        chunks = self._ready.only(Ready).plus(self._tails(window, expiry_us)).dealt(self._plan.bundles)
+        chunks = self._ready.only(Ready).plus(self._tails(window, expiry_us)).dealt(self.plan.bundles)
         kept, _ = chunks.kept("Putting chunks behind their tails")
         self._behind = window, expiry_us, kept
         return kept

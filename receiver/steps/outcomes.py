@@ -11,20 +11,16 @@ from receiver.steps.schemas import WholePiece
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow as pa
 
 __all__ = [
     "BadRows",
     "Caught",
     "ChunkNeeds",
     "ChunkReplay",
-    "Extents",
-    "Judged",
     "Leaving",
     "Part",
     "Ready",
     "State",
-    "Strip",
     "Tail",
     "Tally",
     "TopNeeds",
@@ -176,48 +172,12 @@ class ChunkReplay:
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
-    """Receipts of a unit that follow each other and lie in one slice. Key: the slice."""
-
-    number: int
-    """Of the first one."""
-    key_us: npt.NDArray[np.int64]
-    unique_message_id: pa.Array
-    source: npt.NDArray[np.int32]
-    sources: list[str]
-    domain: npt.NDArray[np.int32]
-    domains: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Extents:
-    """How far some strips reach. To the driver."""
-
-    slice: npt.NDArray[np.int32]
-    number: npt.NDArray[np.int64]
-    receipts: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
 class Caught:
-    """The numbers of receipts that are duplicates by verdict. Key: the slice."""
+    """The numbers of receipts that are duplicates by verdict. Key: the bundle."""
 
     number: npt.NDArray[np.int64]
     by_time: npt.NDArray[np.bool_]
-    """Whether only the time queue held the id; empty where nobody asks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Receipts that follow each other in the log, as `verdict_batch` takes them. Key: the slice."""
-
-    first_row: int
-    ids: pa.Array
-    domain: npt.NDArray[np.int32]
-    domains: list[str]
-    source: npt.NDArray[np.int32]
-    sources: list[str]
-    verdicts: npt.NDArray[np.int32]
+    """Whether only the time queue held the id."""
 
 
 @dataclass(frozen=True, slots=True)

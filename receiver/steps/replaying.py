@@ -13,16 +13,17 @@ from receiver.simulate.headroom import outcomes_of, places_of
 from receiver.simulate.kernel import GridCounts, replay_grid
 from receiver.simulate.replays import SourceNeeds
 from receiver.simulate.rows import DomainRows, link_rows
+from receiver.simulate.verdicts import is_caught
 from receiver.steps.columns import by_chunk, column, in_one
 from receiver.steps.lookback import dense_ids
-from receiver.steps.outcomes import ChunkReplay, Ready, Tail, TopNeeds
+from receiver.steps.outcomes import Caught, ChunkReplay, Ready, Tail, TopNeeds
 from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import Plan, label_of
+from receiver.steps.schemas import Body, Plan, label_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Asked", "Started", "grid_counts", "replayed", "started", "top_needs"]
+__all__ = ["Asked", "Started", "grid_counts", "judging", "replayed", "started", "top_needs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,22 @@ def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Row]
                 expiry_us=np.concatenate(tops),
             )
             yield Row(0, value)
+
+    return work
+
+
+def judging(plan: Plan, window: int, expiry_us: int) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
+    """For `Flow.grouped`: `Ready`, `Tail`, `Body` -> `Caught`; the plan keeps rows."""
+
+    def work(_bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
+        held = list(rows)
+        bodies = {row.value.chunk: row.value for row in held if isinstance(row.value, Body)}
+        for chunk in started(row for row in held if not isinstance(row.value, Body)):
+            duplicates = np.flatnonzero(chunk.rows.earlier[chunk.counted_from :] >= 0)
+            needs_us = grid_counts(chunk, [window], [expiry_us], with_needs=True).needs_us[:, 0]
+            caught = is_caught(needs_us, expiry_us)
+            number = bodies[chunk.ready.chunk].number[duplicates[caught]]
+            yield Row(int(plan.chunk_bundle[chunk.ready.chunk]), Caught(number, needs_us[caught] >= 0))
 
     return work
 

@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 
 class Flow(Protocol):
-    """Rows, somewhere. Only `kept`, `collect` and `in_order` do work; what is kept is worked out once.
+    """Rows, somewhere. Only `kept` and `collect` do work; what is kept is worked out once.
 
     `kinds` are those of the values that some work gives.
     """
@@ -79,13 +79,6 @@ class Flow(Protocol):
 
     def collect(self, what: str) -> list[Any]:
         """Bring values here, in no order: counts, never receipts."""
-        ...
-
-    def in_order(self, what: str) -> Iterator[Any]:
-        """Bring here the values that `grouped` has made and was kept, a key at a time: by ascending key, then as its work made it.
-
-        The work must not have given its rows other keys.
-        """
         ...
 
     def forget(self) -> None:

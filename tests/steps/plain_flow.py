@@ -1,7 +1,7 @@
 """Rows in a list: the plainest `Flow`, with what a real one does to them on purpose: other tasks, other orders, and Arrow."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from receiver.steps.rows import Row, batches_of, rows_of
 
@@ -55,10 +55,6 @@ class PlainFlow:
     def collect(self, what: str) -> list:
         self.steps.append(what)
         return [row.value for row in self._shuffled()]
-
-    def in_order(self, what: str) -> Iterator:
-        self.steps.append(what)
-        return (row.value for row in sorted(self.rows, key=lambda row: row.key))
 
     def forget(self) -> None:
         pass
