@@ -1,6 +1,7 @@
 """Messages that fail: counted tries, sources that wait, what is parked, and what becomes of it then."""
 
 import threading
+import time
 
 import pytest
 
@@ -94,7 +95,14 @@ def test_a_source_is_left_alone_until_it_is_due(route, monkeypatch):
     send(route, "a1", "b1")
     bridge = open_to(route, desk)
     route.plan("acknowledged", lambda: send(route, "a2", "b2"))
-    threading.Timer(0.3, bridge.stop).start()
+
+    def stop_some_time_after_the_last():
+        while "b2" not in desk.tried:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        bridge.stop()
+
+    threading.Thread(target=stop_some_time_after_the_last, daemon=True).start()
     bridge.run()
     assert desk.tried == ["a1", "b1", "b2"]
     assert (route.queued, bridge.figures.waiting) == ([], 2)

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 import yaml
-from pages import ROOT
+
+from tests.docs.markdown import ROOT
 
 RECEIVER = (sys.executable, "-m", "receiver")
 SETTINGS = yaml.safe_load((ROOT / "settings.yaml").read_text(encoding="utf-8"))
