@@ -4,6 +4,8 @@
 
 import json
 import random
+import re
+from collections import Counter
 
 import pytest
 from pyspark.sql.functions import col, monotonically_increasing_id, timestamp_micros
@@ -18,6 +20,7 @@ from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
 from receiver.spark import judge, size_windows
+from tests.docs.markdown import blocks
 from tests.logs.reading import Row, csv_bytes, parquet_bytes
 
 START_US = 1_795_219_200_000_000
@@ -154,3 +157,17 @@ def test_a_row_that_can_not_be_read_is_told_by_file_and_row(spark, tmp_path):
     path.write_bytes(parquet_bytes(rows))
     with pytest.raises(LogFormatError, match=r"bad\.parquet:8: received_at: "):
         size_windows(spark.read.parquet(str(path)))
+
+
+def test_the_notebook_of_the_documents(spark, log, capsys):
+    """Its cell as it stands there, but for where its receipts are."""
+    (cell,) = blocks("docs/spark.md", "python")
+    exec(compile(cell.replace("s3a://bucket/receipts", str(log)), "docs/spark.md", "exec"), {"spark": spark})  # noqa: S102
+    detector, tiers = {}, Counter()
+    for row in receipts(1):
+        domain = Channel(row.connection_id, row.destination, row.receiver_id)
+        of_domain = detector.setdefault(domain_key("destination").name(domain), TwoTierDetector(2000, 120))
+        decision = of_domain.receive(row.unique_message_id, row.message_source_id, received_at_us=row.received_at)
+        tiers[str(decision.tier)] += not decision.deliver
+    shown = dict(re.findall(r"(source|time)\s*\|\s*(\d+)", capsys.readouterr().out))
+    assert shown == {tier: str(count) for tier, count in tiers.items() if count}
