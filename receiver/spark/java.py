@@ -39,20 +39,19 @@ def keep_errors_apart() -> None:
 
 
 def archive_options() -> str:
-    """What to tell Java so that it takes its classes from an archive in the user's cache, or leaves one there at its end.
+    """What makes Java take its classes from an archive in the user's cache, or leave one there at its end.
 
-    Java itself leaves an archive alone that doesn't fit; nothing where there is no such place.
+    Empty where there is no such place. Java ignores an archive that doesn't fit.
     """
     archive = _archive()
     if archive is None:
         return ""
     for unfinished in archive.parent.glob(f"{archive.stem}-*.new"):
+        # Java writes it after this process has ended, for some seconds.
         with suppress(OSError):
-            # Java writes it after this process has ended, for some seconds.
-            if time.time() - unfinished.stat().st_mtime > _SETTLED_SECS:
-                unfinished.replace(archive)
-    if any(archive.parent.glob(f"{archive.stem}-*.new")):
-        return ""  # another run's is being written
+            if time.time() - unfinished.stat().st_mtime < _SETTLED_SECS:
+                return ""
+            unfinished.replace(archive)
     if archive.exists():
         return f"-Xshare:auto -XX:SharedArchiveFile={archive}"
     return f"-XX:ArchiveClassesAtExit={archive.with_name(f'{archive.stem}-{os.getpid()}.new')}"
@@ -60,15 +59,16 @@ def archive_options() -> str:
 
 def _archive() -> Path | None:
     """One for each Java and Spark."""
+    from platformdirs import user_cache_path
+
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
     try:
-        place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reliable-receiver"
-        place.mkdir(parents=True, exist_ok=True)
         real = Path(java or "").resolve(strict=True)
-        told = f"{real} {real.stat().st_mtime_ns} {real.stat().st_size} {version('pyspark')}"
+        fitting = f"{real} {real.stat().st_mtime_ns} {real.stat().st_size} {version('pyspark')}"
+        cache = user_cache_path("reliable-receiver", ensure_exists=True)
     except (OSError, RuntimeError, ModuleNotFoundError):
         return None
-    if not os.access(place, os.W_OK) or " " in str(place):
+    if not os.access(cache, os.W_OK) or " " in str(cache):  # Spark's scripts cut options at blanks
         return None
-    return place / f"spark-{hashlib.sha256(told.encode()).hexdigest()[:16]}.jsa"
+    return cache / f"spark-{hashlib.sha256(fitting.encode()).hexdigest()[:16]}.jsa"

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING
 
 from receiver.errors import MissingExtraError, SettingsError, SparkError
-from receiver.spark.java import check_java, submitted
+from receiver.spark.java import archive_options, check_java, submitted
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -71,7 +71,7 @@ def session(master: str | None, *, verbose: bool = False) -> Iterator[SparkSessi
     Spark and Java print is dropped, unless `verbose`. Raises `SparkError`, `MissingExtraError`, and `SettingsError`
     where `master` can't be meant.
     """
-    if not (find_spec("pyspark") and find_spec("pandas")):
+    if not all(map(find_spec, ("pyspark", "pandas", "platformdirs"))):
         raise MissingExtraError("spark", "the Spark engine")
     if master is not None:
         _check_master(master)
@@ -174,7 +174,7 @@ def _launched(master: str | None, printed: IO[bytes] | None) -> JavaGateway:
             conf.setMaster(master)
         launching = {
             "SPARK_DRIVER_MEMORY": f"{1024 + 256 * (os.cpu_count() or 1)}m",
-            "SPARK_SUBMIT_OPTS": _COMPILE_LITTLE,
+            "SPARK_SUBMIT_OPTS": f"{archive_options()} {_COMPILE_LITTLE}".strip(),
         }
         with _defaults_in_environment(launching):
             apart = {"stdout": printed or _STANDARD_ERROR, "stderr": printed}
