@@ -18,6 +18,7 @@ from statistics import median
 from threading import Event, Thread
 
 from benchmarks.logs import check_read, write_log
+from benchmarks.orders import scaled
 from benchmarks.pairing import Comparison, Goal
 from benchmarks.simulate import GRID
 from benchmarks.workload import trace
@@ -118,7 +119,7 @@ def spark(scale: float) -> list[Comparison]:
         )
         few.seconds()  # compiles
         runs = (two, counting, here, one, more, few, counting_few)
-        took = [[run.seconds() for run in runs] for _ in range(_TURNS)]
+        took = [[run.seconds() for run in runs] for _ in range(scaled(_TURNS, scale, least=1))]
     if not two.printed == one.printed == here.printed:
         raise AssertionError("the engines print different figures")
     for run, size in ((two, rows), (more, _TIMES * rows), (few, _FEW_ROWS)):
