@@ -26,6 +26,7 @@ __all__ = ["session", "tuned"]
 
 _STANDARD_ERROR = 2
 _PROBE_SECS = 5.0
+_PARTITIONS_PER_CORE = 4
 _COUNT = "[1-9][0-9]{0,5}"
 _MASTER = re.compile(
     rf"local(\[({_COUNT}|\*)(, *{_COUNT})?\])?|local-cluster\[{_COUNT}, *{_COUNT}, *{_COUNT}\]|spark://.+|yarn|k8s://.+"
@@ -99,9 +100,13 @@ def session(master: str | None, *, verbose: bool = False) -> Iterator[SparkSessi
 @contextmanager
 def tuned(spark: SparkSession) -> Iterator[None]:
     """The settings of a session that steps go by; in the end they are as they were."""
-    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in _SESSION_SETTINGS}
+    settings = _SESSION_SETTINGS | {
+        # Of sorts and joins, which adaptive execution would have chosen.
+        "spark.sql.shuffle.partitions": str(_PARTITIONS_PER_CORE * spark.sparkContext.defaultParallelism)
+    }
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
     try:
-        for name, value in _SESSION_SETTINGS.items():
+        for name, value in settings.items():
             spark.conf.set(name, value)
         yield
     finally:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pyspark
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,12 @@ def service(folder: Path, role: str, *arguments: str) -> Iterator[str]:
     scripts, printed = Path(sysconfig.get_path("scripts")), folder / f"{role}.log"
     command = [scripts / "spark-class", f"org.apache.spark.deploy.{role.lower()}.{role}", "--host", "127.0.0.1"]
     with printed.open("wb") as file:
-        process = subprocess.Popen([*command, "--webui-port", "0", *arguments], stdout=file, stderr=file)
+        process = subprocess.Popen(
+            [*command, "--webui-port", "0", *arguments],
+            env={**os.environ, "SPARK_HOME": str(Path(pyspark.__file__).parent)},
+            stdout=file,
+            stderr=file,
+        )
     try:
         give_up = time.monotonic() + UP_SECS
         while not re.search(UP[role], printed.read_text()):

@@ -128,14 +128,6 @@ def test_what_is_kept_is_of_one_flow_only(spark, tmp_path):
         assert start(spark, sums(0), 1, Sum).map(reading, Sum).kept("read", Sum)[1] == [Sum(text)]
 
 
-def test_in_order_goes_by_keys_then_as_made(spark):
-    def counted(key, _rows):
-        return [Row(key, Sum(f"{key}:{n}")) for n in range(3)]
-
-    flow, _ = start(spark, sums(7, 2, 5), 3, Sum).grouped(counted, 9, Sum).kept("count")
-    assert [value.text for value in flow.in_order("look")] == [f"{key}:{n}" for key in (2, 5, 7) for n in range(3)]
-
-
 def test_work_may_carry_megabytes_along(spark):
     table = np.arange(2_000_000)
 
