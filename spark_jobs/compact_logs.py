@@ -1,4 +1,4 @@
-"""Compact logs of receipts on Spark: spark-submit spark_jobs/compact_logs.py LOG... OUT [OPTIONS].
+"""Compact logs of receipts on Spark: spark-submit spark_jobs/compact_logs.py LOG... OUT [--append] [OPTIONS].
 
 OUT holds Parquet by domain and day, in order, and reads back as the log it was made of: `receiver simulate OUT` gives
 the same figures by the same KEY, and needs a fraction of the time.
@@ -7,7 +7,7 @@ the same figures by the same KEY, and needs a fraction of the time.
 from __future__ import annotations
 
 import sys
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +21,7 @@ from receiver.domains import domain_key
 
 if TYPE_CHECKING:
     from receiver.logs.compacted import Manifest
+    from receiver.steps.rows import Flow, Row
 
 __all__ = ["main"]
 
@@ -40,27 +41,38 @@ def compact_logs(
     rows_per_file: Annotated[
         int, typer.Option(metavar="N", min=1, help="Rows of a file at most; a task holds about so many in memory.")
     ] = 1_000_000,
+    append: Annotated[bool, typer.Option("--append", help="Add to the compacted log OUT, which may be there.")] = False,
     master: Master = None,
     verbose: Verbose = False,
 ) -> None:
     """Write the receipts of logs as Parquet by domain and day, in order.
 
-    With --on-error skip, OUT/_bad_rows.jsonl tells which rows were left out, and why.
+    With --append, receipts are added to a compacted log, which must have none that come later in their domain. With
+    --on-error skip, OUT/_bad_rows.jsonl tells which rows were left out, and why.
     """
-    from receiver.chunks.compacting import compact
     from receiver.logs import checked_options
+    from receiver.logs.compacted import manifest_of
     from receiver.logs.files import find_files
     from receiver.logs.output import appearing
     from receiver.spark.session import session
+    from receiver.steps.compacting import compact
+    from receiver.steps.schemas import Unit
 
     key = domain_key(domain)
     options = checked_options(read_options(column_map, time_unit, time_zone, on_error))
     files = find_files(logs, growing=False)  # what is recorded is compacted once it is finished
-    with appearing(out) as folder, stages("Starting Spark") as told, session(master, verbose=verbose) as spark:
-        from receiver.spark.flow import start
+    before = manifest_of(out) if append and out.is_dir() else None
+    with ExitStack() as ending:
+        folder = out if before else ending.enter_context(appearing(out))
+        told = ending.enter_context(stages("Starting Spark"))
+        spark = ending.enter_context(session(master, verbose=verbose))
 
-        flow = partial(start, spark, told=told)
-        _print(compact(files, options, key, folder, start=flow, rows_per_file=rows_per_file), out)
+        from receiver.spark.frames import start  # once it is known that there is a Spark
+
+        def flow(rows: list[Row], tasks: int) -> Flow:
+            return start(spark, rows, tasks, Unit, told)
+
+        _print(compact(files, options, key, folder, start=flow, before=before, rows_per_file=rows_per_file), out)
 
 
 def _print(manifest: Manifest, out: Path) -> None:

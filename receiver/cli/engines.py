@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import typer
 
@@ -18,12 +19,16 @@ from receiver.domains import domain_key
 from receiver.errors import SettingsError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from receiver.logs import ReadOptions
     from receiver.logs.files import LogFile
     from receiver.simulate.analysis import Question
     from receiver.simulate.figures import Analysis
+    from receiver.spark.progress import Told
+    from receiver.spark.sources import Read
 
-__all__ = ["Asked", "Cluster", "Master", "State", "Verbose", "simulate_here", "simulate_on_spark", "single_setting"]
+__all__ = ["Asked", "Cluster", "Master", "OrderBy", "Verbose", "simulate_here", "simulate_on_spark", "single_setting"]
 
 Master = Annotated[
     str | None,
@@ -33,14 +38,13 @@ Master = Annotated[
         "configured, or else all cores here.",
     ),
 ]
-State = Annotated[
+OrderBy = Annotated[
     str | None,
-    typer.Option(
-        metavar="DIR",
-        help="Keep here what the next run needs of this log, and read only what is new since the last; Spark only.",
-    ),
+    typer.Option(metavar="COLUMN", help="The order of a table's or a frame's rows; Spark only."),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Let through what Spark and Java say.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Let through what Spark and Java say, and tell what each step cost.")
+]
 
 
 def single_setting(question: Question) -> tuple[int, int] | None:
@@ -69,7 +73,7 @@ class Cluster(NamedTuple):
 
     master: str | None
     verbose: bool
-    state: str | None
+    order_by: str | None
 
 
 def simulate_here(asked: Asked) -> Analysis:
@@ -100,59 +104,83 @@ def simulate_here(asked: Asked) -> Analysis:
 
 def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
     """The same in the tasks of Spark; its `--verdicts` may name a folder, which they fill with Parquet."""
-    from receiver.chunks.sizing import chunked_log
-    from receiver.chunks.state import StateFolder
-    from receiver.chunks.verdicts import verdict_batches, write_parts
-    from receiver.logs import checked_options
-    from receiver.logs.files import find_files
-    from receiver.logs.output import appearing
-    from receiver.logs.writer import open_table
     from receiver.simulate.analysis import analyse
-    from receiver.simulate.verdicts import SCHEMA
     from receiver.spark.session import session
+    from receiver.steps.log import chunked_log
 
     question = asked.question
     with ExitStack() as outputs:
         write_report = outputs.enter_context(report_file(asked.report, _page))
-        folder = table = None
-        if asked.verdicts is not None:
-            if asked.verdicts.endswith("/") or Path(asked.verdicts).is_dir():
-                folder = outputs.enter_context(appearing(asked.verdicts))
-            else:
-                table = outputs.enter_context(open_table(asked.verdicts, SCHEMA))
-        if cluster.state == "":
-            raise SettingsError("--state names no folder", hint="the current one is .")
-        state = None if cluster.state is None else StateFolder(Path(cluster.state))
-        options = checked_options(asked.options)
-        files = find_files(asked.logs) if state is None else state.find_files(asked.logs)
-        spare_logs(
-            [str(file.path) for file in files if file.path is not None], report=asked.report, verdicts=asked.verdicts
-        )
-        files = outputs.enter_context(_at_hand(files, cluster.master))
+        files = _files(asked, cluster)
+        if files is not None:
+            files = outputs.enter_context(_at_hand(files, cluster.master))
         told = outputs.enter_context(stages("Starting Spark"))
         spark = outputs.enter_context(session(cluster.master, verbose=cluster.verbose))
 
-        from receiver.spark.flow import start  # once it is known that there is a Spark
+        from receiver.spark.verdicts import verdict_rows, verdicts_file  # once it is known that there is a Spark
 
-        log = chunked_log(
-            files,
-            options,
-            domain_key(question.key),
-            start=partial(start, spark, told=told),
-            cores=spark.sparkContext.defaultParallelism,
-            with_verdicts=asked.verdicts is not None,
-            state=state,
-            note=lambda text: print(f"note: {text}", file=sys.stderr),
-        )
+        write_verdicts = outputs.enter_context(verdicts_file(asked.verdicts)) if asked.verdicts is not None else None
+        read = _read(spark, asked, cluster, files, told)
+        key, cores = domain_key(question.key), spark.sparkContext.defaultParallelism
+        log = chunked_log(*read, key, cores=cores, keeps_rows=asked.verdicts is not None, question=question)
         analysis = analyse(log, question)
-        if single := single_setting(question):
-            if folder is not None:
-                write_parts(log, *single, folder)
-            if table is not None:
-                for batch in verdict_batches(log, *single):
-                    table.write(batch)
+        if write_verdicts is not None and (single := single_setting(question)):
+            write_verdicts(verdict_rows(read, log, *single))
+        if cluster.verbose:
+            _tell_costs(spark)
         write_report(analysis)
     return analysis
+
+
+def _is_elsewhere(log: str) -> bool:
+    from receiver.logs.remote import is_url
+
+    return is_url(log) or log.startswith("table:")
+
+
+def _files(asked: Asked, cluster: Cluster) -> list[LogFile] | None:
+    """The files that our readers read in tasks; None where Spark finds the log."""
+    from receiver.logs.files import find_files
+
+    logs = [_local(log) for log in asked.logs]
+    if cluster.order_by is not None or any(map(_is_elsewhere, logs)):
+        return None
+    files = find_files(logs)
+    read_from = [str(file.path) for file in files if file.path is not None]
+    spare_logs(read_from, report=asked.report, verdicts=asked.verdicts)
+    return files
+
+
+def _read(spark: SparkSession, asked: Asked, cluster: Cluster, files: list[LogFile] | None, told: Told) -> Read:
+    from receiver.logs import checked_options
+    from receiver.spark.sources import read_elsewhere, read_files
+
+    options, key = checked_options(asked.options), domain_key(asked.question.key)
+    with_ids = asked.verdicts is not None
+    if files is not None:
+        return read_files(spark, files, options, key, with_ids=with_ids, told=told)
+    return read_elsewhere(
+        spark,
+        [log if _is_elsewhere(log) else Path(log).absolute().as_uri() for log in map(_local, asked.logs)],
+        options,
+        key,
+        order_by=cluster.order_by,
+        with_ids=with_ids,
+        told=told,
+        note=lambda text: print(f"note: {text}", file=sys.stderr),
+    )
+
+
+def _tell_costs(spark: SparkSession) -> None:
+    from receiver.spark.progress import costs
+
+    for line in costs(spark.sparkContext):
+        print(line, file=sys.stderr)
+
+
+def _local(log: str) -> str:
+    """A file: URL as the path it is."""
+    return url2pathname(urlsplit(log).path) if log.startswith("file:") else log
 
 
 def _page(analysis: Analysis) -> str:

@@ -30,7 +30,7 @@ Logs = Annotated[
     list[str],
     typer.Argument(
         metavar="LOG...",
-        help="Files, folders, globs, or - for standard input: CSV, JSON Lines, Parquet or an Apama correlator log, "
+        help="Files, folders, globs, URLs, or - for standard input: CSV, JSON Lines, Parquet or an Apama correlator log, "
         "each plain, .gz or .zst.",
     ),
 ]

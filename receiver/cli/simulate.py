@@ -13,7 +13,7 @@ from receiver.cli.engines import (
     Asked,
     Cluster,
     Master,
-    State,
+    OrderBy,
     Verbose,
     simulate_here,
     simulate_on_spark,
@@ -95,7 +95,7 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     on_error: WhenUnreadable = OnError.STOP,
     engine: Annotated[_Engine, typer.Option(help="Where to run.")] = _Engine.LOCAL,
     master: Master = None,
-    state: State = None,
+    order_by: OrderBy = None,
     verbose: Verbose = False,  # noqa: FBT002
 ) -> int:
     """Replay a log of receipts under many settings at once.
@@ -103,7 +103,7 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     It says what each would have missed and what it costs, recommends one, and says why.
     """
     if engine is _Engine.LOCAL:
-        for option, value in (("--master", master), ("--state", state), ("--verbose", verbose)):
+        for option, value in (("--master", master), ("--order-by", order_by), ("--verbose", verbose)):
             if value:
                 raise SettingsError(f"{option} is about Spark, and the engine is local", hint="add --engine spark")
     question = _question(domain, window, expiry, max_missed, margin)
@@ -115,7 +115,7 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
         )
     asked = Asked(logs, question, read_options(column_map, time_unit, time_zone, on_error), report, verdicts)
     local = engine is _Engine.LOCAL
-    analysis = simulate_here(asked) if local else simulate_on_spark(asked, Cluster(master, verbose, state))
+    analysis = simulate_here(asked) if local else simulate_on_spark(asked, Cluster(master, verbose, order_by))
     _print(analysis, as_json=as_json)
     if fail_on_missed is None:
         return 0

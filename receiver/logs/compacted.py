@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 from urllib.parse import quote
@@ -22,9 +25,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from receiver.errors import LogFormatError
+from receiver.errors import LogFormatError, OutputError
 from receiver.logs.batch import Batch, LogSource, ReadOptions, StatusLine
 from receiver.logs.blocks import blocks_of
+from receiver.logs.output import UNFINISHED
 
 __all__ = [
     "BAD_ROWS",
@@ -34,11 +38,11 @@ __all__ = [
     "DomainFiles",
     "Manifest",
     "PartFile",
+    "committing",
     "manifest_of",
     "part_path",
     "read_status_lines",
     "status_lines_text",
-    "write_manifest",
 ]
 
 STATUS_LINES = "_status_lines.jsonl"
@@ -81,6 +85,7 @@ class Manifest(msgspec.Struct, frozen=True):
     splits_a_queue: bool
     """Whether some queue is read in several of the domains."""
     version: int = _VERSION
+    status_lines_file: str = STATUS_LINES
 
 
 class _Version(msgspec.Struct):
@@ -101,8 +106,49 @@ def part_path(domain: str, day: np.datetime64, number: int) -> PurePosixPath:
     return PurePosixPath(f"domain={name}", f"day={day}", f"part-{number:05}.parquet")
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    (folder / _MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+@contextmanager
+def committing(folder: Path, before: Manifest | None) -> Iterator[Callable[[Manifest, bytes], Manifest]]:
+    """Write the manifest of a new log, or in place of the one that was read before.
+
+    The function it gives takes the manifest and the text of new status lines, whose file it names. `OutputError` where
+    another run has replaced the manifest meanwhile; runs wait for each other from here on.
+    """
+    place = folder / _MANIFEST
+    with _alone(folder):
+        if before is not None and manifest_of(folder) != before:
+            raise OutputError(f"another run has added to {folder} meanwhile", hint="run it again")
+
+        def commit(manifest: Manifest, status_lines: bytes) -> Manifest:
+            # What stands there is left as it is until the manifest names the new one.
+            known = b""
+            if before is not None:
+                known = (folder / before.status_lines_file).read_bytes() if before.status_lines else b""
+                name = f"_status_lines-{secrets.token_hex(8)}.jsonl" if status_lines else before.status_lines_file
+                manifest = msgspec.structs.replace(manifest, status_lines_file=name)
+            if status_lines:
+                (folder / manifest.status_lines_file).write_bytes(known + status_lines)
+            unfinished = folder / f"{UNFINISHED}{_MANIFEST}"
+            unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+            unfinished.replace(place)
+            return manifest
+
+        yield commit
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time, where the system can tell."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def manifest_of(folder: Path) -> Manifest | None:
@@ -128,7 +174,7 @@ def manifest_of(folder: Path) -> Manifest | None:
     parts = [part.path for domain in manifest.domains for part in domain.files]
     if not parts:
         raise LogFormatError(str(place), "names no files", hint=COMPACT_AGAIN)
-    for name in parts + [STATUS_LINES] * (manifest.status_lines > 0):
+    for name in parts + [manifest.status_lines_file] * (manifest.status_lines > 0):
         _check(folder, name)
     return manifest
 

@@ -6,17 +6,20 @@ What a file holds wins over what its name ends with; the ending decides only whe
 from __future__ import annotations
 
 import glob
+import io
 import os
 import shutil
 import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
-from typing import BinaryIO, Protocol
+from pathlib import Path, PurePath
+from typing import Protocol
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import zstandard
 
@@ -24,15 +27,16 @@ from receiver.errors import LogFormatError, SettingsError
 from receiver.logs.batch import LogReader, LogSource, ReadOptions
 from receiver.logs.blocks import BOM
 from receiver.logs.columns import COLUMNS, spellings
-from receiver.logs.compacted import STATUS_LINES, STATUS_LINES_BEGIN, Manifest, manifest_of, read_status_lines
+from receiver.logs.compacted import STATUS_LINES_BEGIN, Manifest, manifest_of, read_status_lines
 from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
 from receiver.logs.journal import JOURNAL_BEGINS, read_journal
 from receiver.logs.jsonl import read_jsonl
 from receiver.logs.parquet import MAGIC, read_parquet
+from receiver.logs.remote import UrlStream, is_url, urls_at
 from receiver.logs.segments import finished_from, is_journal, journals_in, segment_names
 
-__all__ = ["LogFile", "find_files", "open_log", "spooled"]
+__all__ = ["LogFile", "find_files", "open_content", "open_log", "spooled"]
 
 _PIECE_BYTES = 128 << 10
 _HEAD_BYTES = 64 << 10
@@ -53,12 +57,18 @@ _BEGINNINGS: dict[bytes, LogReader] = {
 }
 
 
+class _Stream(Protocol):
+    """What is read of an open file."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LogFile:
     """One file to be read."""
 
     path: Path | None
-    """None for standard input."""
+    """None for standard input, and for a URL."""
     name: str
     """As errors name it."""
     size_bytes: int | None
@@ -67,6 +77,8 @@ class LogFile:
     """Whether its rows come after those of the file before, as if both were one file."""
     manifest: Manifest | None = field(default=None, repr=False)
     """Of the compacted log that it is a file of."""
+    url: str | None = None
+    """Where it is read from, instead of a path."""
 
     @property
     def can_reopen(self) -> bool:
@@ -74,7 +86,7 @@ class LogFile:
 
 
 def find_files(paths: Sequence[str], *, growing: bool = True) -> list[LogFile]:
-    """The files that paths, folders, globs and `-` stand for, in order; a folder's and a glob's by name.
+    """The files that paths, folders, globs, URLs and `-` stand for, in order; a folder's and a glob's by name.
 
     Where a rotating log was recorded to a path, the path stands for its files. With `growing`, what is being recorded
     in a folder or to a path belongs to it; a journal becomes another file in the end, so who remembers files does
@@ -90,6 +102,10 @@ def find_files(paths: Sequence[str], *, growing: bool = True) -> list[LogFile]:
 def _expanded(text: str, *, growing: bool) -> list[LogFile]:
     if text == "-":
         return [LogFile(None, "-", None)]
+    if text.startswith("file:"):
+        text = url2pathname(urlsplit(text).path)
+    if is_url(text):
+        return [LogFile(None, url, size_bytes, url=url) for url, size_bytes in urls_at(text)]
     path = Path(text)
     try:
         mode = path.stat().st_mode
@@ -117,7 +133,7 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
 
 
 def _compacted(folder: Path, manifest: Manifest) -> list[LogFile]:
-    files = [_log_file(folder / STATUS_LINES)] if manifest.status_lines else []
+    files = [_log_file(folder / manifest.status_lines_file)] if manifest.status_lines else []
     files += [
         _log_file(folder / part.path, follows=place > 0)
         for domain in manifest.domains
@@ -196,8 +212,17 @@ def open_log(
         raise LogFormatError(file.name, f"can't be read: {error.strerror or error}") from error
 
 
+def open_content(name: str, content: bytes, options: ReadOptions) -> tuple[LogSource, LogReader]:
+    """The same of a file whose bytes are at hand."""
+    return _source(LogFile(Path(name), name, None), io.BytesIO(content), options, lambda _bytes: None)
+
+
 @contextmanager
-def _opened(file: LogFile) -> Iterator[BinaryIO]:
+def _opened(file: LogFile) -> Iterator[_Stream]:
+    if file.url is not None:
+        with closing(UrlStream(file.url)) as remote:
+            yield remote
+        return
     if file.path is None:
         # Unbuffered where it can be: a thread that waits inside of the buffer would keep the interpreter from ending.
         yield getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
@@ -207,7 +232,7 @@ def _opened(file: LogFile) -> Iterator[BinaryIO]:
 
 
 def _source(
-    file: LogFile, stream: BinaryIO, options: ReadOptions, told: Callable[[int], None]
+    file: LogFile, stream: _Stream, options: ReadOptions, told: Callable[[int], None]
 ) -> tuple[LogSource, LogReader]:
     head, pieces = _with_head(_read(stream, told))
     if not head:
@@ -224,7 +249,7 @@ def _source(
     return LogSource(file.name, pieces, file.path, lambda share: told(int(share * left_bytes))), reader
 
 
-def _read(stream: BinaryIO, told: Callable[[int], None]) -> Iterator[bytes]:
+def _read(stream: _Stream, told: Callable[[int], None]) -> Iterator[bytes]:
     while piece := stream.read(_PIECE_BYTES):
         told(len(piece))
         yield piece
@@ -316,7 +341,7 @@ def _reader_by_content(head: bytes, options: ReadOptions) -> LogReader | None:
 
 
 def _reader_by_name(file: LogFile, *, compressed: bool) -> LogReader:
-    endings = [ending.lower() for ending in file.path.suffixes] if file.path else []
+    endings = [ending.lower() for ending in PurePath(file.name).suffixes]
     last = endings[-1] if endings else ""
     if last in {".gz", ".zst"}:
         if not compressed:

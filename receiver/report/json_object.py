@@ -9,7 +9,7 @@ from typing import Any
 from receiver.report.words import moment
 from receiver.simulate.figures import Analysis, LogFigures, Recommendation, SettingFigures
 
-__all__ = ["dumped", "json_text", "log_object", "recommendation_object"]
+__all__ = ["dumped", "json_object", "json_text", "log_object", "recommendation_object"]
 
 # JSON may hold these as they are, but a terminal obeys some of them and an editor hides the others; and UTF-8 has no lone
 # surrogates, which an id may have.
@@ -18,7 +18,7 @@ _INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f
 
 def json_text(analysis: Analysis) -> str:
     """The object on one line, without a line break at its end. Text is exact; times are ISO 8601 in UTC or null."""
-    return dumped(_object(analysis))
+    return dumped(json_object(analysis))
 
 
 def dumped(value: dict[str, Any]) -> str:
@@ -27,7 +27,8 @@ def dumped(value: dict[str, Any]) -> str:
     return _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def _object(analysis: Analysis) -> dict[str, Any]:
+def json_object(analysis: Analysis) -> dict[str, Any]:
+    """The object; text is exact, times are ISO 8601 in UTC or None."""
     return {
         "log": log_object(analysis.log),
         "settings": [_setting(setting) for setting in analysis.settings],

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from receiver.settings import ReceiverSettings, SimulateSettings
     from receiver.simulate.replays import PairOutcome, Replays, ValueCounts
 
-__all__ = ["Candidate", "candidates_of", "recommend"]
+__all__ = ["Candidate", "candidates_of", "recommend", "with_margin"]
 
 _LEAST_EXPIRY_US = 1_000_000
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
@@ -53,7 +53,8 @@ def _windows(needs: ValueCounts, max_missed: int) -> list[int]:
     return sorted({0, *(needs.at(rank) for rank in ranks)})
 
 
-def _with_margin(window: int, expiry_us: int, margin: float) -> tuple[int, int]:
+def with_margin(window: int, expiry_us: int, margin: float) -> tuple[int, int]:
+    """The setting that stands for a need: so many times as much, rounded up."""
     expiry = max(_LEAST_EXPIRY_US, _rounded_up(margin * expiry_us)) if expiry_us else 0
     return _rounded_up(margin * window), expiry
 
@@ -68,7 +69,7 @@ def candidates_of(
         expiries_us = replays.expiry_needs_us(windows, settings.max_missed)
         for need in zip(windows, expiries_us, strict=True):
             if need != (0, 0):
-                found.setdefault(_with_margin(*need, settings.margin), need)
+                found.setdefault(with_margin(*need, settings.margin), need)
     if not found:
         pair = (
             defaults.dup_detection_per_source_expiry_window_size,

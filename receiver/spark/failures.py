@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, NamedTuple
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkContext
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from receiver.errors import ReceiverError, SparkError
 
 __all__ = ["translated"]
 
 _LAST_MOMENTS_SECS = 1.0
+_LOOKS = 10
 _MORE_MEMORY = (
     "fewer cores per executor, or more memory: spark.executor.memory, spark.executor.memoryOverhead for Python; on a local "
     "master the variable SPARK_DRIVER_MEMORY, such as 4g, or --master local[1]"
@@ -35,6 +36,17 @@ class _Failure(NamedTuple):
 
 
 _FAILURES = (
+    _Failure(
+        r'No FileSystem for scheme "?(?P<scheme>\w+)|(Class|ClassNotFoundException:) (?P<name>[\w.$]*FileSystem)( not found|\s)',
+        "Spark has no filesystem for such a URL: {scheme}{name}",
+        "add its jar to Spark, for s3a:// --packages org.apache.hadoop:hadoop-aws:VERSION, with Spark's Hadoop version "
+        "(variable PYSPARK_SUBMIT_ARGS, or spark.jars.packages): see docs/spark.md",
+    ),
+    _Failure(
+        r"AccessControlException: (?P<said>[^\n]*)|AccessDeniedException: (?P<denied>[^\n]*)",
+        "no permission: {said}{denied}",
+        "let the executors' user read it, or give Spark the right credentials",
+    ),
     _Failure(
         r"No space left on device|Disk quota exceeded",
         "the disk that Spark works on is full",
@@ -96,10 +108,10 @@ _FAILURES = (
 
 
 @contextmanager
-def translated(printed: IO[bytes] | None) -> Iterator[None]:
+def translated(printed: IO[bytes] | None = None, *, quiet: bool = False) -> Iterator[None]:
     """Raise `SparkError` for what Spark raises in the block, which is its cause.
 
-    `printed` is what Java has printed; without it the user has seen that, and sees Spark's words in full.
+    `printed` is what Java has printed; without it the user has seen that, and sees Spark's words in full unless `quiet`.
     """
     try:
         yield
@@ -111,7 +123,7 @@ def translated(printed: IO[bytes] | None) -> Iterator[None]:
         gone = _java_is_gone(error)
         if not (gone or isinstance(error, (Py4JError, PySparkException))):
             raise
-        if printed is None:
+        if printed is None and not quiet:
             traceback.print_exception(error, file=sys.stderr)
         raise _meaning(str(error), _all_of(printed), gone=gone) from error
 
@@ -124,14 +136,19 @@ def _was_interrupted(error: BaseException) -> bool:
 
 def _java_is_gone(error: Exception) -> bool:
     # Then whatever was being done fails in a way of its own, perhaps a moment before Java has ended.
-    process = getattr(SparkContext._gateway, "proc", None)
-    if process is None or isinstance(error, (Py4JJavaError, PySparkException)):
+    if isinstance(error, (Py4JJavaError, PySparkException)):
         return False
-    try:
-        process.wait(_LAST_MOMENTS_SECS)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+    if isinstance(error, Py4JNetworkError):
+        return True
+    for _ in range(_LOOKS):
+        try:
+            session = SparkSession.getActiveSession()
+            if session is not None:
+                session.sparkContext.statusTracker().getActiveJobsIds()
+        except (Py4JError, OSError, AttributeError, TypeError):  # PySpark itself doesn't expect it
+            return True
+        time.sleep(_LAST_MOMENTS_SECS / _LOOKS)
+    return False
 
 
 def _all_of(printed: IO[bytes] | None) -> str:
@@ -145,7 +162,7 @@ def _meaning(raised: str, printed: str, *, gone: bool) -> SparkError:
     for text in (raised, printed):  # the latter may tell of troubles that Spark had got over
         for failure in _FAILURES:
             if found := re.search(failure.sign, text):
-                names = found.groupdict()
+                names = found.groupdict(default="")
                 return SparkError(failure.message.format(**names), hint=failure.hint.format(**names))
     if gone or "JAVA_GATEWAY_EXITED" in raised:
         said, what = _causes(printed), "Java ended while Spark ran in it"

@@ -15,44 +15,49 @@ from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING
 
 from receiver.errors import MissingExtraError, SettingsError, SparkError
-from receiver.spark.java import check_java
-from receiver.spark.submitted import GIVEN_BY_SPARK_SUBMIT
+from receiver.spark.java import archive_options, check_java, submitted
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["session"]
+__all__ = ["session", "tuned"]
 
 _STANDARD_ERROR = 2
 _PROBE_SECS = 5.0
+_PARTITIONS_PER_CORE = 4
 _COUNT = "[1-9][0-9]{0,5}"
 _MASTER = re.compile(
     rf"local(\[({_COUNT}|\*)(, *{_COUNT})?\])?|local-cluster\[{_COUNT}, *{_COUNT}, *{_COUNT}\]|spark://.+|yarn|k8s://.+"
 )
 
-_COMPILE_LITTLE = "-XX:TieredStopAtLevel=1"
-"""To the JVM, in which parcels do no more than pass by: its best compiler took half of all the processor time."""
+_COMPILE_LITTLE = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
+    "-XX:Tier4BackEdgeThreshold=400000"
+)
+"""To the JVM, in which few loops run long: its best compiler took a quarter of all the processor time otherwise."""
 
 _CONTEXT_DEFAULTS = {
-    "spark.ui.enabled": "false",
+    # Rows are few and large; code that is made anew for each step's columns has to be compiled anew too.
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.executor.defaultJavaOptions": _COMPILE_LITTLE,
     "spark.ui.showConsoleProgress": "false",
     # Java's own would hold on to a hundred blocks as it writes them.
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
-    "spark.executor.defaultJavaOptions": _COMPILE_LITTLE,
-    # Parcels are compressed already.
-    "spark.shuffle.compress": "false",
-    "spark.rdd.compress": "false",
-    "spark.shuffle.spill.compress": "false",
 }
 _LOCAL_DEFAULTS = {
+    # What is shuffled goes to this machine's own disks.
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
 _SESSION_SETTINGS = {
-    # A flow's partitions are as many as it asked for.
+    # Partitions are as many as a flow asked for.
     "spark.sql.adaptive.enabled": "false",
-    # Parcels may be large: a batch, or a block of what is kept, never waits for a second one.
+    # Rows may be large: a batch, or a block of what is kept, never waits for a second one.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(1 << 20),
     "spark.sql.inMemoryColumnarStorage.batchSize": "1",
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
@@ -67,7 +72,7 @@ def session(master: str | None, *, verbose: bool = False) -> Iterator[SparkSessi
     Spark and Java print is dropped, unless `verbose`. Raises `SparkError`, `MissingExtraError`, and `SettingsError`
     where `master` can't be meant.
     """
-    if not (find_spec("pyspark") and find_spec("pandas")):
+    if not all(map(find_spec, ("pyspark", "pandas", "platformdirs"))):
         raise MissingExtraError("spark", "the Spark engine")
     if master is not None:
         _check_master(master)
@@ -85,12 +90,29 @@ def session(master: str | None, *, verbose: bool = False) -> Iterator[SparkSessi
             else:
                 if not verbose:
                     ending.enter_context(_py4j_quiet())
-                context = _started(master, printed)
+                context = _started(master, printed, verbose=verbose)
                 ending.callback(_stop, context)
                 spark = SparkSession.builder.getOrCreate()
-            for name, value in _SESSION_SETTINGS.items():
-                spark.conf.set(name, value)
-            yield spark
+            with tuned(spark):
+                yield spark
+
+
+@contextmanager
+def tuned(spark: SparkSession) -> Iterator[None]:
+    """The settings of a session that steps go by; in the end they are as they were."""
+    settings = _SESSION_SETTINGS | {
+        # Of sorts and joins, which adaptive execution would have chosen.
+        "spark.sql.shuffle.partitions": str(_PARTITIONS_PER_CORE * spark.sparkContext.defaultParallelism)
+    }
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        with suppress(Exception):  # Java may be gone, which whoever lost it has told
+            for name, was in before.items():
+                spark.conf.unset(name) if was is None else spark.conf.set(name, was)
 
 
 def _check_master(master: str) -> None:
@@ -130,48 +152,66 @@ def _child(active: SparkSession, master: str | None) -> SparkSession:
     return active.newSession()
 
 
-def _started(master: str | None, printed: IO[bytes] | None) -> SparkContext:
+def _started(master: str | None, printed: IO[bytes] | None, *, verbose: bool) -> SparkContext:
     """Java, then Spark in it. `printed` takes what they and the workers print; else it goes to standard error."""
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkContext
+
+    gateway = _launched(master, printed)
+    conf = _conf(gateway, master, silent=submitted() and printed is not None, shows=verbose)
+    local = str(conf.get("spark.master")).startswith("local")
+    with _defaults_in_environment({"PYSPARK_PYTHON": sys.executable} if local else {}):
+        return SparkContext(conf=conf, gateway=gateway)
+
+
+_java: list[JavaGateway] = []
+"""The one that was launched here; it serves every session of this process."""
+
+
+def _launched(master: str | None, printed: IO[bytes] | None) -> JavaGateway:
+    from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
 
-    submitted = GIVEN_BY_SPARK_SUBMIT in os.environ
-    if SparkContext._gateway is None:
-        if not submitted:
+    if not _java:
+        if not submitted():
             check_java()
-        launch_conf = SparkConf(loadDefaults=False).setAppName("receiver")
+        conf = SparkConf(loadDefaults=False).setAppName("receiver")
         if master is not None:
-            launch_conf.setMaster(master)
-        with _defaults_in_environment(
-            SPARK_DRIVER_MEMORY=f"{1024 + 256 * (os.cpu_count() or 1)}m", SPARK_SUBMIT_OPTS=_COMPILE_LITTLE
-        ):
+            conf.setMaster(master)
+        launching = {
+            "SPARK_DRIVER_MEMORY": f"{1024 + 256 * (os.cpu_count() or 1)}m",
+            "SPARK_SUBMIT_OPTS": f"{archive_options()} {_COMPILE_LITTLE}".strip(),
+        }
+        with _defaults_in_environment(launching):
             apart = {"stdout": printed or _STANDARD_ERROR, "stderr": printed}
-            gateway = launch_gateway(launch_conf, apart)  # type: ignore[no-untyped-call]
-        SparkContext._ensure_initialized(gateway=gateway)
-    context = SparkContext(conf=_conf(master, silent=submitted and printed is not None))
-    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-        context.pythonExec = sys.executable
-    return context
+            _java.append(launch_gateway(conf, apart))  # type: ignore[no-untyped-call]
+    return _java[0]
 
 
-def _conf(master: str | None, *, silent: bool) -> SparkConf:
-    """What the user has set anywhere, which Java knows by now, before what we think best."""
+def _conf(gateway: JavaGateway, master: str | None, *, silent: bool, shows: bool) -> SparkConf:
+    """What we think best, but for what the user has set anywhere, which Java knows by now.
+
+    `silent` is without a word of Spark's, `shows` with its UI.
+    """
     from pyspark import SparkConf
 
-    conf = SparkConf()
-    if master is not None:
-        conf.setMaster(master)
-    conf.setIfMissing("spark.master", "local[*]")
-    local = str(conf.get("spark.master")).startswith("local")
-    for name, value in (_CONTEXT_DEFAULTS | (_LOCAL_DEFAULTS if local else {})).items():
-        conf.setIfMissing(name, value)
+    known = gateway.jvm.org.apache.spark.SparkConf()
+    conf = SparkConf(loadDefaults=False)
+    conf.setMaster(master or (known.get("spark.master") if known.contains("spark.master") else "local[*]"))
+    if not known.contains("spark.app.name"):
+        conf.setAppName("receiver")
+    defaults = _CONTEXT_DEFAULTS | {"spark.ui.enabled": str(shows).lower()}
+    if str(conf.get("spark.master")).startswith("local"):
+        defaults |= _LOCAL_DEFAULTS
     if silent:
-        conf.setIfMissing("spark.log.level", "OFF")
+        defaults["spark.log.level"] = "OFF"
+    for name, value in defaults.items():
+        if not known.contains(name):
+            conf.set(name, value)
     return conf
 
 
 @contextmanager
-def _defaults_in_environment(**values: str) -> Iterator[None]:
+def _defaults_in_environment(values: dict[str, str]) -> Iterator[None]:
     missing = {name: value for name, value in values.items() if name not in os.environ}
     os.environ.update(missing)
     try:

@@ -114,3 +114,24 @@ def test_refusals(tmp_path, monkeypatch, run, arguments, complaint):
     assert complaint in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "logs"]
     assert (tmp_path / "full" / "kept").read_text() == "kept"
+
+
+def test_a_day_is_added(tmp_path, run):
+    days = []
+    for day in range(2):
+        rows = [
+            row._replace(received_at=row.received_at + day * 40 * 86_400_000_000) for row in receipts(day, HOSTILE[1:4])
+        ]
+        days.append(tmp_path / f"{day}.csv")
+        days[-1].write_bytes(csv_bytes(rows))
+    out = tmp_path / "out"
+    for day in days:
+        status, _, err = run(compact_logs.main, day, out, "--append", "--rows-per-file", 150)
+        assert (status, err) == (0, "")
+    (tmp_path / "both").mkdir()
+    for day in days:
+        day.rename(tmp_path / "both" / day.name)
+    assert figures(run, out, "default") == figures(run, tmp_path / "both", "default")
+    status, printed, err = run(compact_logs.main, tmp_path / "both" / "0.csv", out, "--append")
+    assert (status, printed) == (2, "")
+    assert "come before" in err

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 import pytest
 from programs import run_program
 
-from receiver.chunks.parcels import Parcel
 from receiver.errors import SparkError
-from receiver.spark.flow import start
+from receiver.spark.frames import start
 from receiver.spark.session import session
+from receiver.steps.outcomes import BadRows
+from receiver.steps.rows import Row
 
-PARCELS = [Parcel(key, "", b"") for key in range(4)]
+ROWS = [Row(key, BadRows(key, "")) for key in range(4)]
 
 
 @contextmanager
@@ -28,89 +29,90 @@ def failing(match: str):
 
 @pytest.mark.usefixtures("spark")
 def test_a_fault_in_a_task():
-    def faulty(parcels):
-        return [Parcel(1 // len(parcel.payload), "", b"") for parcel in parcels]
+    def faulty(rows):
+        return [Row(1 // len(row.value.file), row.value) for row in rows]
 
     with failing("ZeroDivisionError: .*--verbose") as spark:
-        start(spark, PARCELS, 2).map(faulty).kept("divide")
+        start(spark, ROWS, 2, BadRows).map(faulty, BadRows).kept("divide")
 
 
 @pytest.mark.usefixtures("spark")
 def test_a_module_that_executors_lack():
-    def importing(_parcels):
+    def importing(_rows):
         import no_such_module
 
         return no_such_module
 
     with failing("no module no_such_module.*--archives") as spark:
-        start(spark, PARCELS, 2).map(importing).collect("import")
+        start(spark, ROWS, 2, BadRows).map(importing, BadRows).collect("import")
 
 
 @pytest.mark.usefixtures("spark")
 def test_a_worker_without_memory():
-    def greedy(_parcels):
+    def greedy(_rows):
         raise MemoryError
 
     with failing("out of memory.*SPARK_DRIVER_MEMORY") as spark:
-        start(spark, PARCELS, 2).map(greedy).kept("take all")
+        start(spark, ROWS, 2, BadRows).map(greedy, BadRows).kept("take all")
 
 
 @pytest.mark.usefixtures("spark")
 def test_a_worker_that_is_killed():
-    def killed(parcels):
+    def killed(rows):
         os.kill(os.getpid(), 9)
-        return parcels
+        return rows
 
     with failing("Python worker .* was killed.*memoryOverhead") as spark:
-        start(spark, PARCELS, 2).map(killed).kept("die")
+        start(spark, ROWS, 2, BadRows).map(killed, BadRows).kept("die")
 
 
 @pytest.mark.usefixtures("spark")
 def test_ctrl_c_while_tasks_run():
     driver = os.getpid()
 
-    def interrupting(parcels):
-        if next(parcels).key == 0:
+    def interrupting(rows):
+        if next(rows).key == 0:
             os.kill(driver, signal.SIGINT)
         time.sleep(30)
-        return parcels
+        return rows
 
     with pytest.raises(KeyboardInterrupt), session(None) as spark:
-        start(spark, PARCELS, 2).map(interrupting).collect("wait")
+        start(spark, ROWS, 2, BadRows).map(interrupting, BadRows).collect("wait")
 
 
 def test_a_python_that_is_not_there(spark, monkeypatch):
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/no/such/python")
     with failing("can't start /no/such/python.*PYSPARK_PYTHON") as child:
-        start(child, PARCELS, 2).map(list).kept("start")
+        start(child, ROWS, 2, BadRows).map(list, BadRows).kept("start")
 
 
 def test_a_python_of_another_version(spark, monkeypatch):
     monkeypatch.setattr(spark.sparkContext, "pythonVer", "3.99")
     with failing(r"workers run Python 3\.\d+, and this is Python 3\.99 .*PYSPARK_PYTHON") as child:
-        start(child, PARCELS, 2).map(list).kept("start")
+        start(child, ROWS, 2, BadRows).map(list, BadRows).kept("start")
 
 
 STEPS = """
 import os, signal
-from receiver.chunks.parcels import Parcel
-from receiver.spark.flow import start
+from receiver.spark.frames import start
+from receiver.steps.rows import Row
+from receiver.steps.outcomes import BadRows
 
-def filled(parcels):
-    for parcel in parcels:
-        yield Parcel(parcel.key, "", os.urandom(1 << 20))
+def filled(rows):
+    for row in rows:
+        yield Row(row.key, BadRows(row.key, os.urandom(1 << 19).hex()))
 
-def passed(key, parcels):
-    return parcels
+def passed(key, rows):
+    return rows
 
-def killed(parcels):
+def killed(rows):
     os.kill(JAVA, signal.SIGKILL)
-    return parcels
+    return rows
 
 def work(spark):
     global JAVA
     JAVA = spark._sc._gateway.proc.pid
-    flow = start(spark, [Parcel(key, "", b"") for key in range(8)], 8).map(filled)
+    flow = start(spark, [Row(key, BadRows(key, "")) for key in range(8)], 8, BadRows).map(filled, BadRows)
     {step}
 """
 
@@ -137,7 +139,7 @@ def last_words(ran) -> str:
 
 
 @pytest.mark.usefixtures("java")
-@pytest.mark.parametrize("step", ['flow.kept("keep")', 'flow.grouped(passed, 3).collect("shuffle")'])
+@pytest.mark.parametrize("step", ['flow.kept("keep")', 'flow.grouped(passed, 8, BadRows).collect("shuffle")'])
 def test_a_full_disk(small_disk, step):
     told = last_words(run_program(STEPS.format(step=step), SPARK_LOCAL_DIRS=str(small_disk)))
     assert "is full" in told
@@ -146,7 +148,7 @@ def test_a_full_disk(small_disk, step):
 
 @pytest.mark.usefixtures("java")
 def test_java_that_ends():
-    assert "Java ended" in last_words(run_program(STEPS.format(step='flow.map(killed).kept("die")')))
+    assert "Java ended" in last_words(run_program(STEPS.format(step='flow.map(killed, BadRows).kept("die")')))
 
 
 @pytest.mark.usefixtures("java")

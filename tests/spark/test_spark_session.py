@@ -1,9 +1,11 @@
 """What is said before Spark starts, and what the session is."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyspark
@@ -136,10 +138,53 @@ def test_the_user_has_the_last_word_and_all_is_quiet():
 
 
 @pytest.mark.usefixtures("java")
-def test_verbose_lets_java_speak():
-    ran = run_program(SHOW, verbose=True)
-    assert ran.stdout.startswith("local[2] receiver false false\n")
+def test_verbose_lets_java_speak_and_tells_what_each_step_cost():
+    log = str(ROOT / "examples" / "artemis-receipts.csv.gz")
+    command = [sys.executable, "-m", "receiver", "simulate", log, "--engine", "spark", "--master", "local[2]"]
+    ran = subprocess.run([*command, "--verbose"], capture_output=True, text=True, check=True)
     assert "WARN" in ran.stderr
+    told = re.findall(r"^(.+): [\d.]+ s, [\d,]+ tasks, [\d,]+ rows, [\d,.]+ MB shuffled$", ran.stderr, re.MULTILINE)
+    assert told[:4] == ["Reading receipts", "Cutting into chunks", "Linking ids", "Counting"]
+    assert told[-1] == "Replaying"
+
+
+ARCHIVED = """
+def work(spark):
+    given = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+    print(spark.range(5).count(), *(option for option in given if "Archive" in option))
+"""
+
+
+def archiving(cache):
+    """What Java is told of archives."""
+    ran = run_program(ARCHIVED, XDG_CACHE_HOME=str(cache))
+    assert ran.returncode == 0, ran.stderr
+    count, *options = ran.stdout.split()
+    assert count == "5"
+    return [option.partition("=")[0] for option in options]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("java")
+def test_java_leaves_an_archive_of_its_classes_and_starts_from_it(tmp_path):
+    assert archiving(tmp_path) == ["-XX:ArchiveClassesAtExit"]
+    give_up, sizes = time.monotonic() + 120, [0]
+    while not 0 < sizes[-1] == sizes[-min(20, len(sizes))]:  # Java writes it at its end
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+        sizes.append(sum(file.stat().st_size for file in tmp_path.rglob("*.new")))
+    (unfinished,) = tmp_path.rglob("*.new")
+    os.utime(unfinished, (0, 0))
+    assert archiving(tmp_path) == ["-XX:SharedArchiveFile"]
+    (archive,) = tmp_path.rglob("*.jsa")
+    archive.write_bytes(b"no archive")
+    assert archiving(tmp_path) == ["-XX:SharedArchiveFile"]
+
+
+@pytest.mark.usefixtures("java")
+def test_without_a_cache_java_starts_as_it_does(tmp_path):
+    (tmp_path / "file").touch()
+    assert archiving(tmp_path / "file") == []
 
 
 def submit(*arguments: str) -> "subprocess.CompletedProcess[str]":

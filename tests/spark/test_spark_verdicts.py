@@ -1,23 +1,21 @@
-"""Verdicts from Spark are the local engine's, row for row, in one stream as in parts."""
+"""Verdicts from Spark are the local engine's, row for row, in one file as in parts."""
 
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from receiver.chunks.chunked import ChunkedLog
-from receiver.chunks.sizing import Sizes, chunked_log
-from receiver.chunks.verdicts import verdict_batches, write_parts
 from receiver.domains import domain_key
-from receiver.errors import OutputError
+from receiver.errors import OutputError, SettingsError
 from receiver.logs import ReadOptions, checked_options, read_logs
 from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest
-from receiver.simulate.verdicts import SCHEMA
-from receiver.simulate.verdicts import verdict_batches as verdict_batches_of_whole
-from receiver.spark.flow import start
+from receiver.simulate.verdicts import SCHEMA, verdict_batches
+from receiver.spark import verdicts
+from receiver.spark.sources import read_files
+from receiver.spark.verdicts import verdict_rows, verdicts_file
+from receiver.steps.log import chunked_log
 
 SAMPLE = [str(Path(__file__).parents[2] / "examples" / "artemis-receipts.csv.gz")]
 SETTING = (100, 5_000_000)
@@ -26,36 +24,56 @@ PLAIN = pa.schema([(field.name, pa.int64() if field.name == "row" else pa.string
 
 
 @pytest.fixture(scope="module")
-def log(spark) -> ChunkedLog:
-    return chunked_log(
-        find_files(SAMPLE),
-        checked_options(ReadOptions()),
-        KEY,
-        start=partial(start, spark),
-        cores=2,
-        sizes=Sizes(slice_rows=100_000),
-        with_verdicts=True,
-    )
+def rows(spark):
+    read = read_files(spark, find_files(SAMPLE), checked_options(ReadOptions()), KEY, with_ids=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verdicts, "_ROWS_PER_PART", 100_000)
+        yield verdict_rows(read, chunked_log(*read, KEY, cores=2, keeps_rows=True), *SETTING)
 
 
 @pytest.fixture(scope="module")
 def expected() -> pa.Table:
     receipts = ingest(read_logs(SAMPLE, ReadOptions()), KEY)
-    return pa.Table.from_batches(verdict_batches_of_whole(receipts, *SETTING), SCHEMA).cast(PLAIN)
+    return pa.Table.from_batches(verdict_batches(receipts, *SETTING), SCHEMA).cast(PLAIN)
 
 
-def test_one_stream(log, expected):
-    assert pa.Table.from_batches(verdict_batches(log, *SETTING), SCHEMA).cast(PLAIN).equals(expected)
+def test_one_file(rows, expected, tmp_path):
+    path = tmp_path / "verdicts.parquet"
+    with verdicts_file(str(path)) as write:
+        write(rows)
+    assert pq.ParquetFile(path).read(use_threads=False).cast(PLAIN).equals(expected)
+    assert list(tmp_path.iterdir()) == [path]
 
 
-def test_parts_written_by_tasks(log, expected, tmp_path):
-    write_parts(log, *SETTING, tmp_path)
-    parts = sorted(tmp_path.iterdir())
-    assert [part.name for part in parts] == ["part-00000.parquet", "part-00001.parquet", "part-00002.parquet"]
+@pytest.mark.parametrize("to", ["{}/", "file://{}"])
+def test_parts_written_by_tasks(rows, expected, tmp_path, to):
+    with verdicts_file(to.format(tmp_path / "verdicts")) as write:
+        write(rows)
+    parts = sorted((tmp_path / "verdicts").glob("*.parquet"))
+    assert len(parts) == 3
     found = pa.concat_tables(pq.ParquetFile(part).read(use_threads=False) for part in parts)
     assert found.cast(PLAIN).equals(expected)
 
 
-def test_a_place_that_tasks_can_not_write_to(log, tmp_path):
-    with pytest.raises(OutputError, match="share"):
-        write_parts(log, *SETTING, tmp_path / "elsewhere")
+def test_a_folder_that_tasks_can_not_see_is_told_of(rows, tmp_path, monkeypatch):
+    """As where each machine writes to a disk of its own: the driver finds nothing."""
+    monkeypatch.setattr(verdicts.Path, "glob", lambda *_: iter(()))
+    with pytest.raises(OutputError, match="share"), verdicts_file(f"{tmp_path}/verdicts/") as write:
+        write(rows)
+
+
+def test_nothing_is_half_written(rows, tmp_path):
+    def fail():
+        with verdicts_file(str(tmp_path / "verdicts.csv")) as write:
+            write(rows)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_no_known_format(tmp_path):
+    with pytest.raises(SettingsError, match="format"), verdicts_file(str(tmp_path / "verdicts.doc")):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,133 @@
+"""Frames of the caller's: how `size_windows` and `judge` work."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark import StorageLevel
+from pyspark.sql.functions import monotonically_increasing_id
+
+from receiver.domains import domain_key
+from receiver.errors import SettingsError
+from receiver.logs import ReadOptions, checked_options
+from receiver.logs.columns import fields_of
+from receiver.report.json_object import json_object
+from receiver.settings import SimulateSettings
+from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.figures import Analysis
+from receiver.simulate.grid import check_grid, parse_expiries_us, parse_windows
+from receiver.spark.failures import translated
+from receiver.spark.session import tuned
+from receiver.spark.sources import Ordered, file_and_row, named, ordered, read_frame
+from receiver.spark.verdicts import tiers, verdict_of
+from receiver.steps.log import ChunkedLog, chunked_log
+from receiver.steps.read import Reading
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+__all__ = ["FrameAnalysis", "judged", "sized"]
+
+_ROW_ID = "_receiver_row_id"
+_ADDED = ("verdict", "tier")
+
+
+class FrameAnalysis(Analysis):
+    """What is found out about the receipts of a frame."""
+
+    __slots__ = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object of `receiver simulate --json`."""
+        return json_object(self)
+
+
+def sized(
+    frame: DataFrame,
+    *,
+    domain: str,
+    windows: Sequence[int] | None,
+    expiries_secs: Sequence[float] | None,
+    order_by: str | None,
+    column_map: Mapping[str, str] | None,
+    max_missed: int | None,
+    margin: float | None,
+) -> FrameAnalysis:
+    """See `receiver.spark.size_windows`."""
+    settings = SimulateSettings()
+    if max_missed is not None:
+        settings = replace(settings, max_missed=max_missed)
+    if margin is not None:
+        settings = replace(settings, margin=margin)
+    question = Question(
+        domain,
+        None if windows is None else parse_windows(_list("windows", windows)),
+        None if expiries_secs is None else parse_expiries_us(_list("expiries_secs", expiries_secs)),
+        settings,
+    )
+    if question.windows and question.expiries_us:
+        check_grid(question.windows, question.expiries_us)
+    domain_key(domain)
+    with _at_work(frame):
+        options = _options(column_map)
+        log = _log(ordered(frame, options, order_by), options, question)
+        analysis = analyse(log, question)
+        log.forget()
+    return FrameAnalysis(**{field.name: getattr(analysis, field.name) for field in fields(analysis)})
+
+
+def _list(name: str, values: Sequence[float]) -> str:
+    if isinstance(values, str) or not values:
+        raise SettingsError(f"{name} must be a list of numbers", hint="None chooses it from the log")
+    return ",".join(map(str, values))
+
+
+def judged(
+    frame: DataFrame,
+    *,
+    window: int,
+    expiry_secs: float,
+    domain: str,
+    order_by: str | None,
+    column_map: Mapping[str, str] | None,
+) -> DataFrame:
+    """See `receiver.spark.judge`."""
+    (windows, expiries_us) = parse_windows(str(window)), parse_expiries_us(str(expiry_secs))
+    check_grid(windows, expiries_us)
+    domain_key(domain)
+    if taken := [name for name in _ADDED if name in frame.columns]:
+        raise SettingsError(f"the frame has a column {taken[0]!r} already", hint="rename it")
+    with _at_work(frame):
+        options = _options(column_map)
+        id_column = named(frame.columns[fields_of(frame.columns, options, "the frame")["unique_message_id"]])
+        # Numbers that are given while a frame is worked out must not be given twice, so it is worked out once.
+        places = [] if order_by is not None else file_and_row(frame) or []
+        base = frame.select("*", *places, monotonically_increasing_id().alias(_ROW_ID))
+        base = base.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+        question = Question(domain, windows, expiries_us)
+        log = _log(ordered(base, options, order_by, row_id=_ROW_ID), options, question, keeps_rows=True)
+        found = tiers(log, windows[0], expiries_us[0]).withColumnRenamed("number", _ROW_ID)
+        log.forget()
+    together = base.join(found, _ROW_ID, "left")
+    return together.select(*(named(name) for name in frame.columns), verdict_of(id_column).alias("verdict"), "tier")
+
+
+def _options(column_map: Mapping[str, str] | None) -> ReadOptions:
+    return checked_options(ReadOptions(column_map=dict(column_map or {})))
+
+
+@contextmanager
+def _at_work(frame: DataFrame) -> Iterator[None]:
+    with translated(quiet=True), tuned(frame.sparkSession):
+        yield
+
+
+def _log(receipts: Ordered, options: ReadOptions, question: Question, *, keeps_rows: bool = False) -> ChunkedLog:
+    key, context = domain_key(question.key), receipts.frame.sparkSession.sparkContext
+    read = read_frame(receipts, Reading(options, secrets.token_bytes(16)), key)
+    return chunked_log(*read, key, cores=context.defaultParallelism, keeps_rows=keeps_rows, question=question)

@@ -1,0 +1,386 @@
+"""Where receipts come from: files that tasks read by the log's own readers, tables, and any DataFrame with a log's columns.
+
+What stands at a URL comes through Spark's filesystems: Parquet by Spark's reader, which knows the rows of files; all else
+as bytes, so that our readers keep the text exact.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, groupby, islice, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import AnalysisException
+from pyspark.sql.functions import col, element_at, lit, split
+
+from receiver.errors import LogFormatError, SettingsError
+from receiver.logs import no_receipt
+from receiver.logs.batch import BATCH_ROWS
+from receiver.logs.columns import COLUMNS, fields_of
+from receiver.logs.files import open_content
+from receiver.logs.remote import is_url
+from receiver.logs.rows import BatchMaker, RawRows
+from receiver.logs.times import read_times
+from receiver.spark.frames import SparkFlow, ddl_of, start, task_output
+from receiver.steps.columns import runs
+from receiver.steps.read import Reading, pieces_of, reading, renumbered, reports_of, units_of
+from receiver.steps.rows import Row
+from receiver.steps.schemas import Piece, Unit, UnitReport
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from receiver.domains import DomainKey
+    from receiver.logs import Batch, ReadOptions
+    from receiver.logs.files import LogFile
+    from receiver.spark.progress import Told
+
+__all__ = [
+    "Ordered",
+    "Read",
+    "file_and_row",
+    "named",
+    "ordered",
+    "read_elsewhere",
+    "read_files",
+    "read_frame",
+]
+
+_UNIT_ROWS = 1_000_000
+_TASKS_PER_CORE = 16
+"""Enough that cores end at about the same time, and that thousands of small files aren't as many tasks."""
+_FRAME = "the frame"
+_FILE, _ROW, _ID = "_receiver_file", "_receiver_row", "_receiver_id"
+_ORDER, _MISSING = "_receiver_order", "_receiver_order_missing"
+_GATHERED_BYTES = 32 << 20
+_RUNS_PER_TASK = 1 << 12
+_WHAT = "Reading receipts"
+
+
+class Read(NamedTuple):
+    """A log whose receipts are at hand, checked."""
+
+    pieces: SparkFlow
+    units: list[Unit]
+    reports: list[UnitReport]
+
+
+def read_files(
+    spark: SparkSession,
+    files: Sequence[LogFile],
+    options: ReadOptions,
+    key: DomainKey,
+    *,
+    with_ids: bool = False,
+    told: Told | None = None,
+) -> Read:
+    """Read files that every task can open. `options` are checked ones."""
+    units = units_of(files, rows_per_unit=_UNIT_ROWS)
+    tasks = min(len(units), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE)
+    how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
+    flow = start(spark, [Row(unit.number, unit) for unit in units], tasks, Unit, told)
+    pieces, reports = flow.map(reading(how), Piece, UnitReport).kept(_WHAT, UnitReport)
+    return Read(pieces.only(Piece), units, reports_of(reports, units, key))
+
+
+def read_elsewhere(
+    spark: SparkSession,
+    logs: Sequence[str],
+    options: ReadOptions,
+    key: DomainKey,
+    *,
+    order_by: str | None = None,
+    with_ids: bool = False,
+    told: Told | None = None,
+    note: Callable[[str], None] = lambda _text: None,
+) -> Read:
+    """Read a table, or what stands at URLs: files, globs, and folders with folders of partitions in them."""
+    how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
+    frame: DataFrame
+    if any(log.startswith("table:") for log in logs):
+        if len(logs) > 1:
+            raise SettingsError("a table is read alone", hint="make a view of the union, and name that")
+        frame = _there(logs[0], lambda: spark.table(logs[0].removeprefix("table:")))
+    else:
+        if not all(map(is_url, logs)):
+            raise SettingsError(
+                "logs at paths and logs at URLs can't be read together", hint="write paths as file:///PATH"
+            )
+        contents = _contents(spark, logs)
+        names = [row.path for row in contents.select("path").collect()]
+        if not names:
+            raise LogFormatError(", ".join(logs), "no file matches", hint="name a log of receipts")
+        if not all(name.endswith(".parquet") for name in names):
+            if order_by is not None:
+                raise SettingsError("--order-by is for tables and Parquet", hint="rows of text stand in their order")
+            return _read_contents(contents, how, key, told)
+        frame = spark.read.option("mergeSchema", "true").parquet(*logs)
+    receipts = ordered(frame, options, order_by)
+    if receipts.note:
+        note(receipts.note)
+    return read_frame(receipts, how, key, told=told)
+
+
+def _there(log: str, opened: Callable[[], DataFrame]) -> DataFrame:
+    try:
+        return opened()
+    except AnalysisException as error:
+        said = str(error).splitlines()[0]
+        raise LogFormatError(log, f"can't be read: {said}", hint="is it spelled as Spark knows it?") from error
+
+
+def _contents(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
+    """`path` and `content` of each file; only what is asked for is read."""
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    name = element_at(split("path", "/"), -1)
+    return _there(", ".join(logs), lambda: reader.load(list(logs))).where(~name.startswith("_") & ~name.startswith("."))
+
+
+def _read_contents(contents: DataFrame, how: Reading, key: DomainKey, told: Told | None) -> Read:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task_output(partial(_read_content, how), batches, Piece, UnitReport)
+
+    frame = contents.select("path", "content").mapInArrow(task, ddl_of(Piece, UnitReport))
+    found, reports = SparkFlow(frame, (Piece, UnitReport), told).kept(_WHAT, UnitReport)
+    return _found(found, reports, key)
+
+
+def _read_content(how: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
+    place = 0
+    for batch in batches:
+        for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
+            name = unquote(path.as_py())
+            for value in pieces_of(_first_unit() + place, _batches(name, content.as_py(), how), how):
+                yield Row(0, replace(value, file=name) if isinstance(value, UnitReport) else value)
+            place += 1
+
+
+def _batches(name: str, content: bytes, how: Reading) -> Iterator[Batch]:
+    source, reader = open_content(name, content, how.options)
+    yield from reader(source, how.options)
+
+
+def _first_unit() -> int:
+    """Units are numbered as tasks find them."""
+    context = TaskContext.get()
+    return (0 if context is None else context.partitionId()) * _RUNS_PER_TASK
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """The receipts of a frame under a log's names, and what their order goes by."""
+
+    frame: DataFrame
+    by_file: bool
+    """Each file of the frame is a log of its own, and `_FILE` and `_ROW` say where a receipt stands; else the rows of all
+    partitions stand in order.
+    """
+    note: str | None
+    """What the user should know of the order."""
+
+
+def ordered(frame: DataFrame, options: ReadOptions, order_by: str | None, row_id: str | None = None) -> Ordered:
+    """The receipts of a frame in the order that is asked for: by a column, else by file and row where the frame has them,
+    else by time. Ties go by content. `LogFormatError` for columns that aren't a log's; `row_id` names one to keep.
+    """
+    fields = fields_of(frame.columns, options, _FRAME)
+    columns = [named(frame.columns[place]).alias(column) for column, place in fields.items()]
+    kept = [] if row_id is None else [named(row_id).alias(_ID)]
+    receipts = frame.select(*columns, *kept)
+    _checked_types(receipts, options)
+    content = [column for column in COLUMNS if column in fields]
+    if order_by is not None:
+        if order_by not in frame.columns:
+            raise SettingsError(
+                f"the frame has no column {order_by!r} to order by", hint=f"one of {', '.join(frame.columns)}"
+            )
+        by = frame.select(*columns, *kept, named(order_by).alias(_ORDER), named(order_by).isNull().alias(_MISSING))
+        try:
+            return Ordered(by.orderBy(_ORDER, *content).drop(_ORDER), by_file=False, note=None)
+        except AnalysisException as error:
+            raise SettingsError(
+                f"the column {order_by!r} has no order", hint="order by a number, a time or a text"
+            ) from error
+    if (places := file_and_row(frame)) is not None:
+        return Ordered(frame.select(*columns, *kept, *places), by_file=True, note=None)
+    note = "the source has no order of rows: receipts go by their time, those of one time by their content"
+    return Ordered(_with_times(receipts, options).orderBy(_ORDER, *content).drop(_ORDER), by_file=False, note=note)
+
+
+def named(name: str) -> Column:
+    """A column by its name, whatever is in it."""
+    return col("`" + name.replace("`", "``") + "`")
+
+
+def _checked_types(receipts: DataFrame, options: ReadOptions) -> None:
+    empty = receipts.select(*(name for name in receipts.columns if name in COLUMNS)).limit(0).toArrow()
+    columns = {name: pa.array([], empty.schema.field(name).type) for name in empty.schema.names}
+    BatchMaker(_FRAME, options).batch(RawRows(columns, lambda row: row))
+
+
+def file_and_row(frame: DataFrame) -> list[Column] | None:
+    """Where a frame's rows were read, if it knows."""
+    if _FILE in frame.columns and _ROW in frame.columns:
+        return [col(_FILE), col(_ROW)]
+    try:
+        fields = frame.select("_metadata.file_path", "_metadata.row_index").columns
+    except AnalysisException:
+        return None
+    return [col(f"_metadata.{field}").alias(name) for field, name in zip(fields, (_FILE, _ROW), strict=True)]
+
+
+def _with_times(receipts: DataFrame, options: ReadOptions) -> DataFrame:
+    """The same, with the microseconds that a receipt's time means as `_ORDER`."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            arrived = batch.column("received_at")
+            texts = arrived.cast(pa.string()).fill_null("") if _is_text(arrived.type) else arrived
+            read = read_times(texts, options.time_unit, ZoneInfo(options.time_zone))
+            assert read is not None  # noqa: S101 - the type was checked before
+            yield batch.append_column(_ORDER, pa.array(read.us))
+
+    columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in receipts.schema)
+    return receipts.mapInArrow(work, f"{columns}, `{_ORDER}` bigint")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind))
+
+
+def read_frame(receipts: Ordered, how: Reading, key: DomainKey, *, told: Told | None = None) -> Read:
+    """Read a frame's receipts."""
+    found, reports = _read(receipts, how, told)
+    if receipts.by_file and not _in_order(reports):
+        # The rows of a file don't come one after the other, as after a shuffle.
+        found.forget()
+        found, reports = _read(replace(receipts, frame=receipts.frame.orderBy(_FILE, _ROW)), how, told)
+    return _found(found, reports, key)
+
+
+def _found(pieces: SparkFlow, reports: list[UnitReport], key: DomainKey) -> Read:
+    """What was read in units that are told apart only now."""
+    if not reports:
+        raise no_receipt([_FRAME])
+    reports.sort(key=lambda report: (report.file, report.first_row, report.unit))
+    files = {name: place for place, name in enumerate(dict.fromkeys(report.file for report in reports))}
+    units = [
+        Unit(number, files[report.file], b"", report.file or _FRAME, 0, 0, 0) for number, report in enumerate(reports)
+    ]
+    numbers = {report.unit: number for number, report in enumerate(reports)}
+    checked = reports_of([replace(report, unit=numbers[report.unit]) for report in reports], units, key)
+    return Read(replace(pieces.only(Piece), arriving=renumbered(numbers)), units, checked)
+
+
+def _read(receipts: Ordered, how: Reading, told: Told | None) -> tuple[SparkFlow, list[UnitReport]]:
+    work = partial(_read_task, how, by_file=receipts.by_file)
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task_output(work, _gathered(batches), Piece, UnitReport)
+
+    # Spark takes what it keeps of one frame for any other that is made alike, though the source may have changed.
+    frame = receipts.frame.where(lit(secrets.token_hex()).isNotNull())
+    flow = SparkFlow(frame.mapInArrow(task, ddl_of(Piece, UnitReport)), (Piece, UnitReport), told)
+    return flow.kept(_WHAT, UnitReport)
+
+
+def _in_order(reports: Sequence[UnitReport]) -> bool:
+    """Whether no two units of a file reach into each other."""
+    runs_ = sorted((report.file, report.first_row, report.last_row) for report in reports)
+    return all(one[0] != other[0] or one[2] < other[1] for one, other in pairwise(runs_))
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(map(len, held)) >= BATCH_ROWS or sum(each.nbytes for each in held) >= _GATHERED_BYTES:
+            yield pa.concat_batches(held)
+            held = []
+    if sum(map(len, held)):
+        yield pa.concat_batches(held)
+
+
+def _read_task(how: Reading, batches: Iterator[pa.RecordBatch], *, by_file: bool) -> Iterator[Row]:
+    """Each run of rows of one file, or the whole partition, is a unit."""
+    first = _first_unit()
+    for place, (file, rows) in enumerate(_runs_of_files(batches) if by_file else _whole(batches)):
+        if place == _RUNS_PER_TASK:
+            raise SettingsError(
+                f"more than {place:,} files, or parts of files, come to one task", hint="give a column to order by"
+            )
+        at = _At()
+        checked = _checked(rows, how, file or f"{_FRAME}, partition {first // _RUNS_PER_TASK}", at)
+        for value in pieces_of(first + place, checked, how, at.told):
+            if isinstance(value, UnitReport):
+                value = replace(value, file=file, first_row=at.first_row, last_row=at.last_row)  # noqa: PLW2901
+            yield Row(0, value)
+
+
+@dataclass(slots=True)
+class _At:
+    """Where the batch in hand stands in its file."""
+
+    first_row: int = -1
+    last_row: int = -1
+    row_id: npt.NDArray[np.int64] | None = None
+
+    def told(self, piece: Piece, _batch: Batch) -> Piece:
+        return piece if self.row_id is None else replace(piece, row_id=self.row_id)
+
+
+def _whole(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+    return (("", chain(some, batches)) for some in islice(zip(batches, strict=False), 1))
+
+
+def _runs_of_files(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+    """The batches of each run of rows that ascend in one file."""
+    run, before = 0, ("", -1)
+
+    def run_of(batch: pa.RecordBatch) -> tuple[int, str]:
+        nonlocal run, before
+        file = batch.column(_FILE)[0].as_py()
+        run += file != before[0] or batch.column(_ROW)[0].as_py() <= before[1]
+        before = file, batch.column(_ROW)[len(batch) - 1].as_py()
+        return run, unquote(file)
+
+    for (_, file), rows in groupby((some for batch in batches for some in _cut_by_file(batch)), run_of):
+        yield file, rows
+
+
+def _cut_by_file(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The parts of a batch in which the rows of one file ascend."""
+    words = batch.column(_FILE).dictionary_encode().indices.to_numpy()
+    row = batch.column(_ROW).to_numpy()
+    begins = np.ones(len(batch), np.bool_)
+    begins[1:] = (words[1:] != words[:-1]) | (row[1:] <= row[:-1])
+    return (batch.slice(first, last - first) for first, last in runs(begins))
+
+
+def _checked(batches: Iterator[pa.RecordBatch], how: Reading, name: str, at: _At) -> Iterator[Batch]:
+    """Rows as checked batches; their lines are rows of the file, from 1."""
+    maker, before = BatchMaker(name, how.options), 0
+    for batch in batches:
+        if _MISSING in batch.schema.names and batch.column(_MISSING).true_count:
+            raise SettingsError("the column to order by has nulls", hint="fill them, or order by another column")
+        row = np.arange(before, before + len(batch))
+        if _ROW in batch.schema.names:
+            row = batch.column(_ROW).to_numpy()
+        before += len(batch)
+        at.first_row, at.last_row = at.first_row if at.first_row >= 0 else int(row[0]), int(row[-1])
+        at.row_id = batch.column(_ID).to_numpy() if _ID in batch.schema.names else None
+        columns = {column: batch.column(column) for column in COLUMNS if column in batch.schema.names}
+        yield maker.batch(RawRows(columns, partial(_line, row)))
+
+
+def _line(rows: npt.NDArray[np.int64], place: int) -> int:
+    return int(rows[place]) + 1

@@ -1,0 +1,354 @@
+"""All steps in order: read, plan, cut into chunks, link, measure, replay; and what they add up to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from receiver.domains import DomainKey
+from receiver.settings import SimulateSettings
+from receiver.simulate.analysis import Question
+from receiver.simulate.figures import LogFigures, Timeline
+from receiver.simulate.grid import chosen_expiries_us, chosen_windows
+from receiver.simulate.headroom import LeftCounts, expiry_need_us, pair_outcome
+from receiver.simulate.numbering import lacking_parts
+from receiver.simulate.recommend import with_margin
+from receiver.simulate.replays import Crossing, DomainCounts, Facts, Replayed, SourceNeeds, ValueCounts
+from receiver.simulate.summaries import STEPS, histogram_of, in_order, worst
+from receiver.steps.assemble import assembled, cut
+from receiver.steps.link import linked
+from receiver.steps.lookback import looked_back
+from receiver.steps.outcomes import Caught, ChunkNeeds, ChunkReplay, Leaving, Ready, State, Tail, Tally, TopNeeds
+from receiver.steps.plan import plan_of
+from receiver.steps.read import status_lines_of
+from receiver.steps.replaying import Asked, judging, replayed, top_needs
+from receiver.steps.rows import Flow
+from receiver.steps.schemas import (
+    Arrivals,
+    Body,
+    Departures,
+    Ids,
+    Labels,
+    LinkCounts,
+    Opening,
+    Piece,
+    Plan,
+    Stretch,
+    Unit,
+    UnitReport,
+    channels_of,
+)
+from receiver.steps.settle import settled
+from receiver.steps.spans import arriving
+from receiver.steps.standings import standings_of
+from receiver.steps.tails import tail_plan, tailing
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["ChunkedLog", "Sizes", "chunked_log", "chunks_of"]
+
+_LEAST_CHUNK_ROWS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a task holds at most, in receipts: they bound its memory."""
+
+    chunk_rows: int = 4_000_000
+    partition_rows: int = 2_000_000
+
+    def chunks_of(self, receipts: int, cores: int) -> int:
+        """The receipts of a chunk: as many chunks as cores, or times as many."""
+        rounds = max(1, -(-receipts // (self.chunk_rows * cores)))
+        return max(min(_LEAST_CHUNK_ROWS, self.chunk_rows), -(-receipts // (cores * rounds)))
+
+
+def chunked_log(
+    pieces: Flow,
+    units: Sequence[Unit],
+    reports: Sequence[UnitReport],
+    key: DomainKey,
+    *,
+    cores: int,
+    sizes: Sizes | None = None,
+    keeps_rows: bool = False,
+    question: Question | None = None,
+) -> ChunkedLog:
+    """Cut a log up that was read: `pieces` holds every `Piece`, kept (see `read`); `cores` work at once.
+
+    `keeps_rows` keeps the pieces, and what it takes to tell which receipts are duplicates by verdict (`caught`); `question`
+    is what will be asked, as far as it is known.
+    """
+    sizes = sizes or Sizes()
+    receipts = sum(report.receipts for report in reports)
+    plan = plan_of(
+        reports,
+        units,
+        key,
+        chunk_rows=sizes.chunks_of(receipts, cores),
+        partition_rows=sizes.partition_rows,
+        tasks=cores,
+        keeps_rows=keeps_rows,
+    )
+    return ChunkedLog(plan, reports, chunks_of(pieces, plan), question=question, pieces=pieces)
+
+
+def chunks_of(pieces: Flow, plan: Plan) -> Flow:
+    """The `Opening`, the `Body` and the `Ids` of each chunk."""
+    stretches = pieces.only(Piece).map(cut(plan), Stretch)
+    return stretches.grouped(assembled(plan), plan.bundles, Opening, Body, Ids)
+
+
+class ChunkedLog:
+    """The `Replays` of a log whose `chunks` hold `Body`, `Ids` and `Opening`.
+
+    The `pieces` that it was made of are forgotten as soon as they aren't needed.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        reports: Sequence[UnitReport],
+        chunks: Flow,
+        *,
+        question: Question | None = None,
+        pieces: Flow | None = None,
+    ) -> None:
+        self._question = question or Question(plan.key)
+        self._settings = self._question.settings or SimulateSettings()
+        self.plan = plan
+        """How it is cut up."""
+        self._reports = reports
+        self._behind: tuple[int, int, Flow] | None = None
+        """Chunks behind their tails, and the largest window and expiry that the tails suit."""
+        self._chunks, openings = chunks.kept("Cutting into chunks", Opening)
+        self._pieces = pieces
+        if pieces is not None and not plan.keeps_rows:
+            pieces.forget()
+        self._openings: list[Opening] = sorted(openings, key=lambda opening: opening.chunk)
+        before_us = self._latest_before_us()
+        links = self._chunks.only(Ids).grouped(linked(plan), plan.partitions, Labels, Departures, LinkCounts)
+        links, self._link_counts = links.kept("Linking ids", LinkCounts)
+        bodies = self._chunks.only(Body).plus(links.only(Labels, Departures))
+        settling = bodies.grouped(settled(plan, before_us, plan.partitions), plan.bundles, State, Tally, Leaving)
+        settling, tallies = settling.kept("Counting", Tally)
+        self._tallies: list[Tally] = sorted(tallies, key=lambda tally: tally.chunk)
+        links.forget()
+        if not plan.keeps_rows:
+            self._chunks.forget()
+        self._standings = standings_of(plan, self._tallies)
+        arrivals = settling.only(Leaving).grouped(arriving(plan, self._standings), plan.partitions, Arrivals)
+        measuring = looked_back(plan, before_us, self._settings.max_missed + 1)
+        ready = settling.only(State).plus(arrivals).grouped(measuring, plan.bundles, Ready, ChunkNeeds)
+        self._ready, self._needs = ready.kept("Measuring duplicates", ChunkNeeds)
+        settling.forget()
+
+    def _latest_before_us(self) -> npt.NDArray[np.int64]:
+        before_us = np.full(self.plan.chunks, -1, np.int64)
+        for before, opening in zip(self._openings, self._openings[1:], strict=False):
+            if self.plan.chunk_domain[before.chunk] == self.plan.chunk_domain[opening.chunk]:
+                before_us[opening.chunk] = max(before_us[before.chunk], before.latest_us)
+        return before_us
+
+    def facts(self) -> Facts:
+        return self._facts
+
+    def forget(self) -> None:
+        """What is kept of the log isn't needed any more."""
+        for flow in (self._pieces, self._chunks, self._ready, *(self._behind[2:] if self._behind else ())):
+            if flow is not None:
+                flow.forget()
+
+    @cached_property
+    def _facts(self) -> Facts:
+        tallies, needs = self._tallies, self._needs
+        window_needs = ValueCounts.of(
+            np.concatenate([each.window_values for each in needs]),
+            np.concatenate([each.window_counts for each in needs]),
+        )
+        present = {column for report in self._reports for column in report.columns_present}
+        sent = self._sent_by_source()
+        sources = self._source_needs(sent)
+        domains = tuple(self._domain_counts())
+        duplicates = sum(domain.duplicates for domain in domains)
+        log = self._log_figures(domains, duplicates)
+        ended = [receipts for receipts, last_us in sent.values() if last_us < log.middle_us]
+        return Facts(
+            log=log,
+            domains=domains,
+            firsts=sum(int(tally.receipts.sum()) for tally in tallies) - duplicates,
+            window_needs=window_needs,
+            expiry_needs=histogram_of(sum((each.expiry_step_counts for each in needs), np.zeros(len(STEPS), np.int64))),
+            most_expiry_need_us=max(each.most_expiry_us for each in needs),
+            sources=worst(sources),
+            source_window_needs=ValueCounts.of(np.array([source.window_need for source in sources], np.int64)),
+            checked_sources=len(sent),
+            ended_sources=ValueCounts.of(np.array(ended, np.int64)),
+            timeline=self._timeline(),
+            crossing=self._crossing(),
+            lacking=self._lacking(),
+            has_digest="body_digest" in present,
+            reused=sum(each.reused for each in self._link_counts),
+            has_redelivered="jms_redelivered" in present,
+            unmarked_duplicates=duplicates - sum(tally.marked_duplicates for tally in tallies),
+            marked_firsts=sum(tally.marked_firsts for tally in tallies),
+            largest_step_back_us=max(tally.largest_step_back_us for tally in tallies),
+            status_lines=in_order(status_lines_of(self._reports)),
+        )
+
+    def _log_figures(self, domains: Sequence[DomainCounts], duplicates: int) -> LogFigures:
+        reports = self._reports
+        return LogFigures(
+            receipts=sum(report.receipts for report in reports),
+            unchecked=sum(report.unchecked for report in reports),
+            skipped=sum(report.skipped for report in reports),
+            duplicates=duplicates,
+            domains=len(domains),
+            sources=sum(domain.sources for domain in domains),
+            first_received_at_us=min(report.first_us for report in reports if report.receipts),
+            last_received_at_us=max(report.last_us for report in reports if report.receipts),
+            clock_clamped=sum(tally.clock_clamped for tally in self._tallies),
+            redelivered=sum(report.redelivered for report in reports),
+            max_delivery_secs=max(report.max_delivery_us for report in reports) / 1_000_000,
+        )
+
+    def _domain_counts(self) -> Iterator[DomainCounts]:
+        for number, name in enumerate(self.plan.domains):
+            chunks = self.plan.of_domain(number)
+            yield DomainCounts(
+                name=name,
+                receipts=sum(self._openings[chunk].receipts for chunk in chunks),
+                duplicates=sum(self._tallies[chunk].duplicates for chunk in chunks),
+                sources=len({source for chunk in chunks for source in self._openings[chunk].sources}),
+            )
+
+    def _sent_by_source(self) -> dict[tuple[int, str], tuple[int, int]]:
+        """(domain, source) -> its receipts with an id, and when the last of them came."""
+        sent: dict[tuple[int, str], tuple[int, int]] = {}
+        for tally in self._tallies:
+            domain = int(self.plan.chunk_domain[tally.chunk])
+            columns = (tally.receipts.tolist(), tally.last_us.tolist())
+            for source, count, last_us in zip(tally.sources, *columns, strict=True):
+                before = sent.get((domain, source), (0, -1))
+                sent[domain, source] = before[0] + count, max(before[1], last_us)
+        return sent
+
+    def _source_needs(self, sent: dict[tuple[int, str], tuple[int, int]]) -> list[SourceNeeds]:
+        """Of all sources with duplicates; `sent` is of all sources."""
+        found: dict[tuple[int, str], tuple[int, int, int]] = {}
+        for each in self._needs:
+            domain = int(self.plan.chunk_domain[each.chunk])
+            columns = (each.duplicates.tolist(), each.window_need.tolist(), each.expiry_need_us.tolist())
+            for source, count, window, expiry_us in zip(each.sources, *columns, strict=True):
+                before = found.get((domain, source), (0, 0, 0))
+                found[domain, source] = before[0] + count, max(before[1], window), max(before[2], expiry_us)
+        return [
+            SourceNeeds(self.plan.domains[domain], source, sent[domain, source][0], *figures)
+            for (domain, source), figures in found.items()
+        ]
+
+    def _timeline(self) -> Timeline:
+        plan = self.plan
+        receipts = sum((each.receipts_by_slice for each in self._tallies), np.zeros(plan.slices, np.int64))
+        duplicates = sum((each.duplicates_by_slice for each in self._tallies), np.zeros(plan.slices, np.int64))
+        return Timeline(plan.start_us, plan.slice_us, tuple(receipts.tolist()), tuple(duplicates.tolist()))
+
+    def _crossing(self) -> Crossing | None:
+        ways: Counter[tuple[str, str]] = Counter()
+        for each in self._link_counts:
+            for before, after, count in zip(each.way_from, each.way_to, each.way_count.tolist(), strict=True):
+                ways[before, after] += count
+        return Crossing(ways.total(), dict(ways)) if ways else None
+
+    def _lacking(self) -> dict[str, int]:
+        lacking: Counter[str] = Counter()
+        for report in self._reports:
+            lacking.update(lacking_parts(channels_of(report), report.receipts_by_channel.tolist()))
+        return dict(lacking)
+
+    def expiry_needs_us(self, windows: Sequence[int], max_missed: int) -> list[int]:
+        most = self._facts.window_needs.most
+        short = [window for window in windows if window < most]  # each of the others misses nothing
+        if not short or max_missed >= self._facts.log.duplicates:
+            return [0] * len(windows)
+        behind = self._behind_tails(*self._widest(windows, max_missed))
+        work = top_needs(short, max_missed + 1)
+        tops = behind.each_key(work, TopNeeds).collect("Trying windows")
+        found = {
+            window: expiry_need_us(np.concatenate([top.expiry_us[top.window == place] for top in tops]), max_missed)
+            for place, window in enumerate(short)
+        }
+        return [found.get(window, 0) for window in windows]
+
+    def _widest(self, tried: Sequence[int], max_missed: int) -> tuple[int, int]:
+        """The largest window and expiry that replays will ask for, the windows tried being those of the candidates."""
+        facts, asked = self._facts, self._question
+        # No window needs a larger expiry than none.
+        needs_us = np.concatenate([each.top_expiry_us for each in self._needs])
+        window, expiry_us = with_margin(max(tried), expiry_need_us(needs_us, max_missed), self._settings.margin)
+        return (
+            max(window, *(asked.windows or chosen_windows(facts.window_needs.most)), *tried),
+            max(expiry_us, *(asked.expiries_us or chosen_expiries_us(facts.most_expiry_need_us))),
+        )
+
+    def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
+        sources = self._facts.sources
+        asked = Asked(list(windows), list(expiries_us), list(pairs), sources)
+        behind = self._behind_tails(
+            max([*windows, *(window for window, _ in pairs)]),
+            max([*expiries_us, *(expiry_us for _, expiry_us in pairs)]),
+        )
+        shares = behind.each_key(replayed(self.plan, asked), ChunkReplay).collect("Replaying")
+        shape = (len(windows), len(expiries_us))
+        caught = np.zeros((len(self.plan.domains), *shape), np.int64)
+        peaks = np.zeros((len(self.plan.domains), *shape), np.int64)
+        pair_peaks = np.zeros((len(self.plan.domains), len(pairs)), np.int64)
+        for share in shares:
+            domain = self.plan.chunk_domain[share.chunk]
+            caught[domain] += share.caught.reshape(shape)
+            np.maximum(peaks[domain], share.peak_ids.reshape(shape), out=peaks[domain])
+            np.maximum(pair_peaks[domain], share.pair_peak_ids, out=pair_peaks[domain])
+        pair_caught = sum((share.pair_caught for share in shares), np.zeros(len(pairs), np.int64))
+        lefts = [_lefts(shares, place, len(pairs), len(sources)) for place in range(len(pairs))]
+        outcomes = [
+            pair_outcome(int(each), int(peak), left)
+            for each, peak, left in zip(pair_caught, pair_peaks.sum(axis=0), lefts, strict=True)
+        ]
+        return Replayed(tuple(caught), tuple(peaks), tuple(outcomes))
+
+    def caught(self, window: int, expiry_us: int) -> Flow:
+        """`Caught`: all receipts that are duplicates by verdict under one setting. The plan keeps rows."""
+        chunks = self._ready.only(Ready).plus(self._tails(window, expiry_us), self._chunks.only(Body))
+        return chunks.grouped(judging(self.plan, window, expiry_us), self.plan.bundles, Caught)
+
+    def _tails(self, window: int, expiry_us: int) -> Flow:
+        tails = tail_plan(self.plan, self._standings, self._tallies, window, expiry_us)
+        return self._ready.only(Ready).map(tailing(self.plan, tails), Tail)
+
+    def _behind_tails(self, window: int, expiry_us: int) -> Flow:
+        if self._behind is not None:
+            if self._behind[0] >= window and self._behind[1] >= expiry_us:
+                return self._behind[2]
+            self._behind[2].forget()
+        chunks = self._ready.only(Ready).plus(self._tails(window, expiry_us)).dealt(self.plan.bundles)
+        kept, _ = chunks.kept("Putting chunks behind their tails")
+        self._behind = window, expiry_us, kept
+        return kept
+
+
+def _lefts(shares: Sequence[ChunkReplay], place: int, pairs: int, sources: int) -> LeftCounts:
+    lefts = LeftCounts.none(sources)
+    for share in shares:
+        lefts += LeftCounts(
+            *(
+                values.reshape(pairs, -1)[place]
+                for values in (share.window_counts, share.expiry_counts, share.least_window, share.least_expiry_us)
+            )
+        )
+    return lefts

@@ -1,0 +1,252 @@
+"""Rows on their way between tasks: what a step takes and gives, as typed columns of Arrow.
+
+A row holds one value, a dataclass of `schemas`: columns of some receipts as lists, or counts. Its table has a column of
+structs for each kind of value that the step gives, null in the rows of other kinds.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from functools import cache
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+
+from receiver import errors
+from receiver.steps.schemas import Failure
+
+__all__ = ["Flow", "Row", "batches_of", "failure_of", "rows_of", "schema_of", "values_in"]
+
+_BLOCK_BYTES = 8 << 20
+"""Of a value in one row: longer columns go on in further rows, so that no buffer has to hold a chunk."""
+_TOGETHER_BYTES = 1 << 20
+_LEAD = {"key": pa.int32(), "value": pa.int64(), "block": pa.int32(), "blocks": pa.int32()}
+_SCALARS = {"int": pa.int64(), "str": pa.string(), "bytes": pa.binary()}
+_LISTS = {
+    "npt.NDArray[np.int64]": (pa.int64(), np.int64),
+    "npt.NDArray[np.uint64]": (pa.int64(), np.uint64),  # Spark has no unsigned numbers
+    "npt.NDArray[np.int32]": (pa.int32(), np.int32),
+    "npt.NDArray[np.float64]": (pa.float64(), np.float64),
+    "npt.NDArray[np.bool_]": (pa.bool_(), np.bool_),
+    "list[str]": (pa.string(), list),
+    "pa.Array": (pa.string(), pa.Array),
+}
+
+
+class Row(NamedTuple):
+    """A value, and whom it is for."""
+
+    key: int
+    """From 0: rows of one key can be brought together."""
+    value: Any
+
+
+class Flow(Protocol):
+    """Rows, somewhere. Only `kept` and `collect` do work; what is kept is worked out once.
+
+    `kinds` are those of the values that some work gives.
+    """
+
+    def map(self, work: Callable[[Iterator[Row]], Iterable[Row]], *kinds: type[Any]) -> Flow:
+        """Work on rows one by one, in many tasks; each sees some of them, in no order."""
+        ...
+
+    def grouped(self, work: Callable[[int, Iterator[Row]], Iterable[Row]], keys: int, *kinds: type[Any]) -> Flow:
+        """Work on all rows of a key at once, which come in no order; keys are below `keys`."""
+        ...
+
+    def dealt(self, keys: int) -> Self:
+        """Each key's rows in one task, for `each_key`."""
+        ...
+
+    def each_key(self, work: Callable[[int, Iterator[Row]], Iterable[Row]], *kinds: type[Any]) -> Flow:
+        """As `grouped`, of what was `dealt`."""
+        ...
+
+    def only(self, *kinds: type[Any]) -> Flow: ...
+
+    def plus(self, *others: Self) -> Self: ...
+
+    def kept(self, what: str, *counts: type[Any]) -> tuple[Self, list[Any]]:
+        """The same, worked out now and kept for whoever asks later, and what it holds of the kinds that are `counts`.
+
+        `what` names the step to those who wait.
+        """
+        ...
+
+    def collect(self, what: str) -> list[Any]:
+        """Bring values here, in no order: counts, never receipts."""
+        ...
+
+    def forget(self) -> None:
+        """What was kept isn't needed any more."""
+        ...
+
+
+def values_in(rows: Iterable[Row], *kinds: type[Any]) -> tuple[list[Any], ...]:
+    """The values of each kind; there are no others."""
+    found: dict[type[Any], list[Any]] = {kind: [] for kind in kinds}
+    for row in rows:
+        found[type(row.value)].append(row.value)
+    return tuple(found.values())
+
+
+@cache
+def _struct(kind: type[Any]) -> pa.StructType:
+    types = {each.name: str(each.type) for each in fields(kind)}
+    return pa.struct([(name, _SCALARS.get(text) or pa.list_(_LISTS[text][0])) for name, text in types.items()])
+
+
+def schema_of(*kinds: type[Any]) -> pa.Schema:
+    """Of rows that hold such values, or failures."""
+    return pa.schema(_LEAD | {kind.__name__: _struct(kind) for kind in (*kinds, Failure)})
+
+
+def batches_of(rows: Iterable[Row], *kinds: type[Any]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow; small ones go together, and a large one doesn't wait for others."""
+    schema = schema_of(*kinds)
+    waiting: list[tuple[tuple[int, ...], Any, dict[str, Any]]] = []
+    waiting_bytes = 0
+    for lead, kind, cells, size_bytes in _blocks(rows):
+        waiting.append((lead, kind, cells))
+        waiting_bytes += size_bytes
+        if waiting_bytes >= _TOGETHER_BYTES:
+            yield _batch(waiting, schema)
+            waiting, waiting_bytes = [], 0
+    if waiting:
+        yield _batch(waiting, schema)
+
+
+def _blocks(rows: Iterable[Row]) -> Iterator[tuple[tuple[int, ...], type[Any], dict[str, Any], int]]:
+    for key, value in rows:
+        kind = type(value)
+        cells = {each.name: getattr(value, each.name) for each in fields(kind)}
+        size_bytes = sum(_size_bytes(cell) for cell in cells.values())
+        blocks = -(-size_bytes // _BLOCK_BYTES) or 1
+        number = secrets.randbits(62) if blocks > 1 else 0
+        for block in range(blocks):
+            some = cells if blocks == 1 else {name: _part(cell, block, blocks) for name, cell in cells.items()}
+            yield (key, number, block, blocks), kind, some, size_bytes // blocks
+
+
+def _size_bytes(cell: Any) -> int:
+    if isinstance(cell, (np.ndarray, pa.Array)):
+        return int(cell.nbytes)
+    return 50 * len(cell) if isinstance(cell, list) else 8
+
+
+def _part(cell: Any, block: int, blocks: int) -> Any:
+    if isinstance(cell, (np.ndarray, pa.Array, list)):
+        return cell[len(cell) * block // blocks : len(cell) * (block + 1) // blocks]
+    return cell
+
+
+def _batch(rows: list[tuple[tuple[int, ...], Any, dict[str, Any]]], schema: pa.Schema) -> pa.RecordBatch:
+    columns: list[pa.Array] = [
+        pa.array(numbers, field.type)
+        for numbers, field in zip(zip(*(lead for lead, _, _ in rows), strict=True), schema, strict=False)
+    ]
+    for field in list(schema)[len(_LEAD) :]:
+        of_kind = [kind.__name__ == field.name for _, kind, _ in rows]
+        values = [cells for (_, _, cells), here in zip(rows, of_kind, strict=True) if here]
+        structs = pa.StructArray.from_arrays(
+            [_column([cells[child.name] for cells in values], child.type) for child in field.type],
+            fields=list(field.type),
+        )
+        if len(values) < len(rows):
+            place = np.cumsum(of_kind) - 1
+            structs = structs.take(pa.array(place, pa.int64(), mask=~np.array(of_kind)))
+        columns.append(structs)
+    return pa.record_batch(columns, schema=schema)
+
+
+def _column(cells: list[Any], kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_list(kind):
+        return pa.array(cells, kind)
+    offsets = np.cumsum([0, *map(len, cells)], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), _elements(cells, kind.value_type), type=kind)
+
+
+def _elements(cells: list[Any], kind: pa.DataType) -> pa.Array:
+    if not cells or isinstance(cells[0], list):
+        return pa.array([name for cell in cells for name in cell], kind)
+    if isinstance(cells[0], pa.Array):
+        return pa.concat_arrays(cells)
+    numbers = cells[0] if len(cells) == 1 else np.concatenate(cells)
+    return pa.array(numbers.view(np.int64) if numbers.dtype == np.uint64 else numbers, kind)
+
+
+def rows_of(batches: Iterable[pa.RecordBatch], *kinds: type[Any]) -> Iterator[Row]:
+    """The rows again, whose arrays may not be written to. A failure among them is raised, so that each step passes it on."""
+    by_name = {kind.__name__: kind for kind in (*kinds, Failure)}
+    unfinished: dict[int, dict[int, Any]] = {}
+    for batch in batches:
+        keys, numbers, block, blocks = (batch.column(name).to_pylist() for name in _LEAD)
+        for name in batch.schema.names[len(_LEAD) :]:
+            for place, value in _values(batch.column(name), by_name[name]):
+                if isinstance(value, Failure):
+                    raise _raised(value)
+                if blocks[place] == 1:
+                    yield Row(keys[place], value)
+                    continue
+                together = unfinished.setdefault(numbers[place], {})
+                together[block[place]] = value
+                if len(together) == blocks[place]:
+                    whole = unfinished.pop(numbers[place])
+                    yield Row(keys[place], _joined([whole[number] for number in sorted(whole)]))
+    if unfinished:
+        raise AssertionError("a value came without all of its blocks")
+
+
+def _values(structs: pa.StructArray, kind: type[Any]) -> Iterator[tuple[int, Any]]:
+    places = np.flatnonzero(structs.is_valid().to_numpy(zero_copy_only=False)).tolist()
+    if not places:
+        return
+    readers = [_reader(structs.field(each.name), str(each.type)) for each in fields(kind)]
+    for place in places:
+        yield place, kind(*(read(place) for read in readers))
+
+
+def _reader(column: pa.Array, kind: str) -> Callable[[int], Any]:
+    if kind in _SCALARS:
+        return column.to_pylist().__getitem__  # type: ignore[no-any-return]
+    made = _LISTS[kind][1]
+    elements, offsets = column.values, column.offsets.to_pylist()
+    if made is pa.Array:
+        return lambda place: elements[offsets[place] : offsets[place + 1]]
+    if made is list:
+        return lambda place: elements[offsets[place] : offsets[place + 1]].to_pylist()
+    numbers = elements.to_numpy(zero_copy_only=False).view(made)
+    return lambda place: numbers[offsets[place] : offsets[place + 1]]
+
+
+def _joined(blocks: list[Any]) -> Any:
+    kind = type(blocks[0])
+    columns: dict[str, Any] = {}
+    for each in fields(kind):
+        cells = [getattr(block, each.name) for block in blocks]
+        if isinstance(cells[0], np.ndarray):
+            columns[each.name] = np.concatenate(cells)
+        elif isinstance(cells[0], pa.Array):
+            columns[each.name] = pa.concat_arrays(cells)
+        else:
+            columns[each.name] = [name for cell in cells for name in cell] if isinstance(cells[0], list) else cells[0]
+    return kind(**columns)
+
+
+def failure_of(error: errors.ReceiverError) -> Failure:
+    """An error as a value."""
+    place, problem = (error.place, error.problem) if isinstance(error, errors.LogFormatError) else ("", error.message)
+    return Failure(type(error).__name__, place, problem, error.hint or "")
+
+
+def _raised(failure: Failure) -> errors.ReceiverError:
+    kind, hint = getattr(errors, failure.error), failure.hint or None
+    if kind is errors.LogFormatError:
+        return errors.LogFormatError(failure.place, failure.problem, hint=hint)
+    error: errors.ReceiverError = kind.__new__(kind)  # a class may ask for other arguments than a message
+    errors.ReceiverError.__init__(error, failure.problem, hint=hint)
+    return error

@@ -1,0 +1,96 @@
+"""Logs at URLs, on a server of S3 on loopback: the same receipts as from files."""
+
+import json
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from typer.testing import CliRunner
+
+from receiver.cli import app
+from receiver.errors import LogFormatError, SettingsError
+from receiver.logs.remote import is_url
+from tests.logs.reading import FORMATS, Row, csv_bytes, opened, read
+
+ROWS = [Row(1_795_225_068_000_000 + number, f"id {number % 7}", "s") for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def s3():
+    server = ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "anybody",
+        "AWS_SECRET_ACCESS_KEY": "any",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="receipts")
+        yield client
+    server.stop()
+
+
+def put(s3, key, content):
+    s3.put_object(Bucket="receipts", Key=key, Body=content)
+    return f"s3://receipts/{key}"
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+@pytest.mark.parametrize(("name", "content"), FORMATS.items())
+def test_every_format(s3, name, content, scheme):
+    url = put(s3, f"formats/{name}", content(ROWS)).replace("s3:", f"{scheme}:")
+    assert read(url) == ROWS
+
+
+def test_a_folder_of_partitions_and_a_glob(s3):
+    for day, some in (("2026-11-02", ROWS[10:]), ("2026-11-01", ROWS[:10])):
+        put(s3, f"days/day={day}/part.csv", csv_bytes(some))
+    put(s3, "days/day=2026-11-01/_SUCCESS", b"")
+    put(s3, "days/_temporary/0/part.csv", b"half a li")
+    assert read("s3://receipts/days/") == read("s3://receipts/days") == ROWS
+    assert read("s3://receipts/days/day=*/*.csv") == ROWS
+    assert read("s3://receipts/days/day=2026-11-02/part.csv", "s3://receipts/days/day=2026-11-01/part.csv") == ROWS
+
+
+def test_a_bad_row_is_named(s3):
+    url = put(s3, "bad.csv", b"received_at,unique_message_id\n1,a\nnever,b\n")
+    with pytest.raises(LogFormatError, match=f"^{url}:3: "):
+        read(url)
+
+
+@pytest.mark.usefixtures("s3")
+@pytest.mark.parametrize(
+    ("url", "error", "complaint"),
+    [
+        ("s3://receipts/nothing.csv", LogFormatError, "can't be read: "),
+        ("s3://receipts/nothing*.csv", LogFormatError, "no file matches"),
+        ("s3://nobodys/log.csv", LogFormatError, "can't be read: "),
+        ("nosuch://receipts/log.csv", SettingsError, "can't be read: .*nosuch"),
+        ("gs://receipts/log.csv", SettingsError, "install that package"),
+    ],
+)
+def test_what_is_not_there(url, error, complaint):
+    with pytest.raises(error, match=complaint):
+        opened(url)
+
+
+def test_the_command_reads_it_as_a_file(s3, tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_bytes(csv_bytes(ROWS))
+    url = put(s3, "log.csv", csv_bytes(ROWS))
+    here, there = (
+        CliRunner().invoke(app, ["simulate", where, "--domain", "name:x", "--json"]) for where in (log.as_uri(), url)
+    )
+    assert here.exit_code == there.exit_code == 0
+    assert json.loads(here.stdout) == json.loads(there.stdout)
+
+
+def test_what_is_a_url():
+    assert [is_url(log) for log in ("s3a://b/k", "table:x", "a.csv", "C:\\a.csv", "-", "a b://c")] == [True] + 5 * [
+        False
+    ]

@@ -1,0 +1,173 @@
+"""DataFrames of the caller's: `size_windows` says what the local engine says of the same receipts in the same order, and
+`judge` what the detector says of each.
+"""
+
+import json
+import random
+import re
+from collections import Counter
+
+import pytest
+from pyspark.sql.functions import col, monotonically_increasing_id, timestamp_micros
+
+from receiver import TwoTierDetector
+from receiver.domains import Channel, domain_key
+from receiver.errors import LogFormatError, SettingsError
+from receiver.logs import ReadOptions, read_logs
+from receiver.report.json_object import json_text
+from receiver.settings import SimulateSettings
+from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.ingest import ingest
+from receiver.simulate.whole import WholeLog
+from receiver.spark import judge, size_windows
+from tests.docs.markdown import blocks
+from tests.logs.reading import Row, csv_bytes, parquet_bytes
+
+START_US = 1_795_219_200_000_000
+
+
+def receipts(seed: int, rows: int = 3_000, step_back: bool = True) -> list[Row]:
+    """Ties, a clock that steps back, ids that come again near and far and from other sources, some empty."""
+    draw = random.Random(seed)  # noqa: S311 - draws by seed
+    time_us, found = START_US, []
+    for number in range(rows):
+        time_us += draw.choice([0, 0, 1, 1_000, 2_000_000, *([-1_500_000] * step_back)])
+        found.append(
+            Row(
+                time_us,
+                draw.choice(["", "007", "NaN", *(f"id{draw.randrange(max(1, number // 2))}" for _ in range(9))]),
+                draw.choice(["", "a", "b", "b", "b"]),
+                draw.choice(["c", "d"]),
+                draw.choice(["q1", "q1", "queue://q2", "topic://t"]),
+                draw.choice(["", "r"]),
+                jms_redelivered=draw.random() < 0.1,
+                jms_timestamp=draw.choice([0, time_us // 1_000 - 30]),
+                body_digest=draw.choice(["", "x", "y"]),
+            )
+        )
+    return found
+
+
+def said_here(paths, key="destination", windows=None, expiries_us=None, **settings) -> dict:
+    question = Question(key, windows, expiries_us, SimulateSettings(**settings))
+    log = WholeLog(ingest(read_logs([str(path) for path in paths], ReadOptions()), domain_key(key)))
+    return json.loads(json_text(analyse(log, question)))
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "log.parquet"
+    path.write_bytes(parquet_bytes(receipts(1)))
+    return path
+
+
+def test_rows_of_files_stand_in_their_order(spark, tmp_path):
+    for place in range(3):
+        (tmp_path / f"{place} é.parquet").write_bytes(parquet_bytes(receipts(place)))
+    frame = spark.read.parquet(str(tmp_path))
+    here = said_here(sorted(tmp_path.iterdir()), windows=[0, 3, 50], expiries_us=[0, 1_000_000, 60_000_000])
+    there = size_windows(frame, domain="destination", windows=[0, 3, 50], expiries_secs=[0, 1, 60])
+    assert there.as_dict() == here
+    assert (
+        size_windows(frame.repartition(5), domain="destination", windows=[0, 3, 50], expiries_secs=[0, 1, 60]).as_dict()
+        == here
+    )
+
+
+def test_an_order_by_column_and_a_grid_chosen_from_the_log(spark, log):
+    frame = spark.read.parquet(str(log)).select("*", monotonically_increasing_id().alias("n"))
+    frame = spark.createDataFrame(frame.toArrow()).repartition(7)
+    found = size_windows(frame, domain="default", order_by="n", max_missed=2, margin=1.5)
+    assert found.as_dict() == said_here([log], "default", max_missed=2, margin=1.5)
+
+
+@pytest.mark.parametrize("kind", ["text", "timestamp", "number"])
+def test_without_any_order_receipts_go_by_time_then_content(spark, tmp_path, kind):
+    rows = sorted(receipts(4, step_back=False))
+    log = tmp_path / "log.csv"
+    log.write_bytes(csv_bytes(rows))
+    frame = spark.createDataFrame(random.Random(4).sample(rows, len(rows)), list(Row._fields))  # noqa: S311
+    if kind == "text":
+        frame = frame.withColumn("received_at", col("received_at").cast("string"))
+    elif kind == "timestamp":
+        frame = frame.withColumn("received_at", timestamp_micros("received_at"))
+    assert size_windows(frame, domain="connection").as_dict() == said_here([log], "connection")
+
+
+def test_judge_tells_what_the_detector_tells(spark, log):
+    frame = spark.read.parquet(str(log)).withColumnRenamed("unique_message_id", "uniqueMessageId")
+    judged = judge(frame, window=3, expiry_secs=5, domain="destination")
+    assert judged.columns == [*frame.columns, "verdict", "tier"]
+    key, detectors, expected = domain_key("destination"), {}, []
+    for row in receipts(1):
+        name = key.name(Channel(row.connection_id, row.destination, row.receiver_id))
+        detector = detectors.setdefault(name, TwoTierDetector(window=3, expiry_secs=5))
+        decision = detector.receive(row.unique_message_id, row.message_source_id, received_at_us=row.received_at)
+        expected.append(
+            (row.unique_message_id, str(decision.verdict), None if decision.tier is None else str(decision.tier))
+        )
+    found = judged.select("uniqueMessageId", "verdict", "tier").collect()
+    assert sorted(map(tuple, found), key=str) == sorted(expected, key=str)
+
+
+def test_the_settings_of_a_session_are_left_as_they_were(spark, log):
+    before = dict(row for row in spark.sql("SET").collect())
+    size_windows(spark.read.parquet(str(log)), windows=[1], expiries_secs=[1])
+    assert dict(row for row in spark.sql("SET").collect()) == before
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "error", "complaint"),
+    [
+        (lambda frame: frame.drop("received_at"), {}, LogFormatError, "no column received_at"),
+        (lambda frame: frame.limit(0), {}, LogFormatError, "no receipt"),
+        (
+            lambda frame: frame.selectExpr("true as received_at", "unique_message_id"),
+            {},
+            LogFormatError,
+            "expected a time",
+        ),
+        (
+            lambda frame: frame.selectExpr("received_at", "array(1) as unique_message_id"),
+            {},
+            LogFormatError,
+            "expected text",
+        ),
+        (lambda frame: frame, {"order_by": "nothing"}, SettingsError, "no column 'nothing'"),
+        (lambda frame: frame.selectExpr("*", "nullif(1, 1) as n"), {"order_by": "n"}, SettingsError, "nulls"),
+        (lambda frame: frame.selectExpr("*", "map(1, 2) as n"), {"order_by": "n"}, SettingsError, "no order"),
+        (lambda frame: frame, {"windows": []}, SettingsError, "list of numbers"),
+        (lambda frame: frame, {"windows": [0], "expiries_secs": [0]}, SettingsError, "detect nothing"),
+        (lambda frame: frame, {"domain": "dommain"}, SettingsError, "dommain"),
+        (lambda frame: frame.drop("receiver_id"), {"domain": "receiver"}, LogFormatError, "receiver_id"),
+    ],
+)
+def test_frames_and_arguments_that_can_not_be_meant(  # noqa: PLR0917 - a table of cases
+    spark, log, make, arguments, error, complaint
+):
+    with pytest.raises(error, match=complaint):
+        size_windows(make(spark.read.parquet(str(log))), **arguments)
+
+
+def test_a_row_that_can_not_be_read_is_told_by_file_and_row(spark, tmp_path):
+    rows = [
+        row._replace(received_at=row.received_at if place != 7 else -5) for place, row in enumerate(receipts(2, 20))
+    ]
+    path = tmp_path / "bad.parquet"
+    path.write_bytes(parquet_bytes(rows))
+    with pytest.raises(LogFormatError, match=r"bad\.parquet:8: received_at: "):
+        size_windows(spark.read.parquet(str(path)))
+
+
+def test_the_notebook_of_the_documents(spark, log, capsys):
+    """Its cell as it stands there, but for where its receipts are."""
+    (cell,) = blocks("docs/spark.md", "python")
+    exec(compile(cell.replace("s3a://bucket/receipts", str(log)), "docs/spark.md", "exec"), {"spark": spark})  # noqa: S102
+    detector, tiers = {}, Counter()
+    for row in receipts(1):
+        domain = Channel(row.connection_id, row.destination, row.receiver_id)
+        of_domain = detector.setdefault(domain_key("destination").name(domain), TwoTierDetector(2000, 120))
+        decision = of_domain.receive(row.unique_message_id, row.message_source_id, received_at_us=row.received_at)
+        tiers[str(decision.tier)] += not decision.deliver
+    shown = dict(re.findall(r"(source|time)\s*\|\s*(\d+)", capsys.readouterr().out))
+    assert shown == {tier: str(count) for tier, count in tiers.items() if count}

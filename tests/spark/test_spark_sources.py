@@ -1,0 +1,77 @@
+"""Logs elsewhere than at a path: URLs of Spark's filesystems, folders of partitions, tables; to the local engine's figures."""
+
+import gzip
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from receiver.cli import app
+from receiver.domains import domain_key
+from receiver.errors import LogFormatError, SettingsError
+from receiver.logs import ReadOptions
+from receiver.report.json_object import json_object
+from receiver.simulate.analysis import Question, analyse
+from receiver.spark.sources import read_elsewhere
+from receiver.steps.log import chunked_log
+from tests.logs.reading import csv_bytes, jsonl_bytes, parquet_bytes
+from tests.spark.test_spark_frames import receipts, said_here
+
+QUESTION = Question("destination", [0, 5], [0, 1_000_000])
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def said_there(spark, *logs: str) -> dict:
+    read = read_elsewhere(spark, logs, ReadOptions(), domain_key(QUESTION.key))
+    return json_object(analyse(chunked_log(*read, domain_key(QUESTION.key), cores=2, question=QUESTION), QUESTION))
+
+
+def expected(*paths) -> dict:
+    return said_here(paths, windows=QUESTION.windows, expiries_us=QUESTION.expiries_us)
+
+
+def test_folders_of_partitions(spark, tmp_path):
+    days = [tmp_path / f"day=2026-11-2{day}" / "part 1.parquet" for day in range(3)]
+    for seed, path in enumerate(days):
+        path.parent.mkdir()
+        path.write_bytes(parquet_bytes(receipts(seed, 500)))
+    (tmp_path / "_SUCCESS").write_bytes(b"")
+    assert said_there(spark, tmp_path.as_uri()) == expected(*days)
+
+
+def test_text_is_read_by_our_readers(spark, tmp_path):
+    paths = [tmp_path / name for name in ("a.csv.gz", "b.jsonl", "c.parquet")]
+    for seed, (path, encoded) in enumerate(zip(paths, (csv_bytes, jsonl_bytes, parquet_bytes), strict=True)):
+        content = encoded(receipts(seed, 500))
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    assert said_there(spark, tmp_path.as_uri()) == expected(*paths)
+    paths[0].write_bytes(b"received_at,unique_message_id\n1,a\nsoon,b\n")
+    with pytest.raises(LogFormatError, match=r"a\.csv\.gz:3: received_at: not a time"):
+        said_there(spark, *(path.as_uri() for path in paths))
+
+
+def test_a_table_and_its_order(spark, tmp_path):
+    log = tmp_path / "log.parquet"
+    log.write_bytes(parquet_bytes(receipts(3, 800)))
+    frame = spark.read.parquet(str(log)).selectExpr("*", "_metadata.row_index as n").repartition(3)
+    frame.write.option("path", str(tmp_path / "table")).saveAsTable("kept_receipts")
+    asked = ["simulate", "table:kept_receipts", "--engine", "spark", "--json", "--domain", "destination"]
+    try:
+        ran = CliRunner().invoke(app, [*asked, "--order-by", "n"], catch_exceptions=False)
+        assert json.loads(ran.stdout) == said_here([log])
+    finally:
+        spark.sql("drop table kept_receipts")
+
+
+@pytest.mark.parametrize(
+    ("logs", "error", "complaint"),
+    [
+        (["table:nothing"], LogFormatError, "table:nothing: can't be read"),
+        (["table:a", "table:b"], SettingsError, "read alone"),
+        (["file:///nowhere/at/all"], LogFormatError, "can't be read"),
+        (["file:///tmp", "plain.csv"], SettingsError, "together"),
+    ],
+)
+def test_what_is_not_there(spark, logs, error, complaint):
+    with pytest.raises(error, match=complaint):
+        said_there(spark, *logs)

@@ -1,0 +1,70 @@
+"""Logs whose sources and domains are out of proportion: cut into chunks they give what they give when held whole."""
+
+import numpy as np
+import pytest
+from cut_logs import Cutting, File, written
+from test_chunked import analysed_in_chunks, analysed_whole, assert_same
+
+from receiver.simulate.analysis import Question
+from tests.logs.reading import Row
+
+ROWS = 24_000
+
+
+def cycling(draw: np.random.Generator) -> list[Row]:
+    """A source that sends the same few ids for ever, beside one that sends new ones, and a slow one."""
+    kinds = draw.choice(["cycle", "new", "slow"], ROWS, p=[0.6, 0.398, 0.002]).tolist()
+    return [
+        Row(1_000 * place, f"c{place % 700}" if kind == "cycle" else f"{kind}{place}", kind)
+        for place, kind in enumerate(kinds)
+    ]
+
+
+def ended(draw: np.random.Generator) -> list[Row]:
+    """Sources that send at the beginning only, and whose ids others repeat at the end."""
+    ids = [f"e{number}" for number in range(800)]
+    middle = [Row(10_000 + place, f"m{place}", "busy") for place in range(ROWS - 1_600)]
+    late = [Row(10_000 + ROWS + place, id_, "busy") for place, id_ in enumerate(draw.permutation(ids).tolist())]
+    return [*(Row(place, id_, f"gone{place % 3}") for place, id_ in enumerate(ids)), *middle, *late]
+
+
+def lopsided(draw: np.random.Generator) -> list[Row]:
+    """One source of 90 %, a tenth of whose ids come again at any distance, from it or from others."""
+    back = np.where(draw.random(ROWS) < 0.1, (draw.random(ROWS) ** 3 * np.arange(ROWS)).astype(int), 0)
+    sources = np.where(draw.random(ROWS) < 0.9, "hot", "cold")
+    return [
+        Row(1_000 * (place // 7), f"{place - far}", str(source))
+        for place, (far, source) in enumerate(zip(back.tolist(), sources.tolist(), strict=True))
+    ]
+
+
+def many_sources(draw: np.random.Generator) -> list[Row]:
+    ids = draw.integers(0, ROWS // 2, ROWS).tolist()
+    return [Row(1_000 * place, f"{id_}", f"s{id_ % 10_000}") for place, id_ in enumerate(ids)]
+
+
+def many_domains(draw: np.random.Generator) -> list[Row]:
+    domains, ids = draw.integers(0, 7_000, ROWS).tolist(), draw.integers(0, 3, ROWS).tolist()
+    return [
+        Row(1_000 * place, f"{id_}", "s", "c", f"q{domain}")
+        for place, (domain, id_) in enumerate(zip(domains, ids, strict=True))
+    ]
+
+
+def stepping_back(draw: np.random.Generator) -> list[Row]:
+    times = np.cumsum(draw.choice([0, 1, 5, 1_000, -900], ROWS)) + 10_000_000
+    ids = draw.integers(0, ROWS, ROWS).tolist()
+    return [
+        Row(time, f"{id_ if id_ % 5 else ''}", f"s{id_ % 3}") for time, id_ in zip(times.tolist(), ids, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("log", [cycling, ended, lopsided, many_sources, many_domains, stepping_back])
+@pytest.mark.parametrize(
+    "question", [Question("destination"), Question("destination", [0, 5, 1_000], [0, 10_000, 10**9])]
+)
+def test_it_is_analysed_as_if_it_were_whole(log, question):
+    rows = log(np.random.default_rng(1))
+    cutting = Cutting(rows_per_unit=5_000, piece_rows=2_000, sample_rows=50, chunk_rows=2_500, partition_rows=6_000)
+    with written([File("parquet", rows, 3_000)]) as paths:
+        assert_same(analysed_in_chunks(paths, question, cutting), analysed_whole(paths, question))

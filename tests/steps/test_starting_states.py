@@ -1,0 +1,99 @@
+"""What a chunk is given of earlier ones is its true starting state: a detector that sees no more goes on as one that saw all."""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+from cut_logs import Cutting, File, assemble, written
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_chunked import hot_domains
+
+from receiver import TwoTierDetector
+from receiver.steps.log import ChunkedLog
+from receiver.steps.outcomes import Ready, Tail
+from receiver.steps.replaying import started
+from receiver.steps.tails import tail_plan, tailing
+
+
+def _told(detector: TwoTierDetector, receipts):
+    return [
+        (decision.verdict, detector.remembered_ids)
+        for decision in (detector.receive(id_, source, received_at_us=time) for id_, source, time in receipts)
+    ]
+
+
+class Setting(NamedTuple):
+    """A window and an expiry, and by how much others of the same replay are wider."""
+
+    window: int
+    expiry_us: int
+    wider: int
+    longer_us: int
+
+
+SETTINGS = st.builds(
+    Setting,
+    window=st.integers(0, 6),
+    expiry_us=st.sampled_from([0, 1, 3, 10, 40, 1000]),
+    wider=st.integers(0, 3),
+    longer_us=st.sampled_from([0, 5, 100]),
+).filter(lambda each: each.window or each.expiry_us)
+
+
+@given(hot_domains(), st.sampled_from([2, 7, 64]), SETTINGS)
+@settings(max_examples=30)
+def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks, setting):
+    window, expiry_us = setting.window, setting.expiry_us
+    with written([File("csv", rows)]) as paths:
+        made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks))
+    log = ChunkedLog(made.plan, made.reports, made.chunks)
+    longest_us = expiry_us + setting.longer_us if expiry_us else 0
+    tails = tail_plan(made.plan, log._standings, log._tallies, window + setting.wider, longest_us)
+    ready = log._ready.only(Ready)
+    behind = ready.plus(ready.map(tailing(made.plan, tails), Tail))
+    by_bundle = defaultdict(list)
+    for row in behind.rows:
+        by_bundle[row.key].append(row)
+    found = [each for held in by_bundle.values() for each in started(iter(held))]
+    detector = TwoTierDetector(window, expiry_us / 1_000_000)
+    receipts = [(row.unique_message_id, row.message_source_id, row.received_at) for row in rows]
+    at = 0
+    for chunk in sorted(found, key=lambda each: each.ready.chunk):
+        label = np.concatenate([chunk.label, chunk.ready.label]).tolist()
+        given_ = [
+            (str(label[row]), str(chunk.rows.source[row]), int(chunk.rows.received_at_us[row]))
+            for row in range(len(label))
+        ]
+        fresh = TwoTierDetector(window, expiry_us / 1_000_000)
+        _told(fresh, given_[: chunk.counted_from])
+        here = receipts[at : at + len(chunk.ready.source)]
+        assert fresh.remembered_ids == detector.remembered_ids
+        assert _told(fresh, given_[chunk.counted_from :]) == _told(detector, here)
+        at += len(here)
+    assert at == len(receipts)
+
+
+class _Sums:
+    """What is known of a log of one domain at its cuts."""
+
+    def __init__(self, paths, chunks: int) -> None:
+        made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks))
+        self.begins = [0, *made.plan.cut_row[1:].tolist()]
+        self._standings = ChunkedLog(made.plan, made.reports, made.chunks)._standings
+
+    def before(self, source: str, chunk: int) -> tuple[int, int]:
+        series = np.array([self._standings.series[0, source]], np.int64)
+        at = np.array([chunk], np.int32)
+        return int(self._standings.firsts_before(series, at)[0]), int(self._standings.lasts_before(series, at)[0])
+
+
+@given(hot_domains(), st.sampled_from([2, 3, 5]))
+@settings(max_examples=20)
+def test_combining_is_associative(rows, few):
+    """What is known at a cut, added up from the chunks before, doesn't depend on where else those were cut."""
+    with written([File("csv", rows)]) as paths:
+        coarse, fine = _Sums(paths, few), _Sums(paths, len(rows))
+    for chunk, begin in enumerate(coarse.begins):
+        for source in {row.message_source_id for row in rows}:
+            assert coarse.before(source, chunk) == fine.before(source, fine.begins.index(begin))
