@@ -29,7 +29,6 @@ SLOWEST_FIRST = (TOGETHER, "bridge", "demo", "artemis")
 """Folders whose tests aren't to be left for the end."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items):
     """Where several processes run tests, each file belongs to one, and so does all of one folder."""
 
