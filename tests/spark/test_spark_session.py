@@ -13,7 +13,7 @@ import pytest
 from programs import run_program
 
 from receiver.errors import SettingsError, SparkError
-from receiver.spark.java import check_java
+from receiver.spark.java import archive_options, check_java
 from receiver.spark.session import session
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,8 +138,9 @@ def test_the_user_has_the_last_word_and_all_is_quiet():
 
 
 @pytest.mark.usefixtures("java")
-def test_verbose_lets_java_speak_and_tells_what_each_step_cost():
-    log = str(ROOT / "examples" / "artemis-receipts.csv.gz")
+def test_verbose_lets_java_speak_and_tells_what_each_step_cost(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("received_at,unique_message_id,connection_id,destination\n1,a,c,q\n2,b,c,q\n3,a,c,q\n")
     command = [sys.executable, "-m", "receiver", "simulate", log, "--engine", "spark", "--master", "local[2]"]
     ran = subprocess.run([*command, "--verbose"], capture_output=True, text=True, check=True)
     assert "WARN" in ran.stderr
@@ -166,7 +167,9 @@ def archiving(cache):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("java")
-def test_java_leaves_an_archive_of_its_classes_and_starts_from_it(tmp_path):
+def test_java_leaves_an_archive_of_its_classes_and_starts_from_it(tmp_path, pytestconfig):
+    if pytestconfig.getoption("--campaign") == "small":
+        pytest.skip("three starts of Spark, and Java's last moments: --campaign=long")
     assert archiving(tmp_path) == ["-XX:ArchiveClassesAtExit"]
     give_up, sizes = time.monotonic() + 120, [0]
     while not 0 < sizes[-1] == sizes[-min(20, len(sizes))]:  # Java writes it at its end
@@ -182,9 +185,23 @@ def test_java_leaves_an_archive_of_its_classes_and_starts_from_it(tmp_path):
 
 
 @pytest.mark.usefixtures("java")
-def test_without_a_cache_java_starts_as_it_does(tmp_path):
+def test_without_a_cache_java_starts_as_it_does(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    assert archiving(tmp_path / "file") == []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert archive_options() == ""
+
+
+@pytest.mark.usefixtures("java")
+def test_an_archive_that_may_still_be_written_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = archive_options()
+    assert first.startswith("-XX:ArchiveClassesAtExit=")
+    unfinished = Path(first.partition("=")[2])
+    unfinished.write_bytes(b"half")
+    assert archive_options() == ""
+    os.utime(unfinished, (0, 0))
+    assert archive_options().startswith("-Xshare:auto -XX:SharedArchiveFile=")
+    assert not unfinished.exists()
 
 
 def submit(*arguments: str) -> "subprocess.CompletedProcess[str]":
