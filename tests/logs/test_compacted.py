@@ -15,9 +15,9 @@ from receiver.logs.compacted import (
     DomainFiles,
     Manifest,
     PartFile,
+    committing,
     part_path,
     status_lines_text,
-    write_manifest,
 )
 from receiver.logs.files import find_files
 from tests.logs.reading import Row, opened, parquet_bytes, read, refusal
@@ -60,7 +60,8 @@ def made(folder: Path, *domains: list[list[Row]], status_lines: int = 0) -> Path
             files.append(PartFile(str(path), len(rows), max(row.received_at for row in rows)))
             number += 1
         found.append(DomainFiles(f"domain {place}", files))
-    write_manifest(folder, Manifest("default", found, ["received_at", "unique_message_id"], 5, 0, status_lines, False))
+    with committing(folder, None) as commit:
+        commit(Manifest("default", found, ["received_at", "unique_message_id"], 5, 0, status_lines, False), b"")
     return folder
 
 

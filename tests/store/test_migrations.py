@@ -281,7 +281,7 @@ def test_an_installed_wheel_migrates(tmp_path):
     """From a folder of its own, where nothing leads back to the checkout."""
     source, installed = tmp_path / "source", tmp_path / "installed"
     source.mkdir()
-    for name in ("receiver", "migrations"):
+    for name in ("receiver", "migrations", "spark_jobs"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "settings.yaml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
