@@ -66,7 +66,8 @@ def test_a_body_of_100_megabytes(store_url, seed):
             turn.confirm([0])
         give_back_all(inbox)
         receive(receiver, inbox, b"next")  # SQLite shortens its log when it begins it anew
-        assert bytes_taken(store_url) < before + 20 * MEGABYTE
+        # It keeps 16 MiB of the log, and some of the file until its next checkpoint.
+        assert bytes_taken(store_url) < before + 30 * MEGABYTE
 
 
 @pytest.mark.parametrize(("count", "size"), [(3_000, 500), (40, 200_000)])
