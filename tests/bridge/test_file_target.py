@@ -172,8 +172,8 @@ def test_what_is_cut_is_kept_aside(tmp_path, store, mode, caplog):
         route.run()
     aside = [route.file.with_name(f"{route.file.name}.unconfirmed-{number}") for number in (1, 2)]
     assert [moved.read_bytes() for moved in aside] == [b"theirs\n", half]
-    told = f"{len(half)} bytes that weren't confirmed are cut off, and kept in {aside[1]}"
-    assert [record.getMessage().endswith(told) for record in caplog.records].count(True) == 1
+    warning = f"{len(half)} bytes that weren't confirmed are cut off, and kept in {aside[1]}"
+    assert [record.getMessage().endswith(warning) for record in caplog.records].count(True) == 1
     assert route.effects() == ["1", "2"]
 
 

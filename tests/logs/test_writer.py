@@ -122,8 +122,8 @@ def test_json_lines_of_columns_that_hold_one_value(tmp_path, kind, text, count, 
     columns = [texts, [False] * len(texts), [None] * len(texts)]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     write(tmp_path / "t.jsonl", pa.record_batch(arrays, schema=schema), schema=schema)
-    found = [json.loads(line) for line in content(tmp_path / "t.jsonl").splitlines()]
-    assert found == [{"id": text, "flag": False, "number": None} for text in texts]
+    rows_read = [json.loads(line) for line in content(tmp_path / "t.jsonl").splitlines()]
+    assert rows_read == [{"id": text, "flag": False, "number": None} for text in texts]
 
 
 @pytest.mark.parametrize("value", ["", None])
