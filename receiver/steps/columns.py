@@ -79,9 +79,10 @@ def split_by(keys: npt.NDArray[Any], *then: npt.NDArray[Any]) -> Iterator[tuple[
 
 def stable_order(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """The order that sorts them, equal ones as they stand."""
-    if values.dtype == np.int32 and len(values):  # numbers of 16 bits are sorted many times faster
-        values = values - values.min()
-        values = values.astype(np.uint16) if values.max() < 1 << 16 else values
+    if (
+        len(values) and int(values.max()) - int(values.min()) < 1 << 16
+    ):  # numbers of 16 bits are sorted many times faster
+        values = (values - values.min()).astype(np.uint16)
     return np.argsort(values, kind="stable")
 
 

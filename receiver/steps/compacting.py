@@ -37,13 +37,12 @@ from receiver.logs.files import LogFile
 from receiver.logs.output import naming
 from receiver.logs.writer import open_table
 from receiver.simulate.numbering import distinct, plain_text
-from receiver.steps.assemble import placing
 from receiver.steps.columns import changes, runs
-from receiver.steps.outcomes import BadRows, Part, WholeRows
+from receiver.steps.cut import chunks_of_pieces
 from receiver.steps.plan import plan_of
 from receiver.steps.read import SAMPLE_ROWS, Reading, pieces_of, read_unit, reports_of, status_lines_of, units_of
 from receiver.steps.rows import Flow, Row
-from receiver.steps.schemas import Piece, Plan, Unit, UnitReport, WholePiece
+from receiver.steps.schemas import BadRows, Part, Piece, Plan, Unit, UnitReport, WholePiece, WholeRows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -188,7 +187,7 @@ _PER_RECEIPT = (
 
 def _cut(plan: Plan, rows: Iterator[Row]) -> Iterator[Row]:
     """Each `WholePiece` becomes `WholeRows`, one for each bundle that it has receipts of."""
-    places = placing(plan)
+    places = chunks_of_pieces(plan)
     for row in rows:
         piece: WholePiece = row.value
         key_us, chunk = places(piece)

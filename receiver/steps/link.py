@@ -14,8 +14,8 @@ import numpy as np
 from receiver.simulate.crossing import crossing_ways, queues_of
 from receiver.steps.columns import changes, column, in_one, joined, split_by, used
 from receiver.steps.digests import numbered
-from receiver.steps.rows import Row
-from receiver.steps.schemas import NEVER, Departures, Ids, Labels, LinkCounts, Plan, label_of
+from receiver.steps.rows import Row, values_in
+from receiver.steps.schemas import NEVER, Departures, Ids, Latest, LinkCounts, Plan, Repeats
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,26 +23,28 @@ if TYPE_CHECKING:
 __all__ = ["linked"]
 
 
-class _Repeated(NamedTuple):
-    """What repeats of some ids of a chunk."""
-
-    ids: Ids
-    at: npt.NDArray[np.intp]
-    """Where in `ids` the receipts are whose id comes more than once in the part, in whatever domain."""
-    id: npt.NDArray[np.int32]
-    """The numbers of their ids in the part."""
-
-
-class _Rows(NamedTuple):
-    """Receipts of ids that repeat, ordered by id, domain, and receipt: those of one id and domain, a *run*, stand
-    together.
+class _Several(NamedTuple):
+    """Receipts of a part whose id comes more than once in it, in whatever domain: few in most logs, and all that links
+    have to look at.
     """
 
-    place: npt.NDArray[np.intp]
-    """Where each stands among what `_repeated` found."""
+    id: npt.NDArray[np.int32]
+    """Numbered in the part."""
     chunk: npt.NDArray[np.int32]
-    row: npt.NDArray[np.int32]
+    key_us: npt.NDArray[np.int64]
+    unit: npt.NDArray[np.int32]
+    unit_row: npt.NDArray[np.int32]
+    source: npt.NDArray[np.int32]
     digest_hash: npt.NDArray[np.uint64]
+
+    def taken(self, rows: npt.NDArray[np.intp]) -> _Several:
+        return _Several._make(values[rows] for values in self)
+
+
+class _Linked(NamedTuple):
+    """The same, ordered by id, domain and receipt: those of one id and domain, a *run*, stand together."""
+
+    receipts: _Several
     first: npt.NDArray[np.bool_]
     """Whether its run begins here."""
     run: npt.NDArray[np.intp]
@@ -50,89 +52,103 @@ class _Rows(NamedTuple):
     """The same rows ordered by run, source, and receipt."""
     same_source: npt.NDArray[np.bool_]
     """In that order: whether the one before is of the same run and source."""
+    next_in: npt.NDArray[np.int32]
+    """In that order: as `Repeats.next_in`."""
 
 
 def linked(plan: Plan) -> Callable[[int, Iterator[Row]], Iterator[Row]]:
-    """For `Flow.grouped`: all `Ids` of a part become `Labels`, `Departures` and one `LinkCounts`."""
+    """For `Flow.grouped`: all `Ids` of a part become `Repeats`, `Departures` and one `LinkCounts`; `Latest` is passed on."""
     return partial(_link, plan)
 
 
-def _link(plan: Plan, _part: int, rows: Iterator[Row]) -> Iterator[Row]:
-    found = _repeated([row.value for row in rows])
-    repeats = _rows(found, plan)
-    yield from _labels(repeats, plan)
-    yield from _departures(repeats, plan)
-    ways = _ways(found, repeats.place[repeats.first]) if plan.looks_for_crossing else {}
-    yield Row(0, _counts(repeats, ways))
+def _link(plan: Plan, part: int, rows: Iterator[Row]) -> Iterator[Row]:
+    ids, latest = values_in(rows, Ids, Latest)
+    yield from (Row(0, each) for each in latest)
+    at, several = _several(ids)
+    links = _links(plan, several)
+    yield from _repeats(plan, part, links)
+    yield from _departures(plan, links)
+    ways = _ways(plan, ids, at, several) if plan.looks_for_crossing else {}
+    yield Row(0, _counts(links, ways))
 
 
-def _repeated(read: Sequence[Ids]) -> list[_Repeated]:
-    """The receipts of ids that come more than once: few in most logs, and all that links have to look at."""
-    numbers, count = numbered(*(column(read, half, np.int64) for half in ("id_high", "id_low")))
-    several = np.bincount(numbers, minlength=count) > 1
-    found, begin = [], 0
-    for ids in read:
-        own = numbers[begin : begin + len(ids.row)]
-        at = np.flatnonzero(several[own])
-        found.append(_Repeated(ids, at, own[at]))
-        begin += len(own)
-    return found
-
-
-def _rows(found: Sequence[_Repeated], plan: Plan) -> _Rows:
-    id_ = joined(np.int32, (some.id for some in found))
-    chunk = joined(np.int32, (np.full(len(some.at), some.ids.chunk, np.int32) for some in found))
-    row = joined(np.int32, (some.ids.row[some.at] for some in found))
-    source, sources = in_one(used(some.ids.source[some.at], some.ids.sources) for some in found)
-    digest_hash = joined(np.uint64, (_digests(some) for some in found))
-    by_id = np.lexsort((row, chunk, id_))
-    first = changes(id_[by_id]) | changes(plan.chunk_domain[chunk[by_id]])
-    run = np.cumsum(first) - 1
-    run_and_source = run * len(sources) + source[by_id]
-    by_source = np.argsort(run_and_source, kind="stable")
-    return _Rows(
-        place=by_id,
-        chunk=chunk[by_id],
-        row=row[by_id],
-        digest_hash=digest_hash[by_id],
-        first=first,
-        run=run,
-        by_source=by_source,
-        same_source=~changes(run_and_source[by_source]),
+def _several(ids: Sequence[Ids]) -> tuple[list[npt.NDArray[np.intp]], _Several]:
+    """The receipts, and which they are of each `Ids`."""
+    number, count = numbered(*(column(ids, half, np.int64) for half in ("id_high", "id_low")))
+    comes_again = np.bincount(number, minlength=count) > 1
+    ends = np.cumsum([len(each.unit_row) for each in ids]).tolist()
+    numbers = [number[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    at = [np.flatnonzero(comes_again[own]) for own in numbers]
+    rows = list(zip(ids, at, strict=True))
+    return at, _Several(
+        id=joined(np.int32, (own[here] for own, here in zip(numbers, at, strict=True))),
+        chunk=joined(
+            np.int32, (each.chunk[np.searchsorted(each.chunk_end, here, side="right")] for each, here in rows)
+        ),
+        key_us=joined(np.int64, (each.key_us[here] for each, here in rows)),
+        unit=joined(np.int32, (np.full(len(here), each.unit, np.int32) for each, here in rows)),
+        unit_row=joined(np.int32, (each.unit_row[here] for each, here in rows)),
+        source=in_one(used(each.source[here], each.sources) for each, here in rows)[0],
+        digest_hash=joined(
+            np.uint64,
+            (
+                each.digest_hash[here] if len(each.digest_hash) else np.zeros(len(here), np.uint64)
+                for each, here in rows
+            ),
+        ),
     )
 
 
-def _digests(some: _Repeated) -> npt.NDArray[np.uint64]:
-    digests = some.ids.digest_hash
-    return digests[some.at] if len(digests) else np.zeros(len(some.at), np.uint64)
+def _links(plan: Plan, several: _Several) -> _Linked:
+    order = np.lexsort((several.unit_row, several.unit, several.key_us, several.chunk, several.id))
+    receipts = several.taken(order)
+    first = changes(receipts.id) | changes(plan.chunk_domain[receipts.chunk])
+    run = np.cumsum(first) - 1
+    run_and_source = (run << 32) | receipts.source
+    by_source = np.argsort(run_and_source, kind="stable")
+    same_source = ~changes(run_and_source[by_source])
+    next_in = np.where(np.roll(same_source, -1), np.roll(receipts.chunk[by_source], -1), np.int32(NEVER))
+    return _Linked(receipts, first, run, by_source, same_source, next_in)
 
 
-def _labels(rows: _Rows, plan: Plan) -> Iterator[Row]:
-    replaces = np.empty(len(rows.row), np.bool_)
-    replaces[rows.by_source] = rows.same_source
-    labels = label_of(rows.chunk[rows.first], rows.row[rows.first])[rows.run]
-    again = np.flatnonzero(~rows.first)
-    for chunk, places in split_by(rows.chunk[again], rows.row[again]):
-        at = again[places]
-        yield Row(int(plan.chunk_bundle[chunk]), Labels(chunk, rows.row[at], labels[at], replaces[at]))
+def _repeats(plan: Plan, part: int, links: _Linked) -> Iterator[Row]:
+    receipts = links.receipts
+    replaces = np.empty(len(receipts.id), np.bool_)
+    replaces[links.by_source] = links.same_source
+    next_in = np.empty(len(receipts.id), np.int32)
+    next_in[links.by_source] = links.next_in
+    rows = np.flatnonzero(np.bincount(links.run)[links.run] > 1) if len(links.run) else links.run
+    for chunk, at in split_by(receipts.chunk[rows]):
+        here = rows[at]
+        repeats = Repeats(
+            chunk=chunk,
+            unit=receipts.unit[here],
+            unit_row=receipts.unit_row[here],
+            label=links.run[here] * plan.partitions + part,
+            is_again=~links.first[here],
+            replaces=replaces[here],
+            next_in=next_in[here],
+        )
+        yield Row(int(plan.chunk_bundle[chunk]), repeats)
 
 
-def _departures(rows: _Rows, plan: Plan) -> Iterator[Row]:
+def _departures(plan: Plan, links: _Linked) -> Iterator[Row]:
     # A stop is a stretch of rows of one chunk. Where a run ends and the next begins in that chunk, they share it.
-    stops = changes(rows.chunk)
-    stop_chunk = rows.chunk[stops]
+    receipts, by_source = links.receipts, links.by_source
+    stops = changes(receipts.chunk)
+    stop_chunk = receipts.chunk[stops]
     stop_number = np.cumsum(stops) - 1
-    last_stop = stop_number[np.roll(rows.first, -1)]
-    chunk, row, stop = rows.chunk[rows.by_source], rows.row[rows.by_source], stop_number[rows.by_source]
-    replaced = np.roll(rows.same_source, -1)
-    replaced_in = np.where(replaced, np.roll(chunk, -1), np.int32(NEVER))
+    last_stop = stop_number[np.roll(links.first, -1)]
+    stop = stop_number[by_source]
     # All stops after its own look back to it, up to the one where its source sends the id again: maybe its own already.
-    looks = np.where(replaced, np.roll(stop, -1), last_stop[rows.run[rows.by_source]]) - stop
+    looks = np.where(links.next_in < NEVER, np.roll(stop, -1), last_stop[links.run[by_source]]) - stop
     leaves = np.repeat(np.arange(len(looks)), looks)
-    to_stop = stop[leaves] + _counted_up(looks)
-    for number, at in split_by(chunk[leaves], row[leaves], stop_chunk[to_stop]):
-        departing = Departures(number, row[leaves[at]], stop_chunk[to_stop[at]], replaced_in[leaves[at]])
-        yield Row(int(plan.chunk_bundle[number]), departing)
+    to_chunk = stop_chunk[stop[leaves] + _counted_up(looks)]
+    row = by_source[leaves]
+    for chunk, at in split_by(receipts.chunk[row]):
+        here = row[at]
+        departing = Departures(chunk, receipts.unit[here], receipts.unit_row[here], to_chunk[at])
+        yield Row(int(plan.chunk_bundle[chunk]), departing)
 
 
 def _counted_up(lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
@@ -141,9 +157,9 @@ def _counted_up(lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     return np.arange(1, 1 + int(lengths.sum())) - np.repeat(begins, lengths)
 
 
-def _counts(rows: _Rows, ways: dict[tuple[str, str], int]) -> LinkCounts:
-    now, before = rows.digest_hash[1:], rows.digest_hash[:-1]
-    reused = ~rows.first[1:] & (now != before) & (now != 0) & (before != 0)
+def _counts(links: _Linked, ways: dict[tuple[str, str], int]) -> LinkCounts:
+    now, before = links.receipts.digest_hash[1:], links.receipts.digest_hash[:-1]
+    reused = ~links.first[1:] & (now != before) & (now != 0) & (before != 0)
     return LinkCounts(
         reused=int(np.count_nonzero(reused)),
         way_from=[source for source, _ in ways],
@@ -152,21 +168,19 @@ def _counts(rows: _Rows, ways: dict[tuple[str, str], int]) -> LinkCounts:
     )
 
 
-def _ways(found: Sequence[_Repeated], firsts: npt.NDArray[np.intp]) -> dict[tuple[str, str], int]:
-    """Repeats that the domain KEY hides: ids of one queue that are new in several domains.
-
-    `firsts` are the places, among all of `found`, of the receipts that are new in their domain.
-    """
-    id_ = joined(np.int32, (some.id for some in found))
-    destination, destinations = in_one(used(some.ids.channel[some.at], some.ids.destinations) for some in found)
-    connection, connections = in_one(used(some.ids.channel[some.at], some.ids.connections) for some in found)
+def _ways(
+    plan: Plan, ids: Sequence[Ids], at: Sequence[npt.NDArray[np.intp]], several: _Several
+) -> dict[tuple[str, str], int]:
+    """Repeats that the domain KEY hides: ids of one queue that are new in several domains."""
+    rows = list(zip(ids, at, strict=True))
+    destination, destinations = in_one(used(each.channel[here], each.destinations) for each, here in rows)
+    connection, connections = in_one(used(each.channel[here], each.connections) for each, here in rows)
     queue = queues_of(destinations)[destination]
-    new = np.zeros(len(id_), np.bool_)
-    new[firsts] = True
-    in_several = np.bincount(id_[new]) > 1
-    rows = np.flatnonzero(in_several[id_] & (queue >= 0))
-    key_us = joined(np.int64, (some.ids.key_us[some.at] for some in found))
-    unit = joined(np.int32, (some.ids.unit[some.at] for some in found))
-    unit_row = joined(np.int64, (some.ids.unit_row[some.at] for some in found))
-    rows = rows[np.lexsort([column[rows] for column in (unit_row, unit, key_us)])]
-    return crossing_ways(queue[rows], id_[rows], new[rows], connection[rows], connections)
+    order = np.lexsort((several.unit_row, several.unit, several.key_us))
+    domain = plan.chunk_domain[several.chunk[order]]
+    _, first = np.unique((several.id[order].astype(np.int64) << 32) | domain, return_index=True)
+    new = np.zeros(len(order), np.bool_)
+    new[order[first]] = True
+    in_several = np.bincount(several.id[new]) > 1
+    order = order[in_several[several.id[order]] & (queue[order] >= 0)]
+    return crossing_ways(queue[order], several.id[order], new[order], connection[order], connections)

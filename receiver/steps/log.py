@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.domains import DomainKey
+from receiver.domains import DomainKey, domain_key
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question
 from receiver.simulate.figures import LogFigures, Timeline
@@ -20,30 +20,37 @@ from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.recommend import with_margin
 from receiver.simulate.replays import Crossing, DomainCounts, Facts, Replayed, SourceNeeds, ValueCounts
 from receiver.simulate.summaries import STEPS, histogram_of, in_order, worst
-from receiver.steps.assemble import assembled, cut
+from receiver.steps.chunks import assembled
+from receiver.steps.cut import cut_ids, cut_receipts
 from receiver.steps.link import linked
 from receiver.steps.lookback import looked_back
-from receiver.steps.outcomes import Caught, ChunkNeeds, ChunkReplay, Leaving, Ready, State, Tail, Tally, TopNeeds
-from receiver.steps.plan import plan_of
+from receiver.steps.plan import names_of, plan_of
 from receiver.steps.read import status_lines_of
 from receiver.steps.replaying import Asked, judging, replayed, top_needs
 from receiver.steps.rows import Flow
 from receiver.steps.schemas import (
     Arrivals,
-    Body,
+    Caught,
+    ChunkNeeds,
+    ChunkReplay,
     Departures,
     Ids,
-    Labels,
+    Latest,
+    Leaving,
     LinkCounts,
-    Opening,
     Piece,
     Plan,
+    Ready,
+    Repeats,
+    State,
     Stretch,
+    Tail,
+    Tally,
+    TopNeeds,
     Unit,
     UnitReport,
     channels_of,
 )
-from receiver.steps.settle import settled
 from receiver.steps.spans import arriving
 from receiver.steps.standings import standings_of
 from receiver.steps.tails import tail_plan, tailing
@@ -51,7 +58,7 @@ from receiver.steps.tails import tail_plan, tailing
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["ChunkedLog", "Sizes", "chunked_log", "chunks_of"]
+__all__ = ["ChunkedLog", "Sizes", "chunked_log"]
 
 _LEAST_CHUNK_ROWS = 50_000
 
@@ -96,74 +103,49 @@ def chunked_log(
         tasks=cores,
         keeps_rows=keeps_rows,
     )
-    return ChunkedLog(plan, reports, chunks_of(pieces, plan), question=question, pieces=pieces)
-
-
-def chunks_of(pieces: Flow, plan: Plan) -> Flow:
-    """The `Opening`, the `Body` and the `Ids` of each chunk."""
-    stretches = pieces.only(Piece).map(cut(plan), Stretch)
-    return stretches.grouped(assembled(plan), plan.bundles, Opening, Body, Ids)
+    return ChunkedLog(plan, reports, pieces, question=question)
 
 
 class ChunkedLog:
-    """The `Replays` of a log whose `chunks` hold `Body`, `Ids` and `Opening`.
-
-    The `pieces` that it was made of are forgotten as soon as they aren't needed.
-    """
+    """The `Replays` of a log whose `pieces` hold every `Piece`. They are forgotten as soon as they aren't needed."""
 
     def __init__(
-        self,
-        plan: Plan,
-        reports: Sequence[UnitReport],
-        chunks: Flow,
-        *,
-        question: Question | None = None,
-        pieces: Flow | None = None,
+        self, plan: Plan, reports: Sequence[UnitReport], pieces: Flow, *, question: Question | None = None
     ) -> None:
         self._question = question or Question(plan.key)
         self._settings = self._question.settings or SimulateSettings()
         self.plan = plan
         """How it is cut up."""
         self._reports = reports
+        self._pieces = pieces.only(Piece)
         self._behind: tuple[int, int, Flow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
-        self._chunks, openings = chunks.kept("Cutting into chunks", Opening)
-        self._pieces = pieces
-        if pieces is not None and not plan.keeps_rows:
-            pieces.forget()
-        self._openings: list[Opening] = sorted(openings, key=lambda opening: opening.chunk)
-        before_us = self._latest_before_us()
-        links = self._chunks.only(Ids).grouped(linked(plan), plan.partitions, Labels, Departures, LinkCounts)
-        links, self._link_counts = links.kept("Linking ids", LinkCounts)
-        bodies = self._chunks.only(Body).plus(links.only(Labels, Departures))
-        settling = bodies.grouped(settled(plan, before_us, plan.partitions), plan.bundles, State, Tally, Leaving)
-        settling, tallies = settling.kept("Counting", Tally)
+        ids = self._pieces.map(cut_ids(plan), Ids, Latest)
+        links = ids.grouped(linked(plan), plan.partitions, Repeats, Departures, Latest, LinkCounts)
+        links, counts = links.kept("Linking ids", Latest, LinkCounts)
+        self._link_counts = [each for each in counts if isinstance(each, LinkCounts)]
+        before_us = _latest_before_us(plan, [each for each in counts if isinstance(each, Latest)])
+        receipts = self._pieces.map(cut_receipts(plan), Stretch).plus(links.only(Repeats, Departures))
+        chunks = receipts.grouped(assembled(plan, before_us, plan.partitions), plan.bundles, State, Tally, Leaving)
+        chunks, tallies = chunks.kept("Assembling chunks", Tally)
         self._tallies: list[Tally] = sorted(tallies, key=lambda tally: tally.chunk)
         links.forget()
         if not plan.keeps_rows:
-            self._chunks.forget()
+            pieces.forget()
         self._standings = standings_of(plan, self._tallies)
-        arrivals = settling.only(Leaving).grouped(arriving(plan, self._standings), plan.partitions, Arrivals)
+        arrivals = chunks.only(Leaving).grouped(arriving(plan, self._standings), plan.partitions, Arrivals)
         measuring = looked_back(plan, before_us, self._settings.max_missed + 1)
-        ready = settling.only(State).plus(arrivals).grouped(measuring, plan.bundles, Ready, ChunkNeeds)
+        ready = chunks.only(State).plus(arrivals).grouped(measuring, plan.bundles, Ready, ChunkNeeds)
         self._ready, self._needs = ready.kept("Measuring duplicates", ChunkNeeds)
-        settling.forget()
-
-    def _latest_before_us(self) -> npt.NDArray[np.int64]:
-        before_us = np.full(self.plan.chunks, -1, np.int64)
-        for before, opening in zip(self._openings, self._openings[1:], strict=False):
-            if self.plan.chunk_domain[before.chunk] == self.plan.chunk_domain[opening.chunk]:
-                before_us[opening.chunk] = max(before_us[before.chunk], before.latest_us)
-        return before_us
+        chunks.forget()
 
     def facts(self) -> Facts:
         return self._facts
 
     def forget(self) -> None:
         """What is kept of the log isn't needed any more."""
-        for flow in (self._pieces, self._chunks, self._ready, *(self._behind[2:] if self._behind else ())):
-            if flow is not None:
-                flow.forget()
+        for flow in (self._pieces, self._ready, *(self._behind[2:] if self._behind else ())):
+            flow.forget()
 
     @cached_property
     def _facts(self) -> Facts:
@@ -219,14 +201,18 @@ class ChunkedLog:
         )
 
     def _domain_counts(self) -> Iterator[DomainCounts]:
+        name_of = names_of(self._reports, domain_key(self.plan.key))
+        receipts: Counter[str] = Counter()
+        sources: defaultdict[str, set[str]] = defaultdict(set)
+        for report in self._reports:
+            names = [name_of[channel] for channel in channels_of(report)]
+            for name, count in zip(names, report.receipts_by_channel.tolist(), strict=True):
+                receipts[name] += count
+            for source, channel in zip(report.sources, report.sources_channel.tolist(), strict=True):
+                sources[names[channel]].add(source)
         for number, name in enumerate(self.plan.domains):
-            chunks = self.plan.of_domain(number)
-            yield DomainCounts(
-                name=name,
-                receipts=sum(self._openings[chunk].receipts for chunk in chunks),
-                duplicates=sum(self._tallies[chunk].duplicates for chunk in chunks),
-                sources=len({source for chunk in chunks for source in self._openings[chunk].sources}),
-            )
+            duplicates = sum(self._tallies[chunk].duplicates for chunk in self.plan.of_domain(number))
+            yield DomainCounts(name, receipts[name], duplicates, len(sources[name]))
 
     def _sent_by_source(self) -> dict[tuple[int, str], tuple[int, int]]:
         """(domain, source) -> its receipts with an id, and when the last of them came."""
@@ -324,8 +310,8 @@ class ChunkedLog:
 
     def caught(self, window: int, expiry_us: int) -> Flow:
         """`Caught`: all receipts that are duplicates by verdict under one setting. The plan keeps rows."""
-        chunks = self._ready.only(Ready).plus(self._tails(window, expiry_us), self._chunks.only(Body))
-        return chunks.grouped(judging(self.plan, window, expiry_us), self.plan.bundles, Caught)
+        chunks = self._ready.only(Ready).plus(self._tails(window, expiry_us))
+        return chunks.grouped(judging(window, expiry_us), self.plan.bundles, Caught)
 
     def _tails(self, window: int, expiry_us: int) -> Flow:
         tails = tail_plan(self.plan, self._standings, self._tallies, window, expiry_us)
@@ -340,6 +326,18 @@ class ChunkedLog:
         kept, _ = chunks.kept("Putting chunks behind their tails")
         self._behind = window, expiry_us, kept
         return kept
+
+
+def _latest_before_us(plan: Plan, latest: Sequence[Latest]) -> npt.NDArray[np.int64]:
+    """Per chunk, the largest time of the receipts with an id in its domain's earlier chunks, -1 if none."""
+    latest_us = np.full(plan.chunks, -1, np.int64)
+    for each in latest:
+        latest_us[each.chunk] = np.maximum(latest_us[each.chunk], each.latest_us)
+    before_us = np.full(plan.chunks, -1, np.int64)
+    for domain in range(len(plan.domains)):
+        chunks = plan.of_domain(domain)
+        before_us[chunks.start + 1 : chunks.stop] = np.maximum.accumulate(latest_us[chunks.start : chunks.stop - 1])
+    return before_us
 
 
 def _lefts(shares: Sequence[ChunkReplay], place: int, pairs: int, sources: int) -> LeftCounts:

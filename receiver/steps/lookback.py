@@ -12,10 +12,9 @@ from receiver.simulate.needs import needs_of
 from receiver.simulate.replays import ValueCounts
 from receiver.simulate.rows import link_rows
 from receiver.simulate.summaries import counts_of
-from receiver.steps.columns import by_chunk, column, in_one, stable_order, used
-from receiver.steps.outcomes import ChunkNeeds, Ready, State
+from receiver.steps.columns import by_chunk, changes, column, in_one, stable_order, used
 from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import Arrivals, Plan, chunk_of, row_of
+from receiver.steps.schemas import Arrivals, ChunkNeeds, Plan, Ready, State
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -63,20 +62,15 @@ def looked_back(
     return work
 
 
-def dense_ids(
-    chunk: int, earlier: npt.NDArray[np.int64], label: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int32], int]:
-    """Numbers from 0 for the labels of earlier receipts and of all receipts of a chunk, and how many there are."""
-    rows = len(label)
-    is_own = chunk_of(label) == chunk
-    foreign = np.sort(np.concatenate([earlier, label[~is_own]]))  # mostly in order, which `unique` makes no use of
-    foreign = foreign[np.diff(foreign, prepend=-1) != 0]
-    ids = np.empty(len(earlier) + rows, np.int32)
-    ids[: len(earlier)] = rows + np.searchsorted(foreign, earlier)
-    here = ids[len(earlier) :]
-    here[:] = row_of(label)
-    here[~is_own] = rows + np.searchsorted(foreign, label[~is_own])
-    return ids, rows + len(foreign)
+def dense_ids(earlier: npt.NDArray[np.int64], state: State) -> tuple[npt.NDArray[np.int32], int]:
+    """Numbers from 0 for the ids of earlier receipts, given by their labels, and of a chunk's; and how many there may be."""
+    rows = len(state.source)
+    labels = np.sort(np.concatenate([earlier, state.label]))
+    labels = labels[changes(labels)]
+    ids = np.arange(-len(earlier), rows, dtype=np.int32)
+    ids[: len(earlier)] = rows + np.searchsorted(labels, earlier)
+    ids[len(earlier) + state.repeat_row] = rows + np.searchsorted(labels, state.label)
+    return ids, rows + len(labels)
 
 
 def _entries(state: State, arrivals: list[Arrivals]) -> tuple[list[str], _Entries]:
@@ -98,7 +92,7 @@ def _needs(state: State, sources: int, entries: _Entries, before_us: int) -> _Ne
     count = len(entries.row)
     weights = np.ones(2 * count, np.int64)
     weights[1::2] = _between(entries)
-    ids, distinct = dense_ids(state.chunk, entries.label, state.label)
+    ids, distinct = dense_ids(entries.label, state)
     behind = np.arange(distinct, distinct + count, dtype=np.int32)
     rows = link_rows(
         np.concatenate([np.repeat(entries.received_at_us, 2), state.received_at_us]),

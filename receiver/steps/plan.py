@@ -16,7 +16,7 @@ from receiver.steps.schemas import Plan, Unit, UnitReport, channels_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["plan_of"]
+__all__ = ["names_of", "plan_of"]
 
 _BEFORE_EVERYTHING = -1
 

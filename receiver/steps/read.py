@@ -122,6 +122,8 @@ class _Tally:
     channels: Channels = field(default_factory=Channels)
     by_channel: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     samples: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
+    sources: set[tuple[str, int]] = field(default_factory=set)
+    """With the channel that each sent to."""
 
     def add(self, batch: Batch) -> Piece | None:
         """Count a batch, and give its receipts if there are any."""
@@ -146,8 +148,11 @@ class _Tally:
 
     def _piece(self, batch: Batch, channel: npt.NDArray[np.int32]) -> Piece:
         sources = Texts()
-        found, place = distinct(channel)
-        channels = [self.channels.names[number] for number in found.tolist()]
+        source = sources.column(batch.message_source_id, len(batch))
+        used, of_used = distinct(channel)
+        channels = [self.channels.names[number] for number in used.tolist()]
+        pairs, _ = distinct(source.astype(np.int64) * len(used) + of_used)
+        self.sources |= {(sources.names[pair // len(used)], int(used[pair % len(used)])) for pair in pairs.tolist()}
         ids = plain_text(batch.unique_message_id)
         id_high, id_low = digests_of(ids, self.how.digest_key)
         return Piece(
@@ -158,9 +163,9 @@ class _Tally:
             id_high=id_high,
             id_low=id_low,
             unique_message_id=ids if self.how.with_ids else ids[:0],
-            source=sources.column(batch.message_source_id, len(batch)),
+            source=source,
             sources=sources.names,
-            channel=place,
+            channel=of_used if len(used) > 1 else of_used[:0],
             connections=[each.connection_id for each in channels],
             destinations=[each.destination for each in channels],
             receivers=[each.receiver_id for each in channels],
@@ -181,6 +186,7 @@ class _Tally:
         self.by_channel = seen + counts
 
     def report(self, problem: LogFormatError | None) -> UnitReport:
+        sources = sorted(self.sources)
         channel, latest_us, row = (np.concatenate(column) for column in zip(_NO_SAMPLE, *self.samples, strict=True))
         return UnitReport(
             unit=self.unit,
@@ -201,6 +207,8 @@ class _Tally:
             destinations=[each.destination for each in self.channels.names],
             receivers=[each.receiver_id for each in self.channels.names],
             receipts_by_channel=self.by_channel,
+            sources=[source for source, _ in sources],
+            sources_channel=np.array([channel for _, channel in sources], np.int32),
             samples_channel=channel,
             samples_latest_us=latest_us,
             samples_row=row,

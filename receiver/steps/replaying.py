@@ -14,11 +14,10 @@ from receiver.simulate.kernel import GridCounts, replay_grid
 from receiver.simulate.replays import SourceNeeds
 from receiver.simulate.rows import DomainRows, link_rows
 from receiver.simulate.verdicts import is_caught
-from receiver.steps.columns import by_chunk, column, in_one
+from receiver.steps.columns import by_chunk, changes, column, in_one
 from receiver.steps.lookback import dense_ids
-from receiver.steps.outcomes import Caught, ChunkReplay, Ready, Tail, TopNeeds
 from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import Body, Plan, label_of
+from receiver.steps.schemas import Caught, ChunkReplay, Plan, Ready, Tail, TopNeeds
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -74,18 +73,15 @@ def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Row]
     return work
 
 
-def judging(plan: Plan, window: int, expiry_us: int) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `Flow.grouped`: `Ready`, `Tail`, `Body` -> `Caught`; the plan keeps rows."""
+def judging(window: int, expiry_us: int) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
+    """For `Flow.grouped`: `Ready`, `Tail` -> `Caught`; the plan keeps rows."""
 
-    def work(_bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
-        held = list(rows)
-        bodies = {row.value.chunk: row.value for row in held if isinstance(row.value, Body)}
-        for chunk in started(row for row in held if not isinstance(row.value, Body)):
+    def work(bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
+        for chunk in started(rows):
             duplicates = np.flatnonzero(chunk.rows.earlier[chunk.counted_from :] >= 0)
             needs_us = grid_counts(chunk, [window], [expiry_us], with_needs=True).needs_us[:, 0]
             caught = is_caught(needs_us, expiry_us)
-            number = bodies[chunk.ready.chunk].number[duplicates[caught]]
-            yield Row(int(plan.chunk_bundle[chunk.ready.chunk]), Caught(number, needs_us[caught] >= 0))
+            yield Row(bundle, Caught(chunk.ready.number[duplicates[caught]], needs_us[caught] >= 0))
 
     return work
 
@@ -105,13 +101,13 @@ def _behind(ready: Ready, tails: list[Tail]) -> Started:
     chunk = np.concatenate([ready.entry_chunk, *given])
     row = np.concatenate([ready.entry_row, column(tails, "row", np.int32)])
     # An entry may be given by a tail too.
-    place = label_of(chunk, row)
-    order = np.argsort(place, kind="stable")
-    chosen = order[np.diff(place[order], prepend=-1) != 0]
+    receipt = (chunk.astype(np.int64) << 32) | row
+    order = np.argsort(receipt, kind="stable")
+    chosen = order[changes(receipt[order])]
     label = np.concatenate([ready.entry_label, column(tails, "label", np.int64)])[chosen]
     times = np.concatenate([ready.entry_received_at_us, column(tails, "received_at_us", np.int64)])[chosen]
     source = np.concatenate([ready.entry_source, given_source])[chosen]
-    ids, distinct = dense_ids(ready.chunk, label, ready.label)
+    ids, distinct = dense_ids(label, ready)
     rows = link_rows(
         np.concatenate([times, ready.received_at_us]),
         np.concatenate([source, ready.source]),

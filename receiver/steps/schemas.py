@@ -22,42 +22,35 @@ if TYPE_CHECKING:
 __all__ = [
     "NEVER",
     "Arrivals",
-    "Body",
+    "BadRows",
+    "Caught",
+    "ChunkNeeds",
+    "ChunkReplay",
     "Departures",
     "Failure",
     "Ids",
-    "Labels",
+    "Latest",
+    "Leaving",
     "LinkCounts",
-    "Opening",
+    "Part",
     "Piece",
     "Plan",
+    "Ready",
+    "Repeats",
+    "State",
     "Stretch",
+    "Tail",
+    "Tally",
+    "TopNeeds",
     "Unit",
     "UnitReport",
     "WholePiece",
+    "WholeRows",
     "channels_of",
-    "chunk_of",
-    "label_of",
-    "row_of",
 ]
 
 NEVER = 2**31 - 1
 """A chunk after all others."""
-
-
-def label_of(chunk: int | npt.NDArray[np.int32], rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """The number of an id in its domain: the place of its first receipt. In order of receipt."""
-    return (np.int64(chunk) << np.int64(32)) | rows.astype(np.int64)
-
-
-def chunk_of(label: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """The chunk of an id's first receipt."""
-    return (label >> 32).astype(np.int32)
-
-
-def row_of(label: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """The row of an id's first receipt in that chunk."""
-    return (label & 0xFFFFFFFF).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +103,7 @@ class Piece:
     """Indices of `sources`."""
     sources: list[str]
     channel: npt.NDArray[np.int32]
-    """Indices of the three lists of parts, which run in parallel."""
+    """Indices of the three lists of parts, which run in parallel; empty where they have one entry."""
     connections: list[str]
     destinations: list[str]
     receivers: list[str]
@@ -147,6 +140,9 @@ class UnitReport:
     destinations: list[str]
     receivers: list[str]
     receipts_by_channel: npt.NDArray[np.int64]
+    sources: list[str]
+    """Once for each channel that it sent to, which the next column tells."""
+    sources_channel: npt.NDArray[np.int32]
     samples_channel: npt.NDArray[np.int32]
     """Every so many receipts of a channel, one of them: its channel, and its place in the log but for `Plan.carry_us`."""
     samples_latest_us: npt.NDArray[np.int64]
@@ -221,109 +217,89 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """The receipts of a piece whose chunks are in one bundle, in order. Key: the bundle."""
+class Ids:
+    """The ids of a piece that fall into one part, which has all receipts of its ids. Key: the part."""
 
     unit: int
-    unit_row: npt.NDArray[np.int64]
     chunk: npt.NDArray[np.int32]
+    """Receipts of one chunk stand together, those of `chunk[n]` before row `chunk_end[n]`; in order, but for that."""
+    chunk_end: npt.NDArray[np.int64]
+    unit_row: npt.NDArray[np.int32]
+    """The number of the receipt in the unit, as are `Piece.first_row` and what follows it."""
     key_us: npt.NDArray[np.int64]
-    """Empty where it is the time, as it is while a clock doesn't step back."""
-    received_at_us: npt.NDArray[np.int64]
-    id_high: npt.NDArray[np.int64]
-    id_low: npt.NDArray[np.int64]
-    source: npt.NDArray[np.int32]
-    sources: list[str]
-    redelivered: npt.NDArray[np.bool_]
-    """Empty where the file lacks it, and so is the next."""
-    digest_hash: npt.NDArray[np.uint64]
-    row_id: npt.NDArray[np.int64]
-    """As in `Piece`."""
-    channel: npt.NDArray[np.int32]
-    """Only where the plan keeps channels."""
-    connections: list[str]
-    destinations: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What a chunk holds, counted before ids are known. To the driver."""
-
-    chunk: int
-    receipts: int
-    latest_us: int
-    """The largest time of its receipts with an id, -1 without any."""
-    sources: list[str]
-    """Those of receipts without id included."""
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """The receipts with an id of a chunk, in order. Key: the bundle."""
-
-    chunk: int
-    received_at_us: npt.NDArray[np.int64]
-    """As read."""
-    source: npt.NDArray[np.int32]
-    sources: list[str]
-    """Each of them sent some of these receipts."""
-    redelivered: npt.NDArray[np.bool_]
-    """Empty where the whole log lacks it, and so are all in `Piece`; absent flags of a file among others are False."""
-    number: npt.NDArray[np.int64]
-    """Only where verdicts will be told, else empty: the `Piece.row_id`, or the place in the order of reading."""
-    unchecked_at_us: npt.NDArray[np.int64]
-    """When the chunk's receipts without id came, as read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ids:
-    """The ids of a chunk's receipts that fall into one part, in order of receipt; equal ids always fall into the same.
-
-    A part may have several for a chunk. Key: the part.
-    """
-
-    chunk: int
-    row: npt.NDArray[np.int32]
     id_high: npt.NDArray[np.int64]
     id_low: npt.NDArray[np.int64]
     source: npt.NDArray[np.int32]
     sources: list[str]
     digest_hash: npt.NDArray[np.uint64]
     """Empty where there is none."""
-    key_us: npt.NDArray[np.int64]
-    """This and what follows only where the plan keeps channels, else empty: the receipt's place in the log, ..."""
-    unit: npt.NDArray[np.int32]
-    unit_row: npt.NDArray[np.int64]
     channel: npt.NDArray[np.int32]
-    """... and its channel."""
+    """Only where the plan looks for crossing, else empty."""
     connections: list[str]
     destinations: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
-    """The receipts of a chunk whose id came before in their domain. Key: the bundle. All other receipts are firsts."""
+class Latest:
+    """The largest time of a piece's receipts with an id, by chunk. To the driver."""
+
+    chunk: npt.NDArray[np.int32]
+    latest_us: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """The receipts of a chunk whose ids come more than once in their domain. Key: the bundle."""
 
     chunk: int
-    row: npt.NDArray[np.int32]
+    unit: npt.NDArray[np.int32]
+    unit_row: npt.NDArray[np.int32]
     label: npt.NDArray[np.int64]
-    """`label_of` the id's first receipt."""
+    """A number for the id: receipts of one id and domain have the same, all others another."""
+    is_again: npt.NDArray[np.bool_]
+    """Whether the id came before in the domain."""
     replaces: npt.NDArray[np.bool_]
-    """Whether the same source had sent the id before."""
+    """Whether it came before from the same source."""
+    next_in: npt.NDArray[np.int32]
+    """The chunk in which the same source sends the id next, or NEVER."""
 
 
 @dataclass(frozen=True, slots=True)
 class Departures:
-    """The newest receipts in a chunk of (id, source), which receipts in later chunks look back to. Key: the bundle.
+    """Receipts of a chunk that receipts in later chunks look back to. Key: the bundle.
 
-    One for each later chunk with the id, up to the one where the same source sends it again.
+    The newest receipt of (id, source) in the chunk, once for each later chunk with the id, up to the one where the same
+    source sends it again.
     """
 
     chunk: int
-    row: npt.NDArray[np.int32]
+    unit: npt.NDArray[np.int32]
+    unit_row: npt.NDArray[np.int32]
     to_chunk: npt.NDArray[np.int32]
-    replaced_in: npt.NDArray[np.int32]
-    """The chunk in which the same source sends the id again, or NEVER."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The receipts of a piece whose chunks are in one bundle. Key: the bundle."""
+
+    unit: int
+    chunk: npt.NDArray[np.int32]
+    """As in `Ids`, and so is the next."""
+    chunk_end: npt.NDArray[np.int64]
+    first_row: int
+    """The number of its first receipt in the unit, where all follow each other; else `unit_row` has their numbers."""
+    unit_row: npt.NDArray[np.int32]
+    received_at_us: npt.NDArray[np.int64]
+    key_us: npt.NDArray[np.int64]
+    """Empty where it is the time, as it is while a clock doesn't step back."""
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+    redelivered: npt.NDArray[np.bool_]
+    """Empty where the file lacks it."""
+    row_id: npt.NDArray[np.int64]
+    """As in `Piece`."""
+    no_id: npt.NDArray[np.bool_]
+    """Which receipts have no id; empty where all have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,3 +348,190 @@ class WholePiece:
     redelivered: npt.NDArray[np.bool_]
     jms_timestamp_ms: npt.NDArray[np.int64]
     body_digest: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The receipts with an id of a chunk, in order. Key: the bundle."""
+
+    chunk: int
+    received_at_us: npt.NDArray[np.int64]
+    """Clamped (rule 2)."""
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+    """Each of them sent some of these receipts."""
+    number: npt.NDArray[np.int64]
+    """Only where verdicts will be told, else empty: the `Piece.row_id`, or the receipt's number in the order of reading."""
+    repeat_row: npt.NDArray[np.int32]
+    """The receipts that `Repeats` tells of, ascending."""
+    label: npt.NDArray[np.int64]
+    next_in: npt.NDArray[np.int32]
+    leaving_row: npt.NDArray[np.int32]
+    """The receipts that `Departures` tells of, ascending, then by `leaving_to`."""
+    leaving_to: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What adds up over the chunks. To the driver."""
+
+    chunk: int
+    duplicates: int
+    clock_clamped: int
+    largest_step_back_us: int
+    marked_duplicates: int
+    marked_firsts: int
+    receipts_by_slice: npt.NDArray[np.int64]
+    """All receipts, those without id too, over the plan's timeline; so are the next."""
+    duplicates_by_slice: npt.NDArray[np.int64]
+    first_us: int
+    """When the first receipt with an id came, -1 without any."""
+    dead_us: int
+    """When the newest receipt came whose id the same source sends again in this chunk, -1 without any."""
+    sources: list[str]
+    receipts: npt.NDArray[np.int64]
+    """By source, as are the next four."""
+    last_us: npt.NDArray[np.int64]
+    """When its last receipt came, clamped."""
+    firsts: npt.NDArray[np.int64]
+    """Receipts whose id the source had not sent before."""
+    lasts: npt.NDArray[np.int64]
+    """Receipts whose id the source never sends again, in all of the log."""
+    distinct: npt.NDArray[np.int64]
+    """Different ids in this chunk."""
+    replaced_source: npt.NDArray[np.int32]
+    """Of these distinct ids, those that the source sends again later: the source, in which chunk, and how many."""
+    replaced_in: npt.NDArray[np.int32]
+    replaced_count: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """`Departures` with what their chunk knows of them. Key: a hash of domain and source."""
+
+    domain: int
+    chunk: int
+    sources: list[str]
+    source: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int32]
+    label: npt.NDArray[np.int64]
+    received_at_us: npt.NDArray[np.int64]
+    to_chunk: npt.NDArray[np.int32]
+    next_in: npt.NDArray[np.int32]
+    lasts_within: npt.NDArray[np.int64]
+    """The `Tally.lasts` of its source in the chunk, up to this receipt and with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(State):
+    """A chunk with the entries it looks back to: what every replay begins with. `sources` are those of the entries too."""
+
+    entry_chunk: npt.NDArray[np.int32]
+    """The entries, in order of receipt: `Arrivals`."""
+    entry_row: npt.NDArray[np.int32]
+    entry_label: npt.NDArray[np.int64]
+    entry_source: npt.NDArray[np.int32]
+    entry_received_at_us: npt.NDArray[np.int64]
+    window_needs: npt.NDArray[np.int64]
+    """Per duplicate, in order of receipt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkNeeds:
+    """What the duplicates of a chunk need. To the driver."""
+
+    chunk: int
+    window_values: npt.NDArray[np.int64]
+    window_counts: npt.NDArray[np.int64]
+    expiry_step_counts: npt.NDArray[np.int64]
+    most_expiry_us: int
+    top_expiry_us: npt.NDArray[np.int64]
+    """The largest that duplicates need without a window."""
+    sources: list[str]
+    """Those with duplicates."""
+    duplicates: npt.NDArray[np.int64]
+    window_need: npt.NDArray[np.int64]
+    expiry_need_us: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Receipts that are still remembered when a later chunk begins, under the settings asked for. Key: that one's bundle."""
+
+    chunk: int
+    from_chunk: int
+    row: npt.NDArray[np.int32]
+    label: npt.NDArray[np.int64]
+    received_at_us: npt.NDArray[np.int64]
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopNeeds:
+    """Per window, the largest expiries that duplicates which it misses need, not more than asked for. To the driver."""
+
+    window: npt.NDArray[np.int32]
+    """Its place among the windows."""
+    expiry_us: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkReplay:
+    """A chunk's share of `replays.Replayed`. To the driver. Matrices are flat, row by row."""
+
+    chunk: int
+    caught: npt.NDArray[np.int64]
+    """[window, expiry]"""
+    peak_ids: npt.NDArray[np.int64]
+    pair_caught: npt.NDArray[np.int64]
+    """[pair]"""
+    pair_peak_ids: npt.NDArray[np.int64]
+    window_counts: npt.NDArray[np.int64]
+    """As `headroom.LeftCounts`: [pair, step]"""
+    expiry_counts: npt.NDArray[np.int64]
+    least_window: npt.NDArray[np.int64]
+    """[pair, source]"""
+    least_expiry_us: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """The numbers of receipts that are duplicates by verdict. Key: the bundle."""
+
+    number: npt.NDArray[np.int64]
+    by_time: npt.NDArray[np.bool_]
+    """Whether only the time queue held the id."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRows(WholePiece):
+    """Those receipts of a `WholePiece` whose chunks are in one bundle, in order. Key: the bundle."""
+
+    chunk: npt.NDArray[np.int32]
+    key_us: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """The file that tells of a unit's unreadable rows."""
+
+    unit: int
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file that was written: receipts of one chunk and one day."""
+
+    chunk: int
+    place: int
+    """Of its first row in the bundle."""
+    day: int
+    """Since the epoch."""
+    rows: int
+    first_us: int
+    """The key of its first row."""
+    latest_us: int
+    """The largest time of its rows."""
+    file: str

@@ -9,9 +9,8 @@ import numpy as np
 
 from receiver.simulate.compiled import compiled
 from receiver.steps.columns import changes, column, split_by
-from receiver.steps.outcomes import Leaving
 from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import NEVER, Arrivals, Plan
+from receiver.steps.schemas import NEVER, Arrivals, Leaving, Plan
 from receiver.steps.standings import Standings
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def _spanning(
     series: npt.NDArray[np.int64],
     first_of_entry: npt.NDArray[np.bool_],
     to_chunk: npt.NDArray[np.int32],
-    replaced_in: npt.NDArray[np.int32],
+    next_in: npt.NDArray[np.int32],
     sums: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
     """Per departure, the entries of its series up to it that are replaced in the chunk it goes to, or later.
@@ -55,14 +54,14 @@ def _spanning(
     while begin < len(series):
         end, entered = begin, 0
         while end < len(series) and series[end] == series[begin]:
-            if first_of_entry[end] and replaced_in[end] < NEVER:
-                _add(sums, int(replaced_in[end]), 1)
+            if first_of_entry[end] and next_in[end] < NEVER:
+                _add(sums, int(next_in[end]), 1)
                 entered += 1
             spanning[end] = entered - _sum_before(sums, int(to_chunk[end]))
             end += 1
         for row in range(begin, end):
-            if first_of_entry[row] and replaced_in[row] < NEVER:
-                _add(sums, int(replaced_in[row]), -1)
+            if first_of_entry[row] and next_in[row] < NEVER:
+                _add(sums, int(next_in[row]), -1)
         begin = end
     return spanning
 
@@ -89,17 +88,17 @@ def _series_of(standings: Standings, some: Leaving) -> npt.NDArray[np.int64]:
 def _arrivals(plan: Plan, standings: Standings, leaving: list[Leaving]) -> Iterator[Row]:
     series = np.concatenate([_series_of(standings, some) for some in leaving])
     chunk = np.repeat(np.array([some.chunk for some in leaving], np.int32), [len(some.row) for some in leaving])
-    row, to_chunk, replaced_in = (column(leaving, name, np.int32) for name in ("row", "to_chunk", "replaced_in"))
+    row, to_chunk, next_in = (column(leaving, name, np.int32) for name in ("row", "to_chunk", "next_in"))
     order = np.lexsort((to_chunk, row, chunk, series))
     series, chunk = series[order], chunk[order]
-    row, to_chunk, replaced_in = row[order], to_chunk[order], replaced_in[order]
+    row, to_chunk, next_in = row[order], to_chunk[order], next_in[order]
     first_of_entry = changes(row) | changes(chunk) | changes(series)
     sums = np.zeros(plan.chunks + 1, np.int64)
     newer_ids = (
         standings.firsts_before(series, to_chunk)
         - standings.lasts_before(series, chunk)
         - column(leaving, "lasts_within", np.int64)[order]
-        - _spanning(series, first_of_entry, to_chunk, replaced_in, sums)
+        - _spanning(series, first_of_entry, to_chunk, next_in, sums)
     )
     label, received_at_us = (column(leaving, name, np.int64)[order] for name in ("label", "received_at_us"))
     names = {number: name for (_, name), number in standings.series.items()}

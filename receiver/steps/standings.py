@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.simulate.compiled import compiled
-from receiver.steps.outcomes import Tally
-from receiver.steps.schemas import Plan
+from receiver.steps.schemas import Plan, Tally
 
 if TYPE_CHECKING:
     import numpy.typing as npt

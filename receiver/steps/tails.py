@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.steps.columns import stable_order, used
-from receiver.steps.outcomes import Ready, Tail, Tally
 from receiver.steps.rows import Row
-from receiver.steps.schemas import NEVER, Plan, chunk_of, label_of, row_of
+from receiver.steps.schemas import NEVER, Plan, Ready, Tail, Tally
 from receiver.steps.standings import Depths, Standings, depths_of
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def _tails(plan: Plan, tails: TailPlan, ready: Ready) -> Iterator[Row]:
     later = range(ready.chunk + 1, plan.of_domain(domain).stop)
     if not later or not len(ready.source):
         return
-    giving = _Giving(domain, tails, ready)
+    giving, label = _Giving(domain, tails, ready), _labels(ready)
     for to_chunk in later:
         row = giving.rows_for(to_chunk)
         if len(row):
@@ -91,7 +90,7 @@ def _tails(plan: Plan, tails: TailPlan, ready: Ready) -> Iterator[Row]:
                 chunk=to_chunk,
                 from_chunk=ready.chunk,
                 row=row.astype(np.int32),
-                label=ready.label[row],
+                label=label[row],
                 received_at_us=ready.received_at_us[row],
                 source=source,
                 sources=sources,
@@ -107,10 +106,9 @@ class _Giving:
         rows = len(ready.source)
         self._gone_in = np.full(rows, NEVER, np.int32)
         """Receipt -> the chunk in which its source sends its id again."""
-        self._gone_in[ready.leaving_row] = ready.replaced_in
-        self._gone_in[ready.dead] = ready.chunk
-        self._again = _by_label(ready)
-        self._newest, self._next_in = _newest_of_ids(ready, self._again)
+        self._gone_in[ready.repeat_row] = ready.next_in
+        self._by_label = np.argsort(ready.label, kind="stable")
+        self._newest, self._next_in = _newest_of_ids(ready, self._by_label)
         self._by_source = stable_order(ready.source)
         self._ends = np.searchsorted(ready.source[self._by_source], np.arange(len(ready.sources)), side="right")
         series = np.array([tails.standings.series.get((domain, name), -1) for name in ready.sources], np.int64)
@@ -156,24 +154,26 @@ class _Giving:
         return self._newest_by_label(ready.entry_label[since < self._tails.depth])
 
     def _newest_by_label(self, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Of ids that came in earlier chunks, so that all of their receipts here are repeats."""
-        return self._again[np.searchsorted(self._ready.label[self._again], labels, side="right") - 1]
+        ready, by_label = self._ready, self._by_label
+        rows: npt.NDArray[np.int64] = ready.repeat_row[
+            by_label[np.searchsorted(ready.label, labels, side="right", sorter=by_label) - 1]
+        ].astype(np.int64)
+        return rows
 
 
-def _by_label(ready: Ready) -> npt.NDArray[np.int64]:
-    """The receipts whose id came before, ordered by id, then by receipt."""
-    again = np.flatnonzero(ready.label != label_of(ready.chunk, np.arange(len(ready.label), dtype=np.int32)))
-    return again[np.argsort(ready.label[again], kind="stable")]
+def _labels(ready: Ready) -> npt.NDArray[np.int64]:
+    """Per receipt the label of its id; a negative number of its own where the id never comes again."""
+    labels = -1 - ((np.int64(ready.chunk) << np.int64(32)) | np.arange(len(ready.source)))
+    labels[ready.repeat_row] = ready.label
+    return labels
 
 
-def _newest_of_ids(ready: Ready, again: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+def _newest_of_ids(ready: Ready, by_label: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Per receipt, the newest one of its id in the chunk; and the chunk in which the id comes next after it."""
-    label = ready.label[again]
+    row, label = ready.repeat_row[by_label], ready.label[by_label]
     last = np.flatnonzero(np.diff(label, append=-1))
-    newest = np.arange(len(ready.label))
-    newest[again] = np.repeat(again[last], np.diff(last, prepend=-1))
-    first_here = chunk_of(label[last]) == ready.chunk
-    newest[row_of(label[last][first_here])] = again[last][first_here]
+    newest = np.arange(len(ready.source))
+    newest[row] = np.repeat(row[last], np.diff(last, prepend=-1))
     next_in = np.full(len(newest), NEVER, np.int32)
     np.minimum.at(next_in, ready.leaving_row, ready.leaving_to)
     next_in[newest != np.arange(len(newest))] = ready.chunk

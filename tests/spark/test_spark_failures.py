@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 from programs import run_program
+from receiver.steps.outcomes import BadRows
 
 from receiver.errors import SparkError
 from receiver.spark.frames import start
 from receiver.spark.session import session
-from receiver.steps.outcomes import BadRows
 from receiver.steps.rows import Row
 
 ROWS = [Row(key, BadRows(key, "")) for key in range(4)]

@@ -15,7 +15,6 @@ from plain_flow import PlainFlow
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, checked_options
 from receiver.logs.files import find_files
-from receiver.steps.log import chunks_of
 from receiver.steps.plan import plan_of
 from receiver.steps.read import Reading, reading, reports_of, units_of
 from receiver.steps.rows import Row as Made
@@ -50,11 +49,7 @@ class Assembled(NamedTuple):
     units: list[Unit]
     reports: list[UnitReport]
     plan: Plan
-    chunks: PlainFlow
-    """With `Opening`, `Body` and `Ids`."""
-
-    def values(self, kind):
-        return [row.value for row in self.chunks.only(kind).rows]
+    pieces: PlainFlow
 
 
 def write(folder: Path, files: Sequence[File]) -> list[str]:
@@ -108,7 +103,7 @@ def assemble(paths: Sequence[str], cutting: Cutting, key: str = "default", optio
         chunks_per_domain=cutting.chunks_per_domain,
         keeps_rows=True,
     )
-    return Assembled(units, reports, plan, chunks_of(flow, plan))
+    return Assembled(units, reports, plan, flow)
 
 
 _rows = st.builds(

@@ -35,7 +35,7 @@ def analysed_whole(paths, question):
 
 def analysed_in_chunks(paths, question, cutting):
     made = assemble(paths, cutting, question.key)
-    return analyse(ChunkedLog(made.plan, made.reports, made.chunks, question=question), question)
+    return analyse(ChunkedLog(made.plan, made.reports, made.pieces, question=question), question)
 
 
 def assert_same(found, expected):

@@ -11,8 +11,9 @@ from test_chunked import hot_domains
 
 from receiver import TwoTierDetector
 from receiver.steps.log import ChunkedLog
-from receiver.steps.outcomes import Ready, Tail
+from receiver.steps.lookback import dense_ids
 from receiver.steps.replaying import started
+from receiver.steps.schemas import Ready, Tail
 from receiver.steps.tails import tail_plan, tailing
 
 
@@ -47,7 +48,7 @@ def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks,
     window, expiry_us = setting.window, setting.expiry_us
     with written([File("csv", rows)]) as paths:
         made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks))
-    log = ChunkedLog(made.plan, made.reports, made.chunks)
+    log = ChunkedLog(made.plan, made.reports, made.pieces)
     longest_us = expiry_us + setting.longer_us if expiry_us else 0
     tails = tail_plan(made.plan, log._standings, log._tallies, window + setting.wider, longest_us)
     ready = log._ready.only(Ready)
@@ -60,7 +61,7 @@ def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks,
     receipts = [(row.unique_message_id, row.message_source_id, row.received_at) for row in rows]
     at = 0
     for chunk in sorted(found, key=lambda each: each.ready.chunk):
-        label = np.concatenate([chunk.label, chunk.ready.label]).tolist()
+        label = dense_ids(chunk.label, chunk.ready)[0].tolist()
         given_ = [
             (str(label[row]), str(chunk.rows.source[row]), int(chunk.rows.received_at_us[row]))
             for row in range(len(label))
@@ -80,7 +81,7 @@ class _Sums:
     def __init__(self, paths, chunks: int) -> None:
         made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks))
         self.begins = [0, *made.plan.cut_row[1:].tolist()]
-        self._standings = ChunkedLog(made.plan, made.reports, made.chunks)._standings
+        self._standings = ChunkedLog(made.plan, made.reports, made.pieces)._standings
 
     def before(self, source: str, chunk: int) -> tuple[int, int]:
         series = np.array([self._standings.series[0, source]], np.int64)
