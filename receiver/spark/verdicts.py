@@ -35,7 +35,7 @@ from receiver.message import Tier, Verdict
 from receiver.simulate.verdicts import SCHEMA
 from receiver.spark.frames import SparkFlow
 from receiver.steps.cut import keys_us
-from receiver.steps.schemas import channels_of
+from receiver.steps.schemas import channel_of, channels_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -102,12 +102,11 @@ def _receipts(plan: Plan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatch]]
         for row in rows:
             piece = row.value
             domains = [name(channel) for channel in channels_of(piece)]
-            channel = piece.channel if len(piece.channel) else np.zeros(len(piece.source), np.int32)
             yield pa.record_batch(
                 {
                     "number": plan.unit_number[piece.unit] + piece.first_row + np.arange(len(piece.source)),
                     "key_us": keys_us(plan, piece),
-                    "domain": pa.array(domains, pa.string()).take(pa.array(channel)),
+                    "domain": pa.array(domains, pa.string()).take(pa.array(channel_of(piece))),
                     "unique_message_id": piece.unique_message_id,
                     "message_source_id": pa.array(piece.sources, pa.string()).take(pa.array(piece.source)),
                 }

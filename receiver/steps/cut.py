@@ -12,7 +12,7 @@ from receiver.domains import domain_key
 from receiver.simulate.numbering import distinct
 from receiver.steps.columns import changes, order_unless_sorted, runs, used
 from receiver.steps.rows import Row
-from receiver.steps.schemas import Ids, Latest, Piece, Plan, Stretch, WholePiece, channels_of
+from receiver.steps.schemas import Ids, Latest, Piece, Plan, Stretch, WholePiece, channel_of, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -63,7 +63,7 @@ def chunks_of_pieces(
     def of_piece(piece: Piece | WholePiece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         domains = np.array([numbers[name(channel)] for channel in channels_of(piece)], np.int64)
         key_us = keys_us(plan, piece)
-        return key_us, _chunks(plan, cuts, domains[_channel(piece)], cuts.positions(piece, key_us))
+        return key_us, _chunks(plan, cuts, domains[channel_of(piece)], cuts.positions(piece, key_us))
 
     return of_piece
 
@@ -73,10 +73,6 @@ def keys_us(plan: Plan, piece: Piece | WholePiece) -> npt.NDArray[np.int64]:
     latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
     keys: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
     return keys
-
-
-def _channel(piece: Piece | WholePiece) -> npt.NDArray[np.int32]:
-    return piece.channel if len(piece.channel) else np.zeros(len(piece.received_at_us), np.int32)
 
 
 def _chunks(
@@ -139,7 +135,7 @@ def _ids(plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDA
     chunks = np.flatnonzero(latest_us >= 0)
     yield Row(piece.unit % plan.partitions, Latest(chunks.astype(np.int32), latest_us[chunks]))
     part = _parts(plan, chunk[rows], piece.id_low[rows])
-    channels_of_rows = _channel(piece) if plan.looks_for_crossing else piece.channel[:0]
+    channels_of_rows = channel_of(piece) if plan.looks_for_crossing else piece.channel[:0]
     for group in _groups(part, chunk[rows], rows):
         source, sources = used(group.of(piece.source), piece.sources)
         channel, channels = used(

@@ -46,6 +46,7 @@ __all__ = [
     "UnitReport",
     "WholePiece",
     "WholeRows",
+    "channel_of",
     "channels_of",
 ]
 
@@ -159,6 +160,11 @@ class UnitReport:
 def channels_of(value: Piece | WholePiece | UnitReport) -> list[Channel]:
     """The channels that its numbers stand for."""
     return [Channel(*parts) for parts in zip(value.connections, value.destinations, value.receivers, strict=True)]
+
+
+def channel_of(piece: Piece | WholePiece) -> npt.NDArray[np.int32]:
+    """The number of each receipt's channel."""
+    return piece.channel if len(piece.channel) else np.zeros(len(piece.received_at_us), np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,27 @@ from plain_flow import PlainFlow
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, checked_options
 from receiver.logs.files import find_files
+from receiver.steps.chunks import assembled
+from receiver.steps.cut import cut_ids, cut_receipts
+from receiver.steps.link import linked
 from receiver.steps.plan import plan_of
 from receiver.steps.read import Reading, reading, reports_of, units_of
 from receiver.steps.rows import Row as Made
-from receiver.steps.schemas import Piece, Plan, Unit, UnitReport
+from receiver.steps.schemas import (
+    Departures,
+    Ids,
+    Latest,
+    Leaving,
+    LinkCounts,
+    Piece,
+    Plan,
+    Repeats,
+    State,
+    Stretch,
+    Tally,
+    Unit,
+    UnitReport,
+)
 from tests.logs.reading import FORMATS, Row
 
 US = ReadOptions(time_unit="us")
@@ -50,6 +67,17 @@ class Assembled(NamedTuple):
     reports: list[UnitReport]
     plan: Plan
     pieces: PlainFlow
+
+    def ids(self) -> PlainFlow:
+        """`Ids` and `Latest`."""
+        return self.pieces.only(Piece).map(cut_ids(self.plan), Ids, Latest)
+
+    def chunks(self) -> list[State]:
+        links = self.ids().grouped(linked(self.plan), self.plan.partitions, Repeats, Departures, Latest, LinkCounts)
+        receipts = self.pieces.only(Piece).map(cut_receipts(self.plan), Stretch).plus(links.only(Repeats, Departures))
+        before_us = np.full(self.plan.chunks, -1, np.int64)
+        chunks = receipts.grouped(assembled(self.plan, before_us, 1), self.plan.bundles, State, Tally, Leaving)
+        return [row.value for row in chunks.only(State).rows]
 
 
 def write(folder: Path, files: Sequence[File]) -> list[str]:

@@ -17,7 +17,7 @@ from receiver.logs import ReadOptions, checked_options, read_logs
 from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest as ingest_whole
 from receiver.steps.read import reports_of, units_of
-from receiver.steps.schemas import Piece, UnitReport
+from receiver.steps.schemas import Piece, UnitReport, channel_of
 from tests.logs.reading import Row, csv_bytes, parquet_bytes, read
 
 
@@ -36,7 +36,7 @@ def rows_of(piece: Piece) -> list[Row]:
         piece.received_at_us.tolist(),
         piece.unique_message_id.to_pylist(),
         piece.source.tolist(),
-        piece.channel.tolist(),
+        channel_of(piece).tolist(),
         piece.redelivered.tolist(),
         strict=True,
     )

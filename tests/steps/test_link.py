@@ -14,12 +14,13 @@ from receiver.domains import destination_name
 from receiver.steps.digests import digests_of
 from receiver.steps.link import linked
 from receiver.steps.rows import Row
-from receiver.steps.schemas import NEVER, Ids, Labels, LinkCounts, Plan
+from receiver.steps.schemas import NEVER, Departures, Ids, Latest, LinkCounts, Plan, Repeats
 
 IDS = ["a", "b", "c", "A", "a\0", " a", "é", "e\u0301", "x" * 300]
 SOURCES = ["", "s", "t", "S"]
 DESTINATIONS = ["queue://q", "q", "Queue<q>", "queue://r", "topic://q", ""]
 UNUSED = "sent nothing"
+LATEST = Latest(np.zeros(1, np.int32), np.ones(1, np.int64))
 
 
 class Receipt(NamedTuple):
@@ -47,10 +48,12 @@ class Log(NamedTuple):
 
 
 class Links(NamedTuple):
-    labels: dict[tuple[int, int], tuple[int, bool]]
-    """(chunk, row) -> (label, replaces)."""
+    repeats: dict[tuple[int, int, int], tuple[bool, bool, int]]
+    """(chunk, unit, row in the unit) -> (is_again, replaces, next_in)."""
+    ids: list[list[tuple[int, int, int]]]
+    """Those that have one label, ascending."""
     departures: list[tuple[int, int, int, int]]
-    """(chunk, row, to_chunk, replaced_in), ascending."""
+    """(chunk, unit, row in the unit, to_chunk), ascending."""
     reused: int
     ways: dict[tuple[str, str], int]
 
@@ -58,7 +61,11 @@ class Links(NamedTuple):
 @st.composite
 def logs(draw, most=40):
     places = draw(
-        st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 5)), max_size=most, unique=True)
+        st.lists(
+            st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 5)),
+            max_size=most,
+            unique_by=lambda place: place[1:],
+        )
     )
     what = st.tuples(
         st.integers(0, draw(st.integers(0, 2))),
@@ -81,7 +88,7 @@ def logs(draw, most=40):
     return Log(sorted(placed), chunk_domain, bundles)
 
 
-def plan_of(log: Log, *, looks_for_crossing: bool) -> Plan:
+def plan_of(log: Log, *, looks_for_crossing: bool, partitions: int = 1) -> Plan:
     nothing = np.zeros(len(log.chunk_domain), np.int64)
     return Plan(
         key="default",
@@ -93,7 +100,7 @@ def plan_of(log: Log, *, looks_for_crossing: bool) -> Plan:
         cut_key_us=nothing,
         cut_unit=nothing.astype(np.int32),
         cut_row=nothing,
-        partitions=1,
+        partitions=partitions,
         unit_number=nothing[:0],
         keeps_rows=False,
         is_whole=np.zeros(3, np.bool_),
@@ -104,23 +111,25 @@ def plan_of(log: Log, *, looks_for_crossing: bool) -> Plan:
     )
 
 
-def ids_of(chunk: int, placed: list[Placed], *, has_digest: bool, has_places: bool) -> Ids:
+def ids_of(unit: int, placed: list[Placed], *, has_digest: bool, has_places: bool) -> Ids:
+    """Of one unit; those of one chunk stand together."""
     receipts = [each.receipt for each in placed]
+    chunks = [each.chunk for each in placed]
     sources = [UNUSED, *sorted({receipt.source for receipt in receipts}, reverse=True)]
     channels = sorted({(receipt.connection, receipt.destination) for receipt in receipts}, reverse=True)
     known = receipts if has_places else []
     id_high, id_low = digests_of(pa.array([receipt.id for receipt in receipts], pa.string()), bytes(16))
     return Ids(
-        chunk=chunk,
-        row=np.array([each.row for each in placed], np.int32),
+        unit=unit,
+        chunk=np.array(list(dict.fromkeys(chunks)), np.int32),
+        chunk_end=np.array([at for at in range(1, len(chunks) + 1) if chunks[at - 1 : at] != chunks[at : at + 1]]),
+        unit_row=np.array([receipt.place[2] for receipt in receipts], np.int32),
+        key_us=np.array([receipt.place[0] for receipt in receipts], np.int64),
         id_high=id_high,
         id_low=id_low,
         source=np.array([sources.index(receipt.source) for receipt in receipts], np.int32),
         sources=sources,
         digest_hash=np.array([receipt.digest for receipt in receipts if has_digest], np.uint64),
-        key_us=np.array([receipt.place[0] for receipt in known], np.int64),
-        unit=np.array([receipt.place[1] for receipt in known], np.int32),
-        unit_row=np.array([receipt.place[2] for receipt in known], np.int64),
         channel=np.array([channels.index((receipt.connection, receipt.destination)) for receipt in known], np.int32),
         connections=[connection for connection, _ in channels] if has_places else [],
         destinations=[destination for _, destination in channels] if has_places else [],
@@ -130,21 +139,24 @@ def ids_of(chunk: int, placed: list[Placed], *, has_digest: bool, has_places: bo
 def parts_of(log: Log, partitions: int, without_digest: set[int], has_places: bool) -> dict[int, list[Row]]:
     dealt = defaultdict(list)
     for each in log.receipts:
-        dealt[crc32(each.receipt.id.encode()) % partitions, each.chunk].append(each)
+        dealt[crc32(each.receipt.id.encode()) % partitions, each.receipt.place[1]].append(each)
     parts = defaultdict(list)
-    for (part, chunk), placed in dealt.items():
+    for (part, unit), placed in dealt.items():
         for some in (placed[: len(placed) // 3], placed[len(placed) // 3 :]):
-            ids = ids_of(chunk, some, has_digest=chunk not in without_digest, has_places=has_places)
-            parts[part].append(Row(part, ids))
+            some.sort(key=lambda each: each.chunk)
+            ids = ids_of(unit, some, has_digest=unit not in without_digest, has_places=has_places)
+            parts[part] += [Row(part, ids), Row(part, LATEST)]
     return parts
 
 
 def links_of(log: Log, plan: Plan, parts: dict[int, list[Row]]) -> Links:
     """What the work on the parts yields, put together."""
-    labels, departures, reused, ways = {}, [], 0, Counter()
+    repeats, by_label, departures, reused, ways = {}, defaultdict(list), [], 0, Counter()
     for part, rows_ in parts.items():
         came = list(linked(plan)(part, iter(rows_)))
         assert [type(row.value) for row in came].count(LinkCounts) == 1
+        passed_on = [type(row.value) for row in came].count(Latest)
+        assert passed_on == sum(row.value is LATEST for row in rows_)
         for key, value in came:
             if isinstance(value, LinkCounts):
                 assert key == 0
@@ -152,49 +164,65 @@ def links_of(log: Log, plan: Plan, parts: dict[int, list[Row]]) -> Links:
                 ways.update(
                     dict(zip(zip(value.way_from, value.way_to, strict=True), value.way_count.tolist(), strict=True))
                 )
-                continue
-            assert key == log.chunk_bundle[value.chunk]
-            rows = value.row.tolist()
-            assert rows == sorted(rows)
-            if isinstance(value, Labels):
-                cells = zip(value.label.tolist(), value.replaces.tolist(), strict=True)
-                labels |= zip(((value.chunk, row) for row in rows), cells, strict=True)
-                assert len(rows) == len(set(rows))
-            else:
-                cells = zip(rows, value.to_chunk.tolist(), value.replaced_in.tolist(), strict=True)
-                departures += [(value.chunk, *cell) for cell in cells]
-    return Links(labels, sorted(departures), reused, dict(ways))
+            elif isinstance(value, Repeats):
+                assert key == log.chunk_bundle[value.chunk]
+                where = receipts_of(value)
+                cells = (value.is_again.tolist(), value.replaces.tolist(), value.next_in.tolist())
+                assert len(set(where)) == len(where)
+                repeats |= dict(zip(where, zip(*cells, strict=True), strict=True))
+                for receipt_, label in zip(where, value.label.tolist(), strict=True):
+                    by_label[label].append(receipt_)
+            elif isinstance(value, Departures):
+                assert key == log.chunk_bundle[value.chunk]
+                departures += [
+                    (*receipt_, to) for receipt_, to in zip(receipts_of(value), value.to_chunk.tolist(), strict=True)
+                ]
+    return Links(repeats, sorted(map(sorted, by_label.values())), sorted(departures), reused, dict(ways))
+
+
+def receipts_of(value: Repeats | Departures) -> list[tuple[int, int, int]]:
+    return [(value.chunk, unit, row) for unit, row in zip(value.unit.tolist(), value.unit_row.tolist(), strict=True)]
+
+
+def where(placed: Placed) -> tuple[int, int, int]:
+    return placed.chunk, *placed.receipt.place[1:]
 
 
 def expected(log: Log, without_digest: set[int], looks_for_crossing: bool) -> Links:
     """By dictionaries, as the words of the values say."""
-    labels, reused, ways = {}, 0, Counter()
+    reused, ways = 0, Counter()
     seen: dict[tuple[int, str], list[Placed]] = defaultdict(list)
     over: dict[tuple[str, str], str] = {}
     for placed in log.receipts:
-        receipt, chunk, row = placed
+        receipt = placed.receipt
         earlier = seen[receipt.domain, receipt.id]
         queue = destination_name(receipt.destination), receipt.id
         if earlier:
-            label = earlier[0].chunk * 2**32 + earlier[0].row
-            labels[chunk, row] = label, any(each.receipt.source == receipt.source for each in earlier)
-            digests = [0 if each.chunk in without_digest else each.receipt.digest for each in (earlier[-1], placed)]
+            digests = [
+                0 if each.receipt.place[1] in without_digest else each.receipt.digest for each in (earlier[-1], placed)
+            ]
             reused += 0 not in digests and digests[0] != digests[1]
         elif queue in over and looks_for_crossing:
             ways[over[queue], receipt.connection] += 1
         if queue[0].startswith("queue://"):
             over[queue] = receipt.connection
         earlier.append(placed)
-    departures = [departure for run in seen.values() for departure in departures_of(run)]
-    return Links(labels, sorted(departures), reused, dict(ways))
+    runs = [run for run in seen.values() if len(run) > 1]
+    repeats = {where(each): repeat_of(run, number) for run in runs for number, each in enumerate(run)}
+    departures = [departure for run in runs for departure in departures_of(run)]
+    return Links(repeats, sorted(sorted(map(where, run)) for run in runs), sorted(departures), reused, dict(ways))
+
+
+def repeat_of(run: list[Placed], number: int) -> tuple[bool, bool, int]:
+    source = run[number].receipt.source
+    later = [each.chunk for each in run[number + 1 :] if each.receipt.source == source]
+    return number > 0, any(each.receipt.source == source for each in run[:number]), min(later, default=NEVER)
 
 
 def departures_of(run: list[Placed]):
     for to_chunk in sorted({each.chunk for each in run}):
         newest = {each.receipt.source: each for each in run if each.chunk < to_chunk}
-        for source, each in newest.items():
-            later = [other.chunk for other in run if other.receipt.source == source and other.chunk > each.chunk]
-            yield each.chunk, each.row, to_chunk, min(later, default=NEVER)
+        yield from ((*where(each), to_chunk) for each in newest.values())
 
 
 @given(
@@ -209,7 +237,7 @@ def test_links_are_those_of_dictionaries(log, partitions, without_digest, looks_
     parts = parts_of(log, partitions, without_digest, looks_for_crossing)
     for rows_ in parts.values():
         random.shuffle(rows_)
-    plan = plan_of(log, looks_for_crossing=looks_for_crossing)
+    plan = plan_of(log, looks_for_crossing=looks_for_crossing, partitions=partitions)
     assert links_of(log, plan, parts) == expected(log, without_digest, looks_for_crossing)
 
 
@@ -217,7 +245,7 @@ def test_links_are_those_of_dictionaries(log, partitions, without_digest, looks_
 def test_a_part_without_receipts_has_no_links(rows_):
     log = Log([], [0], [0])
     parts = {0: [Row(0, ids) for ids in rows_]}
-    assert links_of(log, plan_of(log, looks_for_crossing=True), parts) == Links({}, [], 0, {})
+    assert links_of(log, plan_of(log, looks_for_crossing=True), parts) == Links({}, [], [], 0, {})
 
 
 def receipt(number: int, id_: str, source: str = "s") -> Receipt:
@@ -228,11 +256,10 @@ def test_a_receipt_is_looked_back_to_until_its_source_sends_again():
     chunks = ["s", "t", "s", "t"]
     log = Log([Placed(receipt(c, "a", source), c, 0) for c, source in enumerate(chunks)], [0] * 4, [0] * 4)
     links = links_of(log, plan_of(log, looks_for_crossing=False), parts_of(log, 1, set(), has_places=False))
-    assert links.departures == [
-        (0, 0, 1, 2),
-        (0, 0, 2, 2),
-        (1, 0, 2, 3),
-        (1, 0, 3, 3),
-        (2, 0, 3, NEVER),
-    ]
-    assert links.labels == {(1, 0): (0, False), (2, 0): (0, True), (3, 0): (0, True)}
+    assert links.departures == [(0, 0, 0, 1), (0, 0, 0, 2), (1, 0, 1, 2), (1, 0, 1, 3), (2, 0, 2, 3)]
+    assert links.repeats == {
+        (0, 0, 0): (False, False, 2),
+        (1, 0, 1): (True, False, 3),
+        (2, 0, 2): (True, True, NEVER),
+        (3, 0, 3): (True, True, NEVER),
+    }

@@ -6,7 +6,6 @@ from cut_logs import Cutting, File, assemble, cuttings, files, written
 from hypothesis import given, settings
 
 from receiver.simulate.summaries import slices_of
-from receiver.steps.schemas import Opening
 from tests.logs.reading import Row
 
 
@@ -47,7 +46,7 @@ def test_chunks_are_numbered_domain_by_domain_in_order(log, cutting):
 @pytest.mark.parametrize("sample_rows", [1, 10])
 def test_a_large_domain_is_cut_into_about_equal_chunks(sample_rows):
     made = assembled_from(log_of({"hot": 900, "cold": 50}), chunk_rows=100, sample_rows=sample_rows)
-    receipts = {opening.chunk: opening.receipts for opening in made.values(Opening)}
+    receipts = {state.chunk: len(state.source) for state in made.chunks()}
     hot = [receipts[chunk] for chunk in made.plan.of_domain(1)]
     assert len(hot) == 9
     assert max(abs(count - 100) for count in hot) <= 2 * sample_rows
@@ -56,7 +55,7 @@ def test_a_large_domain_is_cut_into_about_equal_chunks(sample_rows):
 
 def test_small_chunks_are_worked_on_together():
     made = assembled_from(log_of({f"{number:02}": 10 for number in range(40)} | {"hot": 300}), chunk_rows=100)
-    receipts = {opening.chunk: opening.receipts for opening in made.values(Opening)}
+    receipts = {state.chunk: len(state.source) for state in made.chunks()}
     held = np.bincount(made.plan.chunk_bundle, [receipts[chunk] for chunk in range(made.plan.chunks)])
     assert held.tolist() == [100] * 7
 

@@ -14,7 +14,7 @@ from receiver.logs import read_logs
 from receiver.simulate.ingest import ingest
 from receiver.simulate.replay import split_domains
 from receiver.steps.digests import digests_of
-from receiver.steps.schemas import Body, Ids, Opening
+from receiver.steps.schemas import Ids, Latest, State
 from tests.logs.reading import Row
 
 KEYS = st.sampled_from(["default", "destination", "connection", "receiver", "name:all"])
@@ -24,12 +24,12 @@ def domain_of(row: Row, key: str) -> str:
     return domain_key(key).name(Channel(row.connection_id, row.destination, row.receiver_id))
 
 
-def bodies_of(made, domain: int) -> list[Body]:
-    bodies = {body.chunk: body for body in made.values(Body)}
-    return [bodies[chunk] for chunk in made.plan.of_domain(domain)]
+def chunks_of(made, domain: int) -> list[State]:
+    chunks = {state.chunk: state for state in made.chunks()}
+    return [chunks[chunk] for chunk in made.plan.of_domain(domain) if chunk in chunks]
 
 
-def places_in(made, body: Body) -> list[tuple[int, int]]:
+def places_in(made, body: State) -> list[tuple[int, int]]:
     """(file, row of the file) of receipts."""
     numbered = [(file, row) for file, rows in sorted(rows_of_files(made).items()) for row in range(rows)]
     return [numbered[number] for number in body.number.tolist()]
@@ -51,17 +51,14 @@ def test_bodies_follow_each_other_as_the_receipts_of_a_domain_do(log, cutting, k
     assert made.plan.domains == sorted(whole.domains)
     order = [place for place in in_order(log) if log[place[0]].rows[place[1]].unique_message_id]
     for number, domain in enumerate(split_domains(whole)):
-        bodies = bodies_of(made, number)
+        bodies = chunks_of(made, number)
         here = [place for place in order if domain_of(log[place[0]].rows[place[1]], key) == domain.name]
         assert [place for body in bodies for place in places_in(made, body)] == here
-        assert np.concatenate([body.received_at_us for body in bodies]).tolist() == (
-            whole.received_at_us[domain.log_rows].tolist()
-        )
+        for body in bodies:
+            times = [log[file].rows[row].received_at for file, row in places_in(made, body)]
+            assert body.received_at_us.tolist() == np.maximum.accumulate(times or [0])[: len(times)].tolist()
         sources = [body.sources[source] for body in bodies for source in body.source.tolist()]
         assert sources == [whole.sources[number] for number in whole.source_number[domain.log_rows].tolist()]
-        assert np.concatenate([body.redelivered for body in bodies]).tolist() == (
-            whole.redelivered[domain.log_rows].tolist()
-        )
         assert all(len(set(body.sources)) == len(body.sources) == len(np.unique(body.source)) for body in bodies)
 
 
@@ -70,57 +67,61 @@ def test_bodies_follow_each_other_as_the_receipts_of_a_domain_do(log, cutting, k
 def test_each_id_goes_to_one_part(log, cutting, key):
     with written(log) as paths:
         made = assemble(paths, cutting, key)
-    bodies = {body.chunk: body for body in made.values(Body)}
-    part_of = {}
-    rows = {chunk: [] for chunk in bodies}
-    for part, ids in made.chunks.only(Ids).rows:
-        body = bodies[ids.chunk]
-        assert (np.diff(ids.row) > 0).all()
-        rows[ids.chunk] += ids.row.tolist()
-        for at, (row, *digest) in enumerate(
-            zip(ids.row.tolist(), ids.id_high.tolist(), ids.id_low.tolist(), strict=True)
+    chunk_of = {int(number): state.chunk for state in made.chunks() for number in state.number}
+    numbered = [(file, row) for file, rows in sorted(rows_of_files(made).items()) for row in range(rows)]
+    part_of, numbers = {}, []
+    for part, ids in made.ids().only(Ids).rows:
+        chunks = np.repeat(ids.chunk, np.diff(ids.chunk_end, prepend=0)).tolist()
+        assert len(chunks) == len(ids.unit_row)
+        for at, (unit_row, *digest) in enumerate(
+            zip(ids.unit_row.tolist(), ids.id_high.tolist(), ids.id_low.tolist(), strict=True)
         ):
-            domain = "" if made.plan.looks_for_crossing else made.plan.chunk_domain[ids.chunk]
+            number = int(made.plan.unit_number[ids.unit]) + unit_row
+            numbers.append(number)
+            assert chunk_of[number] == chunks[at]
+            domain = "" if made.plan.looks_for_crossing else made.plan.chunk_domain[chunks[at]]
             assert part_of.setdefault((domain, *digest), part) == part < made.plan.partitions
-            file, line = places_in(made, body)[row]
+            file, line = numbered[number]
             receipt = log[file].rows[line]
             halves = digests_of(pa.array([receipt.unique_message_id]), DIGEST_KEY)
             assert digest == [int(half[0]) for half in halves]
             assert ids.sources[ids.source[at]] == receipt.message_source_id
             assert (ids.digest_hash[at] != 0) == bool(receipt.body_digest)
+            assert ids.key_us[at] == max(row.received_at for row in log[file].rows[: line + 1])
             if made.plan.looks_for_crossing:
-                number = made.plan.unit_number[ids.unit[at]] + ids.unit_row[at]
-                assert number == body.number[row]
-                assert ids.key_us[at] == max(row.received_at for row in log[file].rows[: line + 1])
                 channel = ids.connections[ids.channel[at]], ids.destinations[ids.channel[at]]
                 assert channel == (receipt.connection_id, receipt.destination)
             else:
-                assert not len(ids.key_us)
                 assert not len(ids.channel)
-    assert {chunk: sorted(found) for chunk, found in rows.items()} == {
-        chunk: list(range(len(body.number))) for chunk, body in bodies.items()
+    assert sorted(numbers) == sorted(chunk_of)
+
+
+@given(files(), cuttings, KEYS)
+@settings(max_examples=100)
+def test_the_latest_time_of_each_chunk_is_known_before_it_is_put_in_order(log, cutting, key):
+    with written(log) as paths:
+        made = assemble(paths, cutting, key)
+    latest_us = {}
+    for _, latest in made.ids().only(Latest).rows:
+        for chunk, time_us in zip(latest.chunk.tolist(), latest.latest_us.tolist(), strict=True):
+            latest_us[chunk] = max(time_us, latest_us.get(chunk, -1))
+    states = {state.chunk: state for state in made.chunks()}
+    assert latest_us == {
+        chunk: state.received_at_us[-1] for chunk, state in states.items() if len(state.received_at_us)
     }
 
 
 @given(files(), cuttings, KEYS)
 @settings(max_examples=100)
-def test_openings_count_all_receipts(log, cutting, key):
+def test_reports_name_the_sources_of_each_domain(log, cutting, key):
     with written(log) as paths:
         made = assemble(paths, cutting, key)
-    receipts = [row for file in log for row in file.rows]
-    openings = {opening.chunk: opening for opening in made.values(Opening)}
-    assert sorted(openings) == list(range(made.plan.chunks))
-    for number, name in enumerate(made.plan.domains):
-        here = [row for row in receipts if domain_of(row, key) == name]
-        chunks = [openings[chunk] for chunk in made.plan.of_domain(number)]
-        assert sum(chunk.receipts for chunk in chunks) == len(here)
-        assert {source for chunk in chunks for source in chunk.sources} == {row.message_source_id for row in here}
-        assert max(chunk.latest_us for chunk in chunks) == max(
-            (row.received_at for row in here if row.unique_message_id), default=-1
-        )
-        bodies = bodies_of(made, number)
-        unchecked = Counter(time for body in bodies for time in body.unchecked_at_us.tolist())
-        assert unchecked == Counter(row.received_at for row in here if not row.unique_message_id)
+    named = set()
+    for report in made.reports:
+        ways = list(zip(report.connections, report.destinations, report.receivers, strict=True))
+        for source, channel in zip(report.sources, report.sources_channel.tolist(), strict=True):
+            named.add((domain_key(key).name(Channel(*ways[channel])), source))
+    assert named == {(domain_of(row, key), row.message_source_id) for file in log for row in file.rows}
 
 
 @given(files())
@@ -142,6 +143,6 @@ def test_so_many_chunks_as_wanted(chunks):
     log = [File("parquet", [Row(number, f"{number}", connection_id="c", destination="q") for number in range(200)])]
     with written(log) as paths:
         made = assemble(paths, Cutting(rows_per_unit=50, chunk_rows=1000, chunks_per_domain=chunks))
-    sizes = [opening.receipts for opening in made.values(Opening)]
+    sizes = [len(state.source) for state in made.chunks()]
     assert len(sizes) == chunks
     assert max(sizes) - min(sizes) <= 1
