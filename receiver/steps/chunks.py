@@ -68,7 +68,7 @@ class _Receipts(NamedTuple):
     source: npt.NDArray[np.int32]
     redelivered: npt.NDArray[np.bool_]
     number: npt.NDArray[np.int64]
-    no_id: npt.NDArray[np.bool_]
+    is_checked: npt.NDArray[np.bool_]
 
     def taken(self, rows: npt.NDArray[Any] | slice) -> _Receipts:
         return _Receipts._make(values[rows] if len(values) else values for values in self)
@@ -120,20 +120,19 @@ def _joined(plan: Plan, stretches: Sequence[Stretch]) -> tuple[_Receipts, list[s
         key_us=joined(np.int64, (each.key_us if len(each.key_us) else each.received_at_us for each in stretches)),
         received_at_us=column(stretches, "received_at_us", np.int64),
         source=source,
-        redelivered=_filled([each.redelivered for each in stretches], sizes),
+        redelivered=_marks([each.redelivered_row for each in stretches], sizes),
         number=row_id,
-        no_id=_filled([each.no_id for each in stretches], sizes),
+        is_checked=~_marks([each.unchecked_row for each in stretches], sizes),
     )
     return receipts, sources
 
 
-def _filled(columns: Sequence[npt.NDArray[np.bool_]], sizes: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """One column of several, False for those that aren't there; empty where none is."""
-    if not any(len(values) for values in columns):
-        return columns[0]
-    return np.concatenate(
-        [values if len(values) else np.zeros(size, np.bool_) for values, size in zip(columns, sizes, strict=True)]
-    )
+def _marks(rows: Sequence[npt.NDArray[np.int32]], sizes: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """One column of marks for several stretches, given which rows of each are marked."""
+    begins = np.cumsum([0, *sizes])
+    marks = np.zeros(begins[-1], np.bool_)
+    marks[joined(np.int64, (begin + each for begin, each in zip(begins, rows, strict=False)))] = True
+    return marks
 
 
 def _order(chunk: npt.NDArray[np.int32], key_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
@@ -153,7 +152,7 @@ def _assembled(  # noqa: PLR0917 - one chunk's values
     repeats: list[Repeats],
     departures: list[Departures],
 ) -> _Assembled:
-    checked = receipts.taken(~receipts.no_id) if len(receipts.no_id) else receipts
+    checked = receipts if receipts.is_checked.all() else receipts.taken(receipts.is_checked)
     check_numbered(len(checked.source), "receipts in one chunk")
     source, used_sources = used(checked.source, sources)
     by_at = order_unless_sorted(checked.at)
@@ -181,7 +180,7 @@ def _assembled(  # noqa: PLR0917 - one chunk's values
     return _Assembled(
         state,
         checked,
-        receipts.received_at_us[receipts.no_id] if len(receipts.no_id) else receipts.received_at_us[:0],
+        receipts.received_at_us[~receipts.is_checked],
         column(repeats, "is_again", np.bool_)[by_row],
         column(repeats, "replaces", np.bool_)[by_row],
     )
@@ -192,7 +191,7 @@ def _tally(plan: Plan, made: _Assembled) -> Tally:
     steps_back = state.received_at_us - checked.received_at_us
     again = state.repeat_row[made.is_again]
     marked = int(np.count_nonzero(checked.redelivered))
-    marked_duplicates = int(np.count_nonzero(checked.redelivered[again])) if len(checked.redelivered) else 0
+    marked_duplicates = int(np.count_nonzero(checked.redelivered[again]))
     is_dead = state.next_in == state.chunk
     dead = state.repeat_row[is_dead]
     replaced = (state.next_in < NEVER) & ~is_dead

@@ -42,7 +42,7 @@ from receiver.steps.cut import chunks_of_pieces
 from receiver.steps.plan import plan_of
 from receiver.steps.read import SAMPLE_ROWS, Reading, pieces_of, read_unit, reports_of, status_lines_of, units_of
 from receiver.steps.rows import Flow, Row
-from receiver.steps.schemas import BadRows, Part, Piece, Plan, Unit, UnitReport, WholePiece, WholeRows
+from receiver.steps.schemas import BadRows, Part, Piece, Plan, Unit, UnitReport, WholePiece, WholeRows, channel_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -164,11 +164,11 @@ def _whole(piece: Piece, batch: Batch) -> WholePiece:
         unique_message_id=plain_text(batch.unique_message_id),
         source=piece.source,
         sources=piece.sources,
-        channel=piece.channel,
+        channel=channel_of(piece),
         connections=piece.connections,
         destinations=piece.destinations,
         receivers=piece.receivers,
-        redelivered=piece.redelivered,
+        redelivered=np.zeros(0, np.bool_) if batch.jms_redelivered is None else batch.jms_redelivered,
         jms_timestamp_ms=np.zeros(0, np.int64) if batch.jms_timestamp_ms is None else batch.jms_timestamp_ms,
         body_digest=no_texts if batch.body_digest is None else plain_text(batch.body_digest),
     )

@@ -177,12 +177,13 @@ def _parts(plan: Plan, chunk: npt.NDArray[np.int32], id_low: npt.NDArray[np.int6
 
 def _stretches(plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]) -> Iterator[Row]:
     clock_steps_back = not np.array_equal(key_us, piece.received_at_us)
-    no_id = (piece.id_high | piece.id_low) == 0
+    has_id = (piece.id_high | piece.id_low) != 0
+    redelivered = np.zeros(len(chunk), np.bool_)
+    redelivered[piece.redelivered_row] = True
     for group in _groups(plan.chunk_bundle[chunk], chunk, np.arange(len(chunk))):
         source, sources = used(group.of(piece.source), piece.sources)
         follow = isinstance(group.rows, slice)
         numbers = np.arange(len(chunk))[group.rows]
-        here = group.of(no_id)
         yield Row(
             group.key,
             Stretch(
@@ -195,8 +196,8 @@ def _stretches(plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: n
                 key_us=group.of(key_us) if clock_steps_back else key_us[:0],
                 source=source,
                 sources=sources,
-                redelivered=group.of(piece.redelivered),
+                redelivered_row=np.flatnonzero(group.of(redelivered)).astype(np.int32),
                 row_id=group.of(piece.row_id),
-                no_id=here if here.any() else here[:0],
+                unchecked_row=np.flatnonzero(~group.of(has_id)).astype(np.int32),
             ),
         )

@@ -142,7 +142,7 @@ class _Tally:
         self.latest_us = int(running[-1])
         self.receipts += len(batch)
         self.unchecked += int(np.count_nonzero((piece.id_high == 0) & (piece.id_low == 0)))
-        self.redelivered += int(np.count_nonzero(piece.redelivered))
+        self.redelivered += len(piece.redelivered_row)
         self.max_delivery_us = max(self.max_delivery_us, longest_delivery_us(batch))
         return piece
 
@@ -169,7 +169,9 @@ class _Tally:
             connections=[each.connection_id for each in channels],
             destinations=[each.destination for each in channels],
             receivers=[each.receiver_id for each in channels],
-            redelivered=np.zeros(0, np.bool_) if batch.jms_redelivered is None else batch.jms_redelivered,
+            redelivered_row=np.flatnonzero(() if batch.jms_redelivered is None else batch.jms_redelivered).astype(
+                np.int32
+            ),
             digest_hash=np.zeros(0, np.uint64) if batch.body_digest is None else digest_hashes(batch.body_digest),
             row_id=np.zeros(0, np.int64),
         )

@@ -108,7 +108,8 @@ class Piece:
     connections: list[str]
     destinations: list[str]
     receivers: list[str]
-    redelivered: npt.NDArray[np.bool_]
+    redelivered_row: npt.NDArray[np.int32]
+    """Which of these receipts are marked as redelivered."""
     digest_hash: npt.NDArray[np.uint64]
     """0 where the digest is missing."""
     row_id: npt.NDArray[np.int64]
@@ -300,12 +301,12 @@ class Stretch:
     """Empty where it is the time, as it is while a clock doesn't step back."""
     source: npt.NDArray[np.int32]
     sources: list[str]
-    redelivered: npt.NDArray[np.bool_]
-    """Empty where the file lacks it."""
+    redelivered_row: npt.NDArray[np.int32]
+    """Which of these receipts are marked as redelivered."""
     row_id: npt.NDArray[np.int64]
     """As in `Piece`."""
-    no_id: npt.NDArray[np.bool_]
-    """Which receipts have no id; empty where all have one."""
+    unchecked_row: npt.NDArray[np.int32]
+    """Which of these receipts have no id."""
 
 
 @dataclass(frozen=True, slots=True)

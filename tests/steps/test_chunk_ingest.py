@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -37,7 +38,7 @@ def rows_of(piece: Piece) -> list[Row]:
         piece.unique_message_id.to_pylist(),
         piece.source.tolist(),
         channel_of(piece).tolist(),
-        piece.redelivered.tolist(),
+        np.isin(np.arange(len(piece.source)), piece.redelivered_row).tolist(),
         strict=True,
     )
     parts = list(zip(piece.connections, piece.destinations, piece.receivers, strict=True))
@@ -181,7 +182,7 @@ def test_mapped_fields_and_missing_columns(tmp_path):
     _, flow = read_units([str(log)], Cutting(), options)
     for piece in pieces_of(flow):
         assert piece.sources == piece.connections == piece.destinations == piece.receivers == [""]
-        assert not len(piece.redelivered)
+        assert not len(piece.redelivered_row)
         assert not len(piece.digest_hash)
     assert not any(report.columns_present for report in reports_by_unit(flow))
 
