@@ -23,7 +23,7 @@ from receiver.simulate.summaries import STEPS, histogram_of, in_order, worst
 from receiver.steps.chunks import assembled
 from receiver.steps.cut import cut_ids, cut_receipts
 from receiver.steps.link import linked
-from receiver.steps.lookback import looked_back
+from receiver.steps.lookback import arriving, looked_back
 from receiver.steps.plan import names_of, plan_of
 from receiver.steps.read import status_lines_of
 from receiver.steps.replaying import Asked, judging, replayed, top_needs
@@ -51,7 +51,6 @@ from receiver.steps.schemas import (
     UnitReport,
     channels_of,
 )
-from receiver.steps.spans import arriving
 from receiver.steps.standings import standings_of
 from receiver.steps.tails import tail_plan, tailing
 

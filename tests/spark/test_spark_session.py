@@ -145,7 +145,7 @@ def test_verbose_lets_java_speak_and_tells_what_each_step_cost(tmp_path):
     ran = subprocess.run([*command, "--verbose"], capture_output=True, text=True, check=True)
     assert "WARN" in ran.stderr
     told = re.findall(r"^(.+): [\d.]+ s, [\d,]+ tasks, [\d,]+ rows, [\d,.]+ MB shuffled$", ran.stderr, re.MULTILINE)
-    assert told[:4] == ["Reading receipts", "Cutting into chunks", "Linking ids", "Counting"]
+    assert told[:4] == ["Reading receipts", "Linking ids", "Assembling chunks", "Measuring duplicates"]
     assert told[-1] == "Replaying"
 
 
