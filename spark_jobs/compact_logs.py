@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,8 +19,7 @@ from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, Tim
 from receiver.domains import domain_key
 
 if TYPE_CHECKING:
-    from receiver.logs.compacted import Manifest
-    from receiver.steps.rows import Flow, Row
+    from receiver.logs.compacted import Folder, Manifest
 
 __all__ = ["main"]
 
@@ -31,7 +29,7 @@ _app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_ma
 @_app.command()
 def compact_logs(
     logs: Logs,
-    out: Annotated[Path, typer.Argument(help="The folder to make, at a path that every executor sees.")],
+    out: Annotated[str, typer.Argument(help="The folder to make, at a path that every executor sees, or at a URL.")],
     *,
     domain: Domain = "default",
     column_map: ColumnMap = None,
@@ -51,31 +49,27 @@ def compact_logs(
     --on-error skip, OUT/_bad_rows.jsonl tells which rows were left out, and why.
     """
     from receiver.logs import checked_options
-    from receiver.logs.compacted import manifest_of
+    from receiver.logs.compacted import folder_at, manifest_of, new_folder
     from receiver.logs.files import find_files
-    from receiver.logs.output import appearing
     from receiver.spark.session import session
-    from receiver.steps.compacting import compact
-    from receiver.steps.schemas import Unit
 
     key = domain_key(domain)
     options = checked_options(read_options(column_map, time_unit, time_zone, on_error))
     files = find_files(logs, growing=False)  # what is recorded is compacted once it is finished
-    before = manifest_of(out) if append and out.is_dir() else None
+    folder = folder_at(out)
+    before = manifest_of(folder) if append and folder.is_dir() else None
     with ExitStack() as ending:
-        folder = out if before else ending.enter_context(appearing(out))
+        target = folder if before else ending.enter_context(new_folder(folder))
         told = ending.enter_context(stages("Starting Spark"))
         spark = ending.enter_context(session(master, verbose=verbose))
 
-        from receiver.spark.frames import start  # once it is known that there is a Spark
+        from receiver.spark.compacting import compact  # once it is known that there is a Spark
 
-        def flow(rows: list[Row], tasks: int) -> Flow:
-            return start(spark, rows, tasks, Unit, told)
-
-        _print(compact(files, options, key, folder, start=flow, before=before, rows_per_file=rows_per_file), out)
+        manifest = compact(spark, files, options, key, target, before=before, rows_per_file=rows_per_file, told=told)
+    _print(manifest, folder)
 
 
-def _print(manifest: Manifest, out: Path) -> None:
+def _print(manifest: Manifest, out: Folder) -> None:
     from receiver.logs.compacted import BAD_ROWS
 
     files = sum(len(domain.files) for domain in manifest.domains)

@@ -15,8 +15,10 @@ import hashlib
 import math
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 from urllib.parse import quote
@@ -24,22 +26,30 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 
-from receiver.errors import LogFormatError, OutputError
+from receiver.errors import LogFormatError, OutputError, SettingsError
 from receiver.logs.batch import Batch, LogSource, ReadOptions, StatusLine
 from receiver.logs.blocks import blocks_of
-from receiver.logs.output import UNFINISHED
+from receiver.logs.columns import SCHEMA
+from receiver.logs.output import UNFINISHED, appearing, naming
+from receiver.logs.remote import UrlPath, is_url, local_path
 
 __all__ = [
     "BAD_ROWS",
     "COMPACT_AGAIN",
     "STATUS_LINES",
     "STATUS_LINES_BEGIN",
+    "Adding",
     "DomainFiles",
+    "Folder",
     "Manifest",
     "PartFile",
+    "adding",
     "committing",
+    "folder_at",
     "manifest_of",
+    "new_folder",
     "part_path",
     "read_status_lines",
     "status_lines_text",
@@ -54,6 +64,7 @@ _VERSION = 1
 _LONGEST_FOLDER_NAME = 200
 """Most file systems end at 255 bytes."""
 _MOST = 2**62
+Folder = Path | UrlPath
 COMPACT_AGAIN = "compact the log again, and leave the folder as it is"
 
 
@@ -97,7 +108,7 @@ class _Status(msgspec.Struct):
     values: dict[str, float]
 
 
-def part_path(domain: str, day: np.datetime64, number: int) -> PurePosixPath:
+def part_path(domain: str, day: np.datetime64 | str, number: int) -> PurePosixPath:
     """Where a file stands. Numbers are unique in the whole log: not every file system tells `Orders` from `orders`."""
     name = quote(domain, safe="")
     if len(name) > _LONGEST_FOLDER_NAME:
@@ -106,8 +117,112 @@ def part_path(domain: str, day: np.datetime64, number: int) -> PurePosixPath:
     return PurePosixPath(f"domain={name}", f"day={day}", f"part-{number:05}.parquet")
 
 
+def folder_at(text: str) -> Folder:
+    """The folder that a path or a URL names."""
+    path = local_path(text)
+    return UrlPath(path) if is_url(path) else Path(path)
+
+
 @contextmanager
-def committing(folder: Path, before: Manifest | None) -> Iterator[Callable[[Manifest, bytes], Manifest]]:
+def new_folder(folder: Folder) -> Iterator[Folder]:
+    """A folder to write a new log to, which stands at `folder` when the block ends well: see `appearing`.
+
+    At a URL it is that folder itself: nothing there is a log before its manifest is written.
+    """
+    if isinstance(folder, Path):
+        with appearing(folder) as unfinished:
+            yield unfinished
+        return
+    if any(folder.rglob("*")):
+        raise SettingsError(f"{folder} is there already and isn't empty", hint="name a folder that isn't there yet")
+    yield folder
+
+
+@contextmanager
+def adding(folder: Folder, before: Manifest | None) -> Iterator[Adding]:
+    """Write a new log, or add to the one that was read before. What isn't committed is removed.
+
+    `OutputError` where the folder can't be written, or another run has written to it meanwhile.
+    """
+    files = Adding(folder, before)
+    with naming(str(folder)):
+        files.written.mkdir()
+    try:
+        yield files
+    finally:
+        files.end()
+
+
+class Adding:
+    """Files on their way into a log."""
+
+    def __init__(self, folder: Folder, before: Manifest | None) -> None:
+        self._folder = folder
+        self._before = before
+        self._name = f"_data-{secrets.token_hex(8)}"
+        self._stays = False
+        self._renamed: list[Path] = []
+        self.written = folder / self._name
+        """A new folder below the log's for Parquet, as `domain=NUMBER/day=DAY/NAME`. Readers pass over such a name."""
+
+    def commit(self, new: Manifest, status_lines: bytes, bad_rows: Iterable[bytes] | None) -> Manifest:
+        """The manifest of the log with these files in it: `new` tells of `written`, and names files from there."""
+        numbers = count(sum(len(each.files) for each in self._before.domains) if self._before else 0)
+        with naming(str(self._folder)), committing(self._folder, self._before) as put:
+            if bad_rows is not None:
+                with (self._folder / BAD_ROWS).open("ab") as joined:
+                    joined.writelines(bad_rows)
+            try:
+                domains = [
+                    DomainFiles(each.domain, [self._placed(each.domain, part, next(numbers)) for part in each.files])
+                    for each in new.domains
+                ]
+                return put(_joined(self._before, structs.replace(new, domains=domains)), status_lines)
+            except OSError:  # so the manifest is as it was
+                for path in self._renamed:
+                    path.unlink(missing_ok=True)
+                raise
+
+    def _placed(self, domain: str, part: PartFile, number: int) -> PartFile:
+        written, folder = self.written, self._folder
+        if isinstance(written, UrlPath) or isinstance(folder, UrlPath):
+            # To rename is to copy. Even if the manifest seems not to be written, it may be there, and name these files.
+            self._stays = True
+            path = PurePosixPath(self._name, part.path)
+        else:
+            day = PurePosixPath(part.path).parent.name.removeprefix("day=")
+            path = part_path(domain, day, number)
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            self._renamed.append((written / part.path).rename(folder / path))
+        return structs.replace(part, path=str(path))
+
+    def end(self) -> None:
+        """Remove what no manifest names."""
+        if isinstance(self.written, Path):
+            shutil.rmtree(self.written, ignore_errors=True)
+        elif not self._stays:
+            self.written.rmtree()
+
+
+def _joined(before: Manifest | None, new: Manifest) -> Manifest:
+    if before is None:
+        return new
+    files = {each.domain: each.files for each in before.domains}
+    for domain, added in ((each.domain, each.files) for each in new.domains):
+        files[domain] = files.get(domain, []) + added
+    return structs.replace(
+        new,
+        domains=[DomainFiles(domain, files[domain]) for domain in sorted(files)],
+        columns=[column for column in SCHEMA.names if column in {*before.columns, *new.columns}],
+        receipts=before.receipts + new.receipts,
+        skipped=before.skipped + new.skipped,
+        status_lines=before.status_lines + new.status_lines,
+        splits_a_queue=before.splits_a_queue or new.splits_a_queue,
+    )
+
+
+@contextmanager
+def committing(folder: Folder, before: Manifest | None) -> Iterator[Callable[[Manifest, bytes], Manifest]]:
     """Write the manifest of a new log, or in place of the one that was read before.
 
     The function it gives takes the manifest and the text of new status lines, whose file it names. `OutputError` where
@@ -115,7 +230,7 @@ def committing(folder: Path, before: Manifest | None) -> Iterator[Callable[[Mani
     """
     place = folder / _MANIFEST
     with _alone(folder):
-        if before is not None and manifest_of(folder) != before:
+        if manifest_of(folder) != before:
             raise OutputError(f"another run has added to {folder} meanwhile", hint="run it again")
 
         def commit(manifest: Manifest, status_lines: bytes) -> Manifest:
@@ -124,23 +239,33 @@ def committing(folder: Path, before: Manifest | None) -> Iterator[Callable[[Mani
             if before is not None:
                 known = (folder / before.status_lines_file).read_bytes() if before.status_lines else b""
                 name = f"_status_lines-{secrets.token_hex(8)}.jsonl" if status_lines else before.status_lines_file
-                manifest = msgspec.structs.replace(manifest, status_lines_file=name)
+                manifest = structs.replace(manifest, status_lines_file=name)
             if status_lines:
                 (folder / manifest.status_lines_file).write_bytes(known + status_lines)
-            unfinished = folder / f"{UNFINISHED}{_MANIFEST}"
-            unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
-            unfinished.replace(place)
+            _replace(place, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
             return manifest
 
         yield commit
 
 
+def _replace(place: Folder, content: bytes) -> None:
+    if isinstance(place, UrlPath):
+        place.write_bytes(content)
+        return
+    unfinished = place.with_name(f"{UNFINISHED}{place.name}")
+    unfinished.write_bytes(content)
+    unfinished.replace(place)
+
+
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone(folder: Folder) -> Iterator[None]:
     """One process at a time, where the system can tell."""
     try:
         import fcntl
     except ImportError:  # Windows
+        yield
+        return
+    if isinstance(folder, UrlPath):
         yield
         return
     lock = os.open(folder, os.O_RDONLY)
@@ -151,7 +276,7 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def manifest_of(folder: Path) -> Manifest | None:
+def manifest_of(folder: Folder) -> Manifest | None:
     """The manifest of a compacted log, None of any other folder; `LogFormatError` for one that this package can't use."""
     place = folder / _MANIFEST
     try:
@@ -179,7 +304,7 @@ def manifest_of(folder: Path) -> Manifest | None:
     return manifest
 
 
-def _check(folder: Path, name: str) -> None:
+def _check(folder: Folder, name: str) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise LogFormatError(str(folder / _MANIFEST), f"names a file elsewhere, {name!r}", hint=COMPACT_AGAIN)

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import Protocol
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import zstandard
 
@@ -27,13 +25,13 @@ from receiver.errors import LogFormatError, SettingsError
 from receiver.logs.batch import LogReader, LogSource, ReadOptions
 from receiver.logs.blocks import BOM
 from receiver.logs.columns import COLUMNS, spellings
-from receiver.logs.compacted import STATUS_LINES_BEGIN, Manifest, manifest_of, read_status_lines
+from receiver.logs.compacted import STATUS_LINES_BEGIN, Folder, Manifest, manifest_of, read_status_lines
 from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
 from receiver.logs.journal import JOURNAL_BEGINS, read_journal
 from receiver.logs.jsonl import read_jsonl
 from receiver.logs.parquet import MAGIC, read_parquet
-from receiver.logs.remote import UrlStream, is_url, urls_at
+from receiver.logs.remote import UrlPath, UrlStream, is_url, local_path, urls_at
 from receiver.logs.segments import finished_from, is_journal, journals_in, segment_names
 
 __all__ = ["LogFile", "find_files", "open_content", "open_log", "spooled"]
@@ -102,10 +100,9 @@ def find_files(paths: Sequence[str], *, growing: bool = True) -> list[LogFile]:
 def _expanded(text: str, *, growing: bool) -> list[LogFile]:
     if text == "-":
         return [LogFile(None, "-", None)]
-    if text.startswith("file:"):
-        text = url2pathname(urlsplit(text).path)
+    text = local_path(text)
     if is_url(text):
-        return [LogFile(None, url, size_bytes, url=url) for url, size_bytes in urls_at(text)]
+        return _at_url(text)
     path = Path(text)
     try:
         mode = path.stat().st_mode
@@ -132,7 +129,15 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
     return sorted(files, key=_final_name)
 
 
-def _compacted(folder: Path, manifest: Manifest) -> list[LogFile]:
+def _at_url(url: str) -> list[LogFile]:
+    folder = UrlPath(url)
+    manifest = manifest_of(folder) if folder.is_dir() else None
+    if manifest is not None:
+        return _compacted(folder, manifest)
+    return [LogFile(None, found, size_bytes, url=found) for found, size_bytes in urls_at(url)]
+
+
+def _compacted(folder: Folder, manifest: Manifest) -> list[LogFile]:
     files = [_log_file(folder / manifest.status_lines_file)] if manifest.status_lines else []
     files += [
         _log_file(folder / part.path, follows=place > 0)
@@ -165,7 +170,9 @@ def _final_name(file: LogFile) -> str:
     return finished_from(file.path).name
 
 
-def _log_file(path: Path, *, follows: bool = False) -> LogFile:
+def _log_file(path: Folder, *, follows: bool = False) -> LogFile:
+    if isinstance(path, UrlPath):
+        return LogFile(None, str(path), path.size_bytes(), follows, url=str(path))
     try:
         status = path.stat()
     except OSError as error:

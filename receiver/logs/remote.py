@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import IO, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-from receiver.errors import LogFormatError, MissingExtraError, ReceiverError, SettingsError
+from receiver.errors import LogFormatError, MissingExtraError, OutputError, ReceiverError, SettingsError
 
-__all__ = ["UrlStream", "is_url", "urls_at"]
+__all__ = ["UrlPath", "UrlStream", "is_url", "local_path", "urls_at"]
+
+
+def local_path(log: str) -> str:
+    """A `file:` URL as the path it is; anything else as it stands."""
+    return url2pathname(urlsplit(log).path) if log.startswith("file:") else log
 
 
 def is_url(log: str) -> bool:
@@ -61,6 +70,74 @@ class UrlStream:
         self._stream.close()
 
 
+class UrlPath:
+    """A file or a folder at a URL, with what compacted logs need of a `Path`.
+
+    What can't be read is a `LogFormatError`, or a `FileNotFoundError`; what can't be written is an `OutputError`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+        with _translated(url):
+            self._files, self._path = _filesystem(self._url)
+
+    def __str__(self) -> str:
+        return self._url
+
+    def __truediv__(self, name: str | PurePosixPath) -> UrlPath:
+        return UrlPath(f"{self._url}/{name}")
+
+    def is_dir(self) -> bool:
+        with _translated(self._url):
+            self._files.invalidate_cache()
+            return bool(self._files.isdir(self._path))
+
+    def is_file(self) -> bool:
+        with _translated(self._url):
+            return bool(self._files.isfile(self._path))
+
+    def size_bytes(self) -> int | None:
+        with _translated(self._url):
+            size_bytes: int | None = self._files.size(self._path)
+        return size_bytes
+
+    def rglob(self, pattern: str) -> Iterator[UrlPath]:
+        """Files in the folder, and in folders inside it."""
+        with _translated(self._url):
+            self._files.invalidate_cache()
+            names = self._files.find(self._path)
+        for name in names:
+            if fnmatchcase(name, pattern):
+                yield self / name.removeprefix(self._path).lstrip("/")
+
+    def read_bytes(self) -> bytes:
+        with _translated(self._url):
+            try:
+                return bytes(self._files.cat_file(self._path))
+            except FileNotFoundError as error:
+                missing = error
+        raise missing
+
+    def write_bytes(self, content: bytes) -> None:
+        with _translated(self._url, writing=True):
+            self._files.pipe_file(self._path, content)
+
+    @contextmanager
+    def open(self, mode: str) -> Iterator[IO[bytes]]:
+        with _translated(self._url, writing=mode != "rb"), self._files.open(self._path, mode) as opened:
+            yield opened
+
+    def mkdir(self) -> None:
+        with _translated(self._url, writing=True):
+            self._files.makedirs(self._path, exist_ok=True)
+
+    def rmtree(self) -> None:
+        """Remove the folder as far as that can be done."""
+        with suppress(Exception):
+            self._files.invalidate_cache()
+            self._files.rm(self._path, recursive=True)
+
+
 def _filesystem(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
@@ -76,7 +153,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _translated(url: str) -> Iterator[None]:
+def _translated(url: str, *, writing: bool = False) -> Iterator[None]:
     """Each filesystem raises exceptions of its own."""
     try:
         yield
@@ -84,6 +161,10 @@ def _translated(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = str(error) or type(error).__name__
+        if writing:
+            raise OutputError(
+                f"can't write {url}: {reason}", hint="is it spelled right, and may this user write it?"
+            ) from error
         raise LogFormatError(
             url, f"can't be read: {reason}", hint="is it spelled right, and may this user read it?"
         ) from error

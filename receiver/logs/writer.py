@@ -28,7 +28,7 @@ from receiver.logs.output import replacing
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
-__all__ = ["TableWriter", "json_lines", "open_table", "table_to_begin"]
+__all__ = ["TableWriter", "in_pieces", "json_lines", "open_table", "table_to_begin"]
 
 _Write = Callable[[pa.RecordBatch], None]
 _Table = Callable[[IO[bytes], pa.Schema], AbstractContextManager[_Write]]
@@ -75,7 +75,7 @@ def _csv(sink: IO[bytes], schema: pa.Schema) -> Iterator[_Write]:
     with pyarrow.csv.CSVWriter(sink, _csv_batch(no_rows).schema) as writer:
 
         def write(batch: pa.RecordBatch) -> None:
-            for piece in _pieces(batch):
+            for piece in in_pieces(batch):
                 writer.write_batch(_csv_batch(piece))
 
         yield write
@@ -100,7 +100,7 @@ def _json_lines(sink: IO[bytes], _schema: pa.Schema) -> Iterator[_Write]:
 def json_lines(batch: pa.RecordBatch) -> Iterator[memoryview]:
     """A batch of such columns as `open_table` takes as JSON Lines, in pieces of whole lines."""
     keys = [json.dumps(name, ensure_ascii=False) + ":" for name in batch.schema.names]
-    for piece in _pieces(batch):
+    for piece in in_pieces(batch):
         parts: list[pa.Array | str] = ["{"]
         for key, column in zip(keys, piece.columns, strict=True):
             parts += [key, *_json_values(column), ","]
@@ -189,13 +189,14 @@ def _escaped(column: pa.Array) -> pa.Array:
     return pc.replace_with_mask(column, special, pa.array(escaped, pa.string()))
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def in_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Parts of a batch, each of which has text that one Arrow column can hold."""
     if batch.num_rows <= 1 or sum(map(_spelled_bytes, batch.columns)) <= _PIECE_BYTES:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from _pieces(batch.slice(0, half))
-    yield from _pieces(batch.slice(half))
+    yield from in_pieces(batch.slice(0, half))
+    yield from in_pieces(batch.slice(half))
 
 
 def _spelled_bytes(column: pa.Array) -> int:

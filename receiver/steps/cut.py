@@ -12,12 +12,12 @@ from receiver.domains import domain_key
 from receiver.simulate.numbering import distinct
 from receiver.steps.columns import changes, order_unless_sorted, runs, used
 from receiver.steps.rows import Row
-from receiver.steps.schemas import Ids, Latest, Piece, Plan, Stretch, WholePiece, channel_of, channels_of
+from receiver.steps.schemas import Ids, Latest, Piece, Plan, Stretch, channel_of, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["chunks_of_pieces", "cut_ids", "cut_receipts", "keys_us"]
+__all__ = ["cut_ids", "cut_receipts", "keys_us"]
 
 _Number = TypeVar("_Number", bound=np.generic)
 
@@ -40,7 +40,7 @@ class _Cuts(NamedTuple):
     unit: npt.NDArray[np.int32]
     row: npt.NDArray[np.int64]
 
-    def positions(self, piece: Piece | WholePiece, key_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def positions(self, piece: Piece, key_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """How many receipts of a piece come before each."""
         own = np.clip(self.row - piece.first_row, 0, len(key_us))
         others = np.where(
@@ -51,16 +51,16 @@ class _Cuts(NamedTuple):
         return np.where(self.unit == piece.unit, own, others)
 
 
-def chunks_of_pieces(
+def _chunks_of_pieces(
     plan: Plan,
-) -> Callable[[Piece | WholePiece], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
+) -> Callable[[Piece], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
     """Tells of each receipt of a piece its key and its chunk."""
     name = domain_key(plan.key).name
     numbers = {domain: number for number, domain in enumerate(plan.domains)}
     later = np.flatnonzero(plan.cut_key_us >= 0)
     cuts = _Cuts(later, plan.cut_key_us[later], plan.cut_unit[later], plan.cut_row[later])
 
-    def of_piece(piece: Piece | WholePiece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    def of_piece(piece: Piece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         domains = np.array([numbers[name(channel)] for channel in channels_of(piece)], np.int64)
         key_us = keys_us(plan, piece)
         return key_us, _chunks(plan, cuts, domains[channel_of(piece)], cuts.positions(piece, key_us))
@@ -68,7 +68,7 @@ def chunks_of_pieces(
     return of_piece
 
 
-def keys_us(plan: Plan, piece: Piece | WholePiece) -> npt.NDArray[np.int64]:
+def keys_us(plan: Plan, piece: Piece) -> npt.NDArray[np.int64]:
     """Of each receipt of a piece, the largest time of its file up to it."""
     latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
     keys: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
@@ -92,7 +92,7 @@ _Cutter = Callable[[Plan, Piece, "npt.NDArray[np.int64]", "npt.NDArray[np.int32]
 
 
 def _cut(plan: Plan, cutter: _Cutter, rows: Iterator[Row]) -> Iterator[Row]:
-    of_piece = chunks_of_pieces(plan)
+    of_piece = _chunks_of_pieces(plan)
     for row in rows:
         yield from cutter(plan, row.value, *of_piece(row.value))
 

@@ -18,6 +18,7 @@ from receiver.logs import Batch, ReadOptions, StatusLine, no_receipt, optional_c
 from receiver.logs.batch import TimeUnit
 from receiver.logs.files import LogFile, open_log
 from receiver.logs.parquet import RowGroups, group_sizes, read_parquet
+from receiver.logs.remote import is_url
 from receiver.logs.rows import two_units
 from receiver.simulate.numbering import (
     Channels,
@@ -259,19 +260,19 @@ def units_of(files: Sequence[LogFile], *, rows_per_unit: int | None) -> list[Uni
     place = -1
     for file in files:
         place += not file.follows
-        assert file.path is not None  # noqa: S101 - standard input can't be read by many
-        path = os.fsencode(file.path.absolute())
+        path = file.url if file.path is None else file.path.absolute()
+        assert path is not None  # noqa: S101 - standard input can't be read by many
         units += [
-            Unit(len(units) + number, place, path, file.name, run.first, run.groups, run.rows_before)
+            Unit(len(units) + number, place, os.fsencode(path), file.name, run.first, run.groups, run.rows_before)
             for number, run in enumerate(_runs(file.path, rows_per_unit))
         ]
     return units
 
 
-def _runs(path: Path, rows_per_unit: int | None) -> list[RowGroups]:
+def _runs(path: Path | None, rows_per_unit: int | None) -> list[RowGroups]:
     """Runs of row groups; one without groups stands for a whole file."""
     whole = [RowGroups(0, 0, 0)]
-    if rows_per_unit is None:
+    if rows_per_unit is None or path is None:
         return whole
     sizes = group_sizes(path)
     before = list(accumulate(sizes, initial=0))
@@ -281,7 +282,9 @@ def _runs(path: Path, rows_per_unit: int | None) -> list[RowGroups]:
 
 def read_unit(unit: Unit, options: ReadOptions) -> Iterator[Batch]:
     """The receipts of a unit, or `LogFormatError`."""
-    file = LogFile(Path(os.fsdecode(unit.path)), unit.name, 0)  # a size is for showing progress only
+    path = os.fsdecode(unit.path)
+    url = path if is_url(path) else None
+    file = LogFile(None if url else Path(path), unit.name, 0, url=url)  # a size is for showing progress only
     with open_log(file, options) as (source, reader):
         if unit.groups:
             yield from read_parquet(source, options, RowGroups(unit.first_group, unit.groups, unit.first_row))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "NEVER",
     "Arrivals",
-    "BadRows",
     "Caught",
     "ChunkNeeds",
     "ChunkReplay",
@@ -32,7 +31,6 @@ __all__ = [
     "Latest",
     "Leaving",
     "LinkCounts",
-    "Part",
     "Piece",
     "Plan",
     "Ready",
@@ -44,8 +42,6 @@ __all__ = [
     "TopNeeds",
     "Unit",
     "UnitReport",
-    "WholePiece",
-    "WholeRows",
     "channel_of",
     "channels_of",
 ]
@@ -158,12 +154,12 @@ class UnitReport:
     problem_hint: str
 
 
-def channels_of(value: Piece | WholePiece | UnitReport) -> list[Channel]:
+def channels_of(value: Piece | UnitReport) -> list[Channel]:
     """The channels that its numbers stand for."""
     return [Channel(*parts) for parts in zip(value.connections, value.destinations, value.receivers, strict=True)]
 
 
-def channel_of(piece: Piece | WholePiece) -> npt.NDArray[np.int32]:
+def channel_of(piece: Piece) -> npt.NDArray[np.int32]:
     """The number of each receipt's channel."""
     return piece.channel if len(piece.channel) else np.zeros(len(piece.received_at_us), np.int32)
 
@@ -338,26 +334,6 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True)
-class WholePiece:
-    """A `Piece` with every column of its receipts, to be written elsewhere."""
-
-    unit: int
-    first_row: int
-    latest_us: int
-    received_at_us: npt.NDArray[np.int64]
-    unique_message_id: pa.Array
-    source: npt.NDArray[np.int32]
-    sources: list[str]
-    channel: npt.NDArray[np.int32]
-    connections: list[str]
-    destinations: list[str]
-    receivers: list[str]
-    redelivered: npt.NDArray[np.bool_]
-    jms_timestamp_ms: npt.NDArray[np.int64]
-    body_digest: pa.Array
-
-
-@dataclass(frozen=True, slots=True)
 class State:
     """The receipts with an id of a chunk, in order. Key: the bundle."""
 
@@ -509,36 +485,3 @@ class Caught:
     number: npt.NDArray[np.int64]
     by_time: npt.NDArray[np.bool_]
     """Whether only the time queue held the id."""
-
-
-@dataclass(frozen=True, slots=True)
-class WholeRows(WholePiece):
-    """Those receipts of a `WholePiece` whose chunks are in one bundle, in order. Key: the bundle."""
-
-    chunk: npt.NDArray[np.int32]
-    key_us: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class BadRows:
-    """The file that tells of a unit's unreadable rows."""
-
-    unit: int
-    file: str
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A file that was written: receipts of one chunk and one day."""
-
-    chunk: int
-    place: int
-    """Of its first row in the bundle."""
-    day: int
-    """Since the epoch."""
-    rows: int
-    first_us: int
-    """The key of its first row."""
-    latest_us: int
-    """The largest time of its rows."""
-    file: str

@@ -1,0 +1,278 @@
+"""Compacting a log: tasks read it by our readers; Spark sorts its rows, and writes them as Parquet by domain and day."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as sql
+
+from receiver.errors import OutputError, SettingsError
+from receiver.logs.columns import REQUIRED, SCHEMA
+from receiver.logs.compacted import DomainFiles, Manifest, PartFile, adding, status_lines_text
+from receiver.logs.writer import in_pieces
+from receiver.simulate.numbering import plain_text
+from receiver.spark.frames import start
+from receiver.spark.progress import watched
+from receiver.steps.plan import carry_us_of, names_of, splits_a_queue
+from receiver.steps.read import Reading, pieces_of, read_unit, reports_of, status_lines_of, units_of
+from receiver.steps.rows import Row
+from receiver.steps.schemas import Piece, Unit, UnitReport, channel_of, channels_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from pyspark.sql import DataFrame, SparkSession
+
+    from receiver.domains import Channel, DomainKey
+    from receiver.logs import Batch, ReadOptions
+    from receiver.logs.compacted import Folder
+    from receiver.logs.files import LogFile
+    from receiver.spark.progress import Told
+
+__all__ = ["ROWS_PER_FILE", "BadRows", "compact"]
+
+ROWS_PER_FILE = 1_000_000
+_GROUP_ROWS = 1 << 17
+"""Of a row group: enough to compress well, few enough for tasks to share a file."""
+_DAY_US = 86_400 * 1_000_000
+_NO_DIGEST = bytes(16)
+_TEXT_BYTES = 1 << 20
+_FOOTERS_AT_ONCE = 16
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+_NAME = re.compile(r"domain=(\d+)/day=([^/]+)/part-(\d+)-[^/]*\.c(\d+)\.[^/]*$")
+"""Spark's, of a file: by domain, day and task, and by its place among those that the task wrote for them."""
+
+
+def _no_text() -> pa.Array:
+    return pa.array([], pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    """Receipts of a unit, in the columns of a log. A column that the unit lacks is empty."""
+
+    unit: int
+    row: npt.NDArray[np.int64]
+    key_us: npt.NDArray[np.int64]
+    """The largest time of the unit up to the receipt."""
+    domain: pa.Array
+    received_at: npt.NDArray[np.int64]
+    """In microseconds."""
+    unique_message_id: pa.Array
+    message_source_id: pa.Array = field(default_factory=_no_text)
+    connection_id: pa.Array = field(default_factory=_no_text)
+    destination: pa.Array = field(default_factory=_no_text)
+    receiver_id: pa.Array = field(default_factory=_no_text)
+    jms_redelivered: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    jms_timestamp: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    body_digest: pa.Array = field(default_factory=_no_text)
+
+
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """What is wrong with rows of a unit: JSON Lines, cut anywhere. Key: the place among those of the unit."""
+
+    unit: int
+    lines: str
+
+
+def compact(
+    spark: SparkSession,
+    files: Sequence[LogFile],
+    options: ReadOptions,
+    key: DomainKey,
+    folder: Folder,
+    *,
+    before: Manifest | None = None,
+    rows_per_file: int = ROWS_PER_FILE,
+    told: Told | None = None,
+) -> Manifest:
+    """Write the receipts of a log, in order, to a folder that every task sees. No file has more than `rows_per_file` rows.
+
+    The folder is empty, or the compacted log whose manifest is `before`, which grows; its receipts must come before all new
+    ones of their domain. `options` are checked ones. Raises `LogFormatError`, `OutputError`, and `SettingsError` for what
+    can't be meant, standard input among it.
+    """
+    _check(files, key, before, rows_per_file)
+    units = units_of(files, rows_per_unit=rows_per_file)
+    flow = start(spark, [Row(unit.number, unit) for unit in units], len(units), Unit, told)
+    flow = flow.map(partial(_read, Reading(options, _NO_DIGEST), key), Receipts, UnitReport, BadRows)
+    with adding(folder, before) as new:
+        read, found = flow.kept("Reading receipts", UnitReport)
+        reports = reports_of(found, units, key)
+        name_of, carry_us = names_of(reports, key), carry_us_of(reports, units)
+        _check_order(reports, name_of, carry_us, before)
+        lines, domains, columns = list(status_lines_of(reports)), sorted(set(name_of.values())), _columns(reports)
+        receipts = sum(report.receipts for report in reports)
+        rows = _in_order(read.only(Receipts).frame, domains, carry_us, -(-receipts // rows_per_file))
+        with watched(spark.sparkContext, "Writing files", told):
+            _write(rows.select(*columns, "domain", "day"), new.written, rows_per_file)
+        manifest = Manifest(
+            domain_key=key.text,
+            domains=_files(new.written, domains, receipts),
+            columns=columns,
+            receipts=receipts,
+            skipped=sum(report.skipped for report in reports),
+            status_lines=len(lines),
+            splits_a_queue=splits_a_queue(name_of),
+        )
+        bad = _bad_rows(read.only(BadRows).frame) if options.on_error == "skip" else None
+        read.forget()
+        return new.commit(manifest, status_lines_text(lines), bad)
+
+
+def _check(files: Sequence[LogFile], key: DomainKey, before: Manifest | None, rows_per_file: int) -> None:
+    if rows_per_file < 1:
+        raise SettingsError(f"no file can hold {rows_per_file} rows", hint="1 or more")
+    if any(file.path is None and file.url is None for file in files):
+        raise SettingsError("standard input can't be shared by many tasks", hint="write it to a file first")
+    if any("\ud800" <= letter <= "\udfff" for letter in key.text):
+        raise SettingsError(f"the domain key {key.text!r} is no text in UTF-8", hint="name the domain in UTF-8")
+    if before is not None and before.domain_key != key.text:
+        raise SettingsError(
+            f"the compacted log was made by the domain key {before.domain_key!r}, not {key.text!r}",
+            hint=f"--domain {before.domain_key}",
+        )
+
+
+def _read(how: Reading, key: DomainKey, rows: Iterator[Row]) -> Iterator[Row]:
+    """Each `Unit` becomes `Receipts`, a report, and its `BadRows`."""
+    for row in rows:
+        unit = row.value
+        with SpooledTemporaryFile(_TEXT_BYTES, "w+") as bad:
+            options = replace(how.options, on_skipped=partial(_tell, bad))
+            for value in pieces_of(unit.number, read_unit(unit, options), how, partial(_receipts, key)):
+                yield from (Row(0, each) for each in ([value] if isinstance(value, UnitReport) else value))
+            bad.seek(0)
+            for place, lines in enumerate(iter(partial(bad.read, _TEXT_BYTES), "")):
+                yield Row(place, BadRows(unit.number, lines))
+
+
+def _tell(file: IO[str], name: str, line: int, problem: str) -> None:
+    file.write(json.dumps({"file": name, "line": line, "problem": problem}) + "\n")
+
+
+def _receipts(key: DomainKey, piece: Piece, batch: Batch) -> Iterator[Receipts]:
+    names = pa.array([key.name(channel) for channel in channels_of(piece)], pa.string())
+    columns = {
+        "row": piece.first_row + np.arange(len(batch)),
+        "key_us": np.maximum.accumulate(np.maximum(batch.received_at_us, piece.latest_us)),
+        "domain": pa.DictionaryArray.from_arrays(pa.array(channel_of(piece)), names),
+        "received_at": batch.received_at_us,
+        "unique_message_id": batch.unique_message_id,
+        "message_source_id": batch.message_source_id,
+        "connection_id": batch.connection_id,
+        "destination": batch.destination,
+        "receiver_id": batch.receiver_id,
+        "jms_redelivered": batch.jms_redelivered,
+        "jms_timestamp": batch.jms_timestamp_ms,
+        "body_digest": batch.body_digest,
+    }
+    there = {name: pa.array(column) for name, column in columns.items() if column is not None}
+    for part in in_pieces(pa.record_batch(there)):
+        yield Receipts(piece.unit, **{name: _cells(part.column(name)) for name in there})
+
+
+def _cells(column: pa.Array) -> Any:
+    is_number = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
+    return column.to_numpy(zero_copy_only=False) if is_number else plain_text(column)
+
+
+def _columns(reports: Sequence[UnitReport]) -> list[str]:
+    present = {*REQUIRED, *(column for report in reports for column in report.columns_present)}
+    return [column for column in SCHEMA.names if column in present]
+
+
+def _check_order(
+    reports: Sequence[UnitReport],
+    name_of: Mapping[Channel, str],
+    carry_us: npt.NDArray[np.int64],
+    before: Manifest | None,
+) -> None:
+    """The first receipt of each channel of a unit is among its samples."""
+    latest_us = {each.domain: each.files[-1].latest_us for each in before.domains} if before else {}
+    for report in reports:
+        domains = [name_of[channel] for channel in channels_of(report)]
+        keys_us = np.maximum(report.samples_latest_us, carry_us[report.unit])
+        for channel, key_us in zip(report.samples_channel.tolist(), keys_us.tolist(), strict=True):
+            if key_us < latest_us.get(domains[channel], 0):
+                raise SettingsError(
+                    f"new receipts of {domains[channel]!r} come before receipts that the compacted log has already",
+                    hint="compact all logs again, into another folder",
+                )
+
+
+def _in_order(receipts: DataFrame, domains: list[str], carry_us: npt.NDArray[np.int64], parts: int) -> DataFrame:
+    """A row for each receipt, in the order of domain, key and place; partitions have about as many rows each.
+
+    `domain` is a number. The key of a receipt is the largest time of its file up to it, and tells its `day`.
+    """
+    spark = receipts.sparkSession
+    numbers = spark.createDataFrame(pa.table({"domain": domains, "number": np.arange(len(domains))}))
+    carries = spark.createDataFrame(pa.table({"unit": np.arange(len(carry_us)), "carry_us": carry_us}))
+    zipped = sql.arrays_zip(*(f"Receipts.{each.name}" for each in fields(Receipts) if each.name != "unit"))
+    # In two steps: else each row would carry the columns of all along.
+    rows = receipts.select("Receipts.unit", zipped.alias("zipped")).select("unit", sql.inline("zipped"))
+    rows = rows.join(sql.broadcast(numbers), "domain").join(sql.broadcast(carries), "unit")
+    rows = rows.withColumns({"domain": sql.col("number"), "key_us": sql.greatest("key_us", "carry_us")})
+    day = sql.date_from_unix_date(sql.expr(f"int(key_us div {_DAY_US})"))
+    rows = rows.withColumns({"day": day, "received_at": sql.timestamp_micros("received_at")})
+    ranges = rows.repartitionByRange(parts, "domain", "key_us", "unit", "row")
+    # The day, which ascends with the key, is what Spark starts a new file by: it would sort anew by that without.
+    return ranges.sortWithinPartitions("domain", "day", "key_us", "unit", "row")
+
+
+def _write(rows: DataFrame, folder: Folder, rows_per_file: int) -> None:
+    """Files of one domain and day each."""
+    writer = rows.write.partitionBy("domain", "day").mode("append").option("compression", "zstd")
+    writer = writer.option("maxRecordsPerFile", rows_per_file).option("parquet.block.row.count.limit", _GROUP_ROWS)
+    settings = rows.sparkSession.conf
+    before = settings.get(_TIMESTAMPS)
+    settings.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        # Spark takes each letter of a path for itself, where a URI would write some as %20.
+        writer.parquet(f"file://{folder.absolute()}" if isinstance(folder, Path) else str(folder))
+    finally:
+        settings.set(_TIMESTAMPS, before or "")
+
+
+def _files(written: Folder, domains: list[str], receipts: int) -> list[DomainFiles]:
+    """What Spark has written, in order; `OutputError` where that isn't all."""
+    paths = list(written.rglob("*.parquet"))
+    names = ((match, path) for path in paths if (match := _NAME.search(str(path))))
+    found = sorted(
+        (int(name[1]), np.datetime64(name[2]), int(name[3]), int(name[4]), name[0], path) for name, path in names
+    )
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        footers = list(pool.map(_footer, (path for *_, path in found)))
+    if sum(footer.num_rows for footer in footers) != receipts:
+        raise OutputError(
+            f"what tasks have written to {written} isn't there", hint="name a folder at a path that every task sees"
+        )
+    files: list[list[PartFile]] = [[] for _ in domains]
+    for (domain, *_, name, _), footer in zip(found, footers, strict=True):
+        groups = (footer.row_group(group).column(0) for group in range(footer.num_row_groups))
+        latest_us = max(group.statistics.max_raw for group in groups)
+        before_us = files[domain][-1].latest_us if files[domain] else 0
+        files[domain].append(PartFile(name, footer.num_rows, max(latest_us, before_us)))
+    return [DomainFiles(*each) for each in zip(domains, files, strict=True)]
+
+
+def _footer(file: Folder) -> pq.FileMetaData:
+    with file.open("rb") as opened:
+        return pq.read_metadata(opened)
+
+
+def _bad_rows(kept: DataFrame) -> Iterator[bytes]:
+    lines = kept.select("key", "BadRows.*").orderBy("unit", "key")
+    return (row.lines.encode() for row in lines.toLocalIterator())
