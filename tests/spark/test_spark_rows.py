@@ -185,7 +185,7 @@ LARGE = """
 import numpy as np
 from receiver.spark.frames import start
 from receiver.steps.rows import Row
-from receiver.steps.outcomes import Caught
+from receiver.steps.schemas import Caught
 
 def empty(key):
     return Caught(np.array([key]), np.zeros(0, np.bool_))
