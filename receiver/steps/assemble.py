@@ -13,7 +13,7 @@ from receiver.simulate.limits import check_numbered
 from receiver.simulate.numbering import distinct
 from receiver.steps.columns import changes, in_one, order_unless_sorted, runs, used
 from receiver.steps.rows import Row
-from receiver.steps.schemas import Body, Ids, Opening, Piece, Plan, Stretch, WholePiece, channels_of
+from receiver.steps.schemas import Body, Ids, Opening, Piece, Plan, Stretch, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,7 +39,7 @@ class _Cuts(NamedTuple):
     unit: npt.NDArray[np.int32]
     row: npt.NDArray[np.int64]
 
-    def positions(self, piece: Piece | WholePiece, key_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def positions(self, piece: Piece, key_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """How many receipts of a piece come before each."""
         own = np.clip(self.row - piece.first_row, 0, len(key_us))
         others = np.where(
@@ -50,14 +50,14 @@ class _Cuts(NamedTuple):
         return np.where(self.unit == piece.unit, own, others)
 
 
-def placing(plan: Plan) -> Callable[[Piece | WholePiece], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
+def placing(plan: Plan) -> Callable[[Piece], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
     """Tells of each receipt of a piece its key and its chunk."""
     name = domain_key(plan.key).name
     numbers = {domain: number for number, domain in enumerate(plan.domains)}
     later = np.flatnonzero(plan.cut_key_us >= 0)
     cuts = _Cuts(later, plan.cut_key_us[later], plan.cut_unit[later], plan.cut_row[later])
 
-    def places(piece: Piece | WholePiece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    def places(piece: Piece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         domains = np.array([numbers[name(channel)] for channel in channels_of(piece)], np.int64)
         key_us = keys_us(plan, piece)
         return key_us, _chunks(plan, cuts, domains[piece.channel], cuts.positions(piece, key_us))
@@ -65,7 +65,7 @@ def placing(plan: Plan) -> Callable[[Piece | WholePiece], tuple[npt.NDArray[np.i
     return places
 
 
-def keys_us(plan: Plan, piece: Piece | WholePiece) -> npt.NDArray[np.int64]:
+def keys_us(plan: Plan, piece: Piece) -> npt.NDArray[np.int64]:
     """Of each receipt of a piece, the largest time of its file up to it."""
     latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
     keys: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))

@@ -7,24 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.steps.schemas import WholePiece
-
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "BadRows",
     "Caught",
     "ChunkNeeds",
     "ChunkReplay",
     "Leaving",
-    "Part",
     "Ready",
     "State",
     "Tail",
     "Tally",
     "TopNeeds",
-    "WholeRows",
 ]
 
 
@@ -178,36 +173,3 @@ class Caught:
     number: npt.NDArray[np.int64]
     by_time: npt.NDArray[np.bool_]
     """Whether only the time queue held the id."""
-
-
-@dataclass(frozen=True, slots=True)
-class WholeRows(WholePiece):
-    """Those receipts of a `WholePiece` whose chunks are in one bundle, in order. Key: the bundle."""
-
-    chunk: npt.NDArray[np.int32]
-    key_us: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class BadRows:
-    """The file that tells of a unit's unreadable rows."""
-
-    unit: int
-    file: str
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A file that was written: receipts of one chunk and one day."""
-
-    chunk: int
-    place: int
-    """Of its first row in the bundle."""
-    day: int
-    """Since the epoch."""
-    rows: int
-    first_us: int
-    """The key of its first row."""
-    latest_us: int
-    """The largest time of its rows."""
-    file: str

@@ -34,7 +34,6 @@ __all__ = [
     "Stretch",
     "Unit",
     "UnitReport",
-    "WholePiece",
     "channels_of",
     "chunk_of",
     "label_of",
@@ -160,7 +159,7 @@ class UnitReport:
     problem_hint: str
 
 
-def channels_of(value: Piece | WholePiece | UnitReport) -> list[Channel]:
+def channels_of(value: Piece | UnitReport) -> list[Channel]:
     """The channels that its numbers stand for."""
     return [Channel(*parts) for parts in zip(value.connections, value.destinations, value.receivers, strict=True)]
 
@@ -352,23 +351,3 @@ class Arrivals:
     """Clamped."""
     newer_ids: npt.NDArray[np.int64]
     """How many different ids its source has sent since, up to the chunk's begin."""
-
-
-@dataclass(frozen=True, slots=True)
-class WholePiece:
-    """A `Piece` with every column of its receipts, to be written elsewhere."""
-
-    unit: int
-    first_row: int
-    latest_us: int
-    received_at_us: npt.NDArray[np.int64]
-    unique_message_id: pa.Array
-    source: npt.NDArray[np.int32]
-    sources: list[str]
-    channel: npt.NDArray[np.int32]
-    connections: list[str]
-    destinations: list[str]
-    receivers: list[str]
-    redelivered: npt.NDArray[np.bool_]
-    jms_timestamp_ms: npt.NDArray[np.int64]
-    body_digest: pa.Array

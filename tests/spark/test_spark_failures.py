@@ -10,9 +10,9 @@ import pytest
 from programs import run_program
 
 from receiver.errors import SparkError
+from receiver.spark.compacting import BadRows
 from receiver.spark.frames import start
 from receiver.spark.session import session
-from receiver.steps.outcomes import BadRows
 from receiver.steps.rows import Row
 
 ROWS = [Row(key, BadRows(key, "")) for key in range(4)]
@@ -96,7 +96,7 @@ STEPS = """
 import os, signal
 from receiver.spark.frames import start
 from receiver.steps.rows import Row
-from receiver.steps.outcomes import BadRows
+from receiver.spark.compacting import BadRows
 
 def filled(rows):
     for row in rows:

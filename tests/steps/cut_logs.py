@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
-from plain_flow import PlainFlow
 
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, checked_options
@@ -21,6 +20,7 @@ from receiver.steps.read import Reading, reading, reports_of, units_of
 from receiver.steps.rows import Row as Made
 from receiver.steps.schemas import Piece, Plan, Unit, UnitReport
 from tests.logs.reading import FORMATS, Row
+from tests.steps.plain_flow import PlainFlow
 
 US = ReadOptions(time_unit="us")
 DIGEST_KEY = bytes(range(16))
