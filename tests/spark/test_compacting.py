@@ -38,6 +38,7 @@ def compacted(
     rows_per_file: int = 100,
     key: str = "name:x",
     options: ReadOptions = US,
+    *,
     before: Manifest | None = None,
 ) -> Manifest:
     spark = SparkSession.getActiveSession()
@@ -332,3 +333,64 @@ def test_status_lines_grow(tmp_path):
     assert added([later], out, 100, "destination").status_lines == 2
     found = [line.values["rDupsDet"] for batch in read_logs([str(out)], ReadOptions()) for line in batch.status_lines]
     assert found == [1, 2]
+
+
+REMOTE = """
+import sys
+from fsspec import register_implementation
+from fsspec.implementations.dirfs import DirFileSystem
+
+class Viewed(DirFileSystem):
+    protocol = "viewfs"
+
+    def __init__(self, **_):
+        super().__init__(path={folder!r}, target_protocol="file")
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return path.removeprefix("viewfs://x/").rstrip("/")
+
+    def unstrip_protocol(self, name):
+        return f"viewfs://x/{{name}}"
+
+register_implementation("viewfs", Viewed)
+"""
+"""A URL that both Hadoop and fsspec take for a folder here, in the driver and in the workers."""
+
+AT_URL = """
+import json, runpy
+from spark_jobs import compact_logs
+from receiver import cli
+
+def printed(main, *arguments):
+    sys.argv = ["command", *arguments]
+    status = main()
+    assert status == 0, (status, arguments)
+
+def work(spark):
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    settings.set("fs.viewfs.mounttable.x.link./logs", "file://{folder}/logs")
+    printed(compact_logs.main, {old!r}, {out!r}, "--domain", "destination", "--time-unit", "us", "--rows-per-file", "3")
+    printed(compact_logs.main, {new!r}, {out!r}, "--append", "--domain", "destination", "--time-unit", "us")
+    for engine in ("local", "spark"):
+        printed(cli.run, "simulate", {out!r}, "--domain", "destination", "--engine", engine, "--json")
+"""
+
+
+def test_a_log_at_a_url_grows_and_is_read_in_its_order_on_both_engines(tmp_path):
+    """The clock steps back over files, which their times alone would merge."""
+    times = [5, 9, 2, 3, 9, 1, 1, 8, 20]
+    rows = [Row(time, f"{place % 4}", destination="q") for place, time in enumerate(times)]
+    old, new = write(tmp_path, [File("csv", rows[:-1]), File("csv", rows[-1:])])
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "sitecustomize.py").write_text(REMOTE.format(folder=str(tmp_path)))
+    program = AT_URL.format(folder=tmp_path, old=old, new=new, out="viewfs://x/logs/out")
+    ran = run_program(program, PYTHONPATH=f"{tmp_path}:{Path(__file__).parents[2]}")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    told, grown, *figures = ran.stdout.splitlines(keepends=True)
+    assert told.startswith("8 receipts of 1 domains in ")
+    assert told.endswith(" files: viewfs://x/logs/out\n")
+    assert grown.startswith("9 receipts of 1 domains in ")
+    assert read(tmp_path / "logs" / "out") == rows
+    half = len(figures) // 2
+    assert figures[:half] == figures[half:]
