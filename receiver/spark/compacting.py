@@ -129,8 +129,9 @@ def compact(
             splits_a_queue=splits_a_queue(name_of),
         )
         bad = _bad_rows(read.only(BadRows).frame) if options.on_error == "skip" else None
-        read.forget()
-        return new.commit(manifest, status_lines_text(lines), bad)
+        grown = new.commit(manifest, status_lines_text(lines), bad)
+    read.forget()
+    return grown
 
 
 def is_compacted(spark: SparkSession, log: str) -> bool:
