@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, NamedTuple
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import typer
 
@@ -141,8 +139,9 @@ def _is_elsewhere(log: str) -> bool:
 def _files(asked: Asked, cluster: Cluster) -> list[LogFile] | None:
     """The files that our readers read in tasks; None where Spark finds the log."""
     from receiver.logs.files import find_files
+    from receiver.logs.remote import local_path
 
-    logs = [_local(log) for log in asked.logs]
+    logs = [local_path(log) for log in asked.logs]
     if cluster.order_by is not None or any(map(_is_elsewhere, logs)):
         return None
     files = find_files(logs)
@@ -153,15 +152,20 @@ def _files(asked: Asked, cluster: Cluster) -> list[LogFile] | None:
 
 def _read(spark: SparkSession, asked: Asked, cluster: Cluster, files: list[LogFile] | None, told: Told) -> Read:
     from receiver.logs import checked_options
+    from receiver.logs.files import find_files
+    from receiver.logs.remote import local_path
+    from receiver.spark.compacting import is_compacted
     from receiver.spark.sources import read_elsewhere, read_files
 
     options, key = checked_options(asked.options), domain_key(asked.question.key)
     with_ids = asked.verdicts is not None
+    if files is None and cluster.order_by is None and any(is_compacted(spark, log) for log in asked.logs):
+        files = find_files(asked.logs)
     if files is not None:
         return read_files(spark, files, options, key, with_ids=with_ids, told=told)
     return read_elsewhere(
         spark,
-        [log if _is_elsewhere(log) else Path(log).absolute().as_uri() for log in map(_local, asked.logs)],
+        [log if _is_elsewhere(log) else Path(log).absolute().as_uri() for log in map(local_path, asked.logs)],
         options,
         key,
         order_by=cluster.order_by,
@@ -176,11 +180,6 @@ def _tell_costs(spark: SparkSession) -> None:
 
     for line in costs(spark.sparkContext):
         print(line, file=sys.stderr)
-
-
-def _local(log: str) -> str:
-    """A file: URL as the path it is."""
-    return url2pathname(urlsplit(log).path) if log.startswith("file:") else log
 
 
 def _page(analysis: Analysis) -> str:

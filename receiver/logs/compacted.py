@@ -4,6 +4,7 @@
     _status_lines.jsonl                                  the `JMS Status:` lines of the log, if it had any
     _bad_rows.jsonl                                      rows left out of it; no reader needs them
     domain=bridge-1%3Aqueue%3A%2F%2Forders/day=2026-11-21/part-00000.parquet
+    _data-5c1e.../domain=0/day=2026-11-21/...            at a URL, where the files stay as Spark has named them
 
 The files of a domain are one log, whose rows stand in their order: taken for a log each, they would be merged by their
 times, and rows around a clock's step back would change places.
@@ -38,6 +39,7 @@ from receiver.logs.remote import UrlPath, is_url, local_path
 __all__ = [
     "BAD_ROWS",
     "COMPACT_AGAIN",
+    "MANIFEST",
     "STATUS_LINES",
     "STATUS_LINES_BEGIN",
     "Adding",
@@ -59,7 +61,7 @@ STATUS_LINES = "_status_lines.jsonl"
 BAD_ROWS = "_bad_rows.jsonl"
 STATUS_LINES_BEGIN = b'{"jms_status_at_us":'
 
-_MANIFEST = "_receiver_log.json"
+MANIFEST = "_receiver_log.json"
 _VERSION = 1
 _LONGEST_FOLDER_NAME = 200
 """Most file systems end at 255 bytes."""
@@ -228,7 +230,7 @@ def committing(folder: Folder, before: Manifest | None) -> Iterator[Callable[[Ma
     The function it gives takes the manifest and the text of new status lines, whose file it names. `OutputError` where
     another run has replaced the manifest meanwhile; runs wait for each other from here on.
     """
-    place = folder / _MANIFEST
+    place = folder / MANIFEST
     with _alone(folder):
         if manifest_of(folder) != before:
             raise OutputError(f"another run has added to {folder} meanwhile", hint="run it again")
@@ -278,7 +280,7 @@ def _alone(folder: Folder) -> Iterator[None]:
 
 def manifest_of(folder: Folder) -> Manifest | None:
     """The manifest of a compacted log, None of any other folder; `LogFormatError` for one that this package can't use."""
-    place = folder / _MANIFEST
+    place = folder / MANIFEST
     try:
         data = place.read_bytes()
     except FileNotFoundError:
@@ -307,7 +309,7 @@ def manifest_of(folder: Folder) -> Manifest | None:
 def _check(folder: Folder, name: str) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise LogFormatError(str(folder / _MANIFEST), f"names a file elsewhere, {name!r}", hint=COMPACT_AGAIN)
+        raise LogFormatError(str(folder / MANIFEST), f"names a file elsewhere, {name!r}", hint=COMPACT_AGAIN)
     if not (folder / path).is_file():
         raise LogFormatError(str(folder / path), "the file is missing from a compacted log", hint=COMPACT_AGAIN)
 

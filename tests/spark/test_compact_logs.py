@@ -135,3 +135,18 @@ def test_a_day_is_added(tmp_path, run):
     status, printed, err = run(compact_logs.main, tmp_path / "both" / "0.csv", out, "--append")
     assert (status, printed) == (2, "")
     assert "come before" in err
+
+
+def test_a_file_url_is_the_path_that_it_means(logs, tmp_path, run):
+    out = tmp_path / "a b" / "%41[x]"
+    out.parent.mkdir()
+    for options in ([], ["--append"]):
+        log = logs / "c.parquet"
+        status, printed, err = run(compact_logs.main, log, out.as_uri(), "--domain", "default", *options)
+        if options:
+            assert (status, printed) == (2, "")
+            assert "come before" in err
+        else:
+            assert (status, err) == (0, "")
+    assert figures(run, out.as_uri(), "default") == figures(run, logs / "c.parquet", "default")
+    assert [path.name for path in out.parent.iterdir()] == [out.name]

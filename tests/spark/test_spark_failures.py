@@ -11,6 +11,7 @@ from programs import run_program
 from receiver.steps.outcomes import BadRows
 
 from receiver.errors import SparkError
+from receiver.spark.compacting import BadRows
 from receiver.spark.frames import start
 from receiver.spark.session import session
 from receiver.steps.rows import Row
@@ -96,7 +97,7 @@ STEPS = """
 import os, signal
 from receiver.spark.frames import start
 from receiver.steps.rows import Row
-from receiver.steps.outcomes import BadRows
+from receiver.spark.compacting import BadRows
 
 def filled(rows):
     for row in rows:

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
-from plain_flow import PlainFlow
 
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, checked_options
@@ -37,6 +36,7 @@ from receiver.steps.schemas import (
     UnitReport,
 )
 from tests.logs.reading import FORMATS, Row
+from tests.steps.plain_flow import PlainFlow
 
 US = ReadOptions(time_unit="us")
 DIGEST_KEY = bytes(range(16))

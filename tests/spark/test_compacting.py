@@ -3,45 +3,48 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from cut_logs import US, Cutting, File, cuttings, files, in_order, read_units, small_pieces, write, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_flow import PlainFlow
+from programs import run_program
+from pyspark.sql import DataFrameWriter, SparkSession
 
 from receiver.domains import Channel, domain_key
 from receiver.errors import LogFormatError, OutputError, SettingsError
 from receiver.logs import ReadOptions, checked_options, read_logs
 from receiver.logs.compacted import Manifest, manifest_of
 from receiver.logs.files import find_files
-from receiver.steps.compacting import _cuts, compact
+from receiver.spark.compacting import compact
 from receiver.steps.read import reports_of, units_of
 from receiver.steps.schemas import UnitReport
 from tests.logs.reading import Row, csv_bytes, read
+from tests.steps.cut_logs import US, File, cuttings, files, in_order, read_units, write, written
 
 KEYS = ["default", "destination", "connection", "receiver", "name:all"]
 DAY_US = 86_400_000_000
 
 
-def compacted(paths, folder: Path, cutting: Cutting, key: str = "default", options: ReadOptions = US) -> Manifest:
-    with small_pieces(cutting.piece_rows):
-        return compact(
-            find_files([str(path) for path in paths]),
-            checked_options(options),
-            domain_key(key),
-            folder,
-            start=lambda rows, _tasks: PlainFlow(rows, seed=cutting.seed),
-            rows_per_file=cutting.chunk_rows,
-            sample_rows=cutting.sample_rows,
-        )
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def compacted(
+    paths,
+    folder,
+    rows_per_file: int = 100,
+    key: str = "name:x",
+    options: ReadOptions = US,
+    *,
+    before: Manifest | None = None,
+) -> Manifest:
+    spark = SparkSession.getActiveSession()
+    assert spark is not None
+    logs, checked = find_files([str(path) for path in paths]), checked_options(options)
+    return compact(spark, logs, checked, domain_key(key), folder, before=before, rows_per_file=rows_per_file)
 
 
 @contextmanager
@@ -65,12 +68,12 @@ def on_days(log: list[File], day_us: int) -> list[File]:
     ]
 
 
-@given(files(), cuttings, st.sampled_from(KEYS), st.sampled_from([1, DAY_US // 5]))
-@settings(max_examples=60)
-def test_each_domain_reads_back_in_order(log, cutting, key, day_us):
+@given(files(), st.integers(1, 40), st.sampled_from(KEYS), st.sampled_from([1, DAY_US // 5]))
+@settings(max_examples=12)
+def test_each_domain_reads_back_in_order(log, rows_per_file, key, day_us):
     log = on_days(log, day_us)
     with written(log) as paths, new_folder() as folder:
-        manifest = compacted(paths, folder, cutting, key)
+        manifest = compacted(paths, folder, rows_per_file, key)
         again = read(folder)
         groups = [
             (part.rows, pq.read_metadata(folder / part.path).num_rows)
@@ -81,38 +84,25 @@ def test_each_domain_reads_back_in_order(log, cutting, key, day_us):
     whole = [log[place].rows[row] for place, row in in_order(log)]
     assert by_domain(again, key) == by_domain(whole, key)
     assert [each.domain for each in manifest.domains] == sorted(by_domain(whole, key))
-    assert all(rows == found <= cutting.chunk_rows for rows, found in groups)
+    assert all(rows == found <= rows_per_file for rows, found in groups)
     assert manifest.receipts == sum(rows for rows, _ in groups) == len(whole)
     assert [unit.file for unit in units] == sorted(unit.file for unit in units)
     assert len({unit.file for unit in units}) == len(manifest.domains)
 
 
 @given(files(), cuttings)
-@settings(max_examples=20)
+@settings(max_examples=4)
 def test_tasks_see_the_order_that_one_process_sees(log, cutting):
     """The order of chunks is told by (key, unit, row): of files that follow each other, as of one file."""
     with written(log) as paths, new_folder() as folder:
-        compacted(paths, folder, cutting, "connection")
+        compacted(paths, folder, cutting.chunk_rows, "connection")
         units, flow = read_units([str(folder)], cutting, ReadOptions())
         reports = reports_of([row.value for row in flow.only(UnitReport).rows], units, domain_key("connection"))
         once_more = folder / "again"
         once_more.mkdir()
-        compacted([folder], once_more, cutting, "connection", ReadOptions())
+        compacted([folder], once_more, cutting.chunk_rows, "connection", ReadOptions())
         assert by_domain(read(once_more), "connection") == by_domain(read(folder), "connection")
     assert sum(report.receipts for report in reports) == sum(len(file.rows) for file in log)
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40), st.integers(1, 9))
-def test_a_file_holds_rows_of_one_chunk_and_day(places, most):
-    places.sort()
-    chunk, day = (np.array(column) for column in zip(*places, strict=True))
-    cuts = list(_cuts(chunk, day, most))
-    assert [row for first, last in cuts for row in range(first, last)] == list(range(len(places)))
-    for first, last in cuts:
-        assert 1 <= last - first <= most
-        assert len(set(places[first:last])) == 1
-    per_place = [[last - first for first, last in cuts if places[first] == place] for place in set(places)]
-    assert all(max(sizes) - min(sizes) <= 1 for sizes in per_place)
 
 
 def test_the_day_is_that_of_the_running_maximum(tmp_path):
@@ -121,7 +111,7 @@ def test_the_day_is_that_of_the_running_maximum(tmp_path):
     paths = write(tmp_path, [File("csv", [Row(time, str(place), destination="q") for place, time in enumerate(times)])])
     out = tmp_path / "out"
     out.mkdir()
-    manifest = compacted(paths, out, Cutting(chunk_rows=100), "destination")
+    manifest = compacted(paths, out, 100, "destination")
     assert [(part.path.split("/")[1], part.rows) for part in manifest.domains[0].files] == [
         ("day=1970-01-01", 1),
         ("day=1970-01-02", 3),
@@ -134,80 +124,74 @@ def test_columns_that_the_log_lacks_are_lacking(tmp_path):
     (tmp_path / "b.csv").write_text("received_at,unique_message_id,jms_timestamp,messageSourceId\n2,b,,s\n")
     out = tmp_path / "out"
     out.mkdir()
-    manifest = compacted([tmp_path / "a.csv", tmp_path / "b.csv"], out, Cutting(chunk_rows=100), "name:x")
+    manifest = compacted([tmp_path / "a.csv", tmp_path / "b.csv"], out, 100, "name:x")
     assert manifest.columns == ["received_at", "unique_message_id", "message_source_id", "jms_timestamp"]
     (part,) = manifest.domains[0].files
     assert pq.read_schema(out / part.path).names == manifest.columns
     assert read(out) == [Row(1, "a"), Row(2, "b", "s")]
 
 
-class Retried(PlainFlow):
-    """Each task fails at its end, and is tried again."""
+RETRIED = """
+import os
+from pathlib import Path
+from pyspark import TaskContext
+from receiver.domains import domain_key
+from receiver.logs import ReadOptions
+from receiver.logs.files import find_files
+from receiver.spark import compacting
 
-    def _with(self, rows, *kinds):
-        return Retried(super()._with(rows, *kinds).rows)
+read = compacting._read
 
-    def map(self, work, *kinds):
-        def twice(rows):
-            rows = list(rows)
-            list(work(iter(rows)))
-            return work(iter(rows))
+def dying_once(*arguments):
+    yield from read(*arguments)
+    if TaskContext.get().attemptNumber() == 0:
+        os._exit(1)
 
-        return super().map(twice, *kinds)
+compacting._read = dying_once
 
-    def each_key(self, work, *kinds):
-        def twice(key, rows):
-            rows = list(rows)
-            list(work(key, iter(rows)))
-            return work(key, iter(rows))
-
-        return super().each_key(twice, *kinds)
+def work(spark):
+    options = ReadOptions(time_unit="us", on_error="skip")
+    logs = find_files([{log!r}])
+    compacting.compact(spark, logs, options, domain_key("destination"), Path({out!r}), rows_per_file=4)
+"""
 
 
 def test_tasks_that_are_tried_again_leave_nothing_behind(tmp_path):
     rows = [Row(time, str(time), destination=f"q{time % 3}") for time in range(20)]
-    (log,) = write(tmp_path, [File("csv", rows)])
+    log = tmp_path / "a.csv"
+    log.write_bytes(csv_bytes(rows) + b"soon,c,,,,,,,\n")
     out = tmp_path / "out"
     out.mkdir()
-    options = checked_options(ReadOptions(time_unit="us", on_error="skip"))
-    manifest = compact(
-        find_files([log]),
-        options,
-        domain_key("destination"),
-        out,
-        start=lambda rows, _: Retried(rows),
-        rows_per_file=4,
-    )
+    ran = run_program(RETRIED.format(log=str(log), out=str(out)), master="local[2,3]")
+    assert ran.returncode == 0, ran.stderr
+    manifest = manifest_of(out)
     parts = [part.path for domain in manifest.domains for part in domain.files]
     there = [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()]
     assert sorted(there) == sorted([*parts, "_bad_rows.jsonl", "_receiver_log.json"])
     assert sorted(row.received_at for row in read(out)) == list(range(20))
+    assert len((out / "_bad_rows.jsonl").read_text().splitlines()) == manifest.skipped == 1
 
 
 KILLED = """
-import os, signal, sys
+import os, signal
 from pathlib import Path
-from plain_flow import PlainFlow
-from receiver.steps.compacting import compact
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions
+from receiver.logs.compacted import new_folder
 from receiver.logs.files import find_files
-from receiver.logs.output import appearing
+from receiver.spark.compacting import compact
 
-with appearing(sys.argv[2]) as folder:
-    Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    compact(
-        find_files([sys.argv[1]]), ReadOptions(), domain_key("name:x"), folder, start=lambda rows, _: PlainFlow(rows)
-    )
+def work(spark):
+    with new_folder(Path({out!r})) as folder:
+        Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        compact(spark, find_files([{log!r}]), ReadOptions(), domain_key("name:x"), folder)
 """
 
 
 def test_a_kill_leaves_no_half_log(tmp_path):
     (log,) = write(tmp_path, [File("csv", [Row(1, "a")])])
     out = tmp_path / "out"
-    script = [sys.executable, "-c", KILLED, log, str(out)]
-    here = str(Path(__file__).parent)
-    killed = subprocess.run(script, env={**os.environ, "PYTHONPATH": here}, check=False, capture_output=True)
+    killed = run_program(KILLED.format(log=log, out=str(out)))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not out.exists()
     assert all(name.startswith((".", "00")) for name in os.listdir(tmp_path))  # noqa: PTH208 - names alone
@@ -226,7 +210,7 @@ def test_status_lines_stay(tmp_path):
     log.write_text("".join(STATUS.format(number, number) for number in range(3)) + MESSAGE)
     out = tmp_path / "out"
     out.mkdir()
-    manifest = compacted([log], out, Cutting(chunk_rows=100), "destination", ReadOptions(time_zone="Europe/Paris"))
+    manifest = compacted([log], out, 100, "destination", ReadOptions(time_zone="Europe/Paris"))
     before, after = (
         [line for batch in read_logs([str(path)], options) for line in batch.status_lines]
         for path, options in ((log, ReadOptions(time_zone="Europe/Paris")), (out, ReadOptions(time_zone="Asia/Tokyo")))
@@ -245,7 +229,7 @@ def test_bad_rows_are_told_by_file_and_line(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     options = ReadOptions(time_unit="us", on_error="skip")
-    manifest = compacted([first, second], out, Cutting(chunk_rows=100), "name:x", options)
+    manifest = compacted([first, second], out, 100, "name:x", options)
     bad = [json.loads(line) for line in (out / "_bad_rows.jsonl").read_text().splitlines()]
     assert [(row["file"], row["line"]) for row in bad] == [
         (str(first), 4),
@@ -267,7 +251,7 @@ def test_an_unreadable_row_stops_it(tmp_path):
     log = tmp_path / "a.csv"
     log.write_bytes(csv_bytes([Row(1, "a")]) + b"soon,c,,,,,,,\n")
     with pytest.raises(LogFormatError, match=r"a\.csv:3: received_at"):
-        compacted([log], tmp_path, Cutting(chunk_rows=100), "name:x")
+        compacted([log], tmp_path, 100, "name:x")
 
 
 @pytest.mark.parametrize(
@@ -279,46 +263,34 @@ def test_what_can_not_be_meant(tmp_path, monkeypatch, rows_per_file, key, path):
     monkeypatch.chdir(tmp_path)
     Path("a.csv").write_bytes(csv_bytes([Row(1, "a")]))
     with pytest.raises(SettingsError):
-        compacted([path], tmp_path, Cutting(chunk_rows=rows_per_file), key)
+        compacted([path], tmp_path, rows_per_file, key)
 
 
-def test_a_folder_that_tasks_can_not_see(tmp_path):
+def test_a_folder_that_tasks_can_not_see(tmp_path, monkeypatch):
     log, out = tmp_path / "a.csv", tmp_path / "out"
     log.write_bytes(csv_bytes([Row(1, "a")]))
     out.mkdir()
 
-    def start_elsewhere(rows, _tasks):
-        next(out.glob(".attempts-*")).rmdir()
-        return PlainFlow(rows)
-
+    monkeypatch.setattr(DataFrameWriter, "parquet", lambda *_: None)  # as if tasks wrote to disks of their own
     with pytest.raises(OutputError, match="that every task sees"):
-        compact(find_files([str(log)]), US, domain_key("name:x"), out, start=start_elsewhere)
+        compacted([log], out)
+    assert not any(out.iterdir())
 
 
-def added(paths, out: Path, cutting: Cutting, key: str, options: ReadOptions = US) -> Manifest:
-    with small_pieces(cutting.piece_rows):
-        return compact(
-            find_files([str(path) for path in paths]),
-            checked_options(options),
-            domain_key(key),
-            out,
-            start=lambda rows, _tasks: PlainFlow(rows, seed=cutting.seed),
-            before=manifest_of(out),
-            rows_per_file=cutting.chunk_rows,
-            sample_rows=cutting.sample_rows,
-        )
+def added(paths, out: Path, rows_per_file: int = 100, key: str = "name:x") -> Manifest:
+    return compacted(paths, out, rows_per_file, key, before=manifest_of(out))
 
 
-@given(files(), files(), cuttings, st.sampled_from(KEYS))
-@settings(max_examples=30)
-def test_a_log_that_grew_reads_back_as_both_logs(old, new, cutting, key):
+@given(files(), files(), st.integers(1, 40), st.sampled_from(KEYS))
+@settings(max_examples=6)
+def test_a_log_that_grew_reads_back_as_both_logs(old, new, rows_per_file, key):
     latest = max(row.received_at for file in old for row in file.rows)
     new = [
         file._replace(rows=[row._replace(received_at=row.received_at + latest) for row in file.rows]) for file in new
     ]
     with written(old) as first, written(new) as second, new_folder() as folder:
-        compacted(first, folder, cutting, key)
-        manifest = added(second, folder, cutting, key)
+        compacted(first, folder, rows_per_file, key)
+        manifest = added(second, folder, rows_per_file, key)
         assert manifest_of(folder) == manifest
         assert by_domain(read(folder, time_unit="us"), key) == by_domain(read(*first, *second, time_unit="us"), key)
 
@@ -327,12 +299,12 @@ def test_receipts_that_come_before_old_ones_are_refused(tmp_path):
     old, new = write(tmp_path, [File("csv", [Row(5, "a"), Row(9, "b")]), File("csv", [Row(8, "c")])])
     out = tmp_path / "out"
     out.mkdir()
-    compacted([old], out, Cutting(chunk_rows=100), "name:x")
+    compacted([old], out, 100, "name:x")
     before = sorted(path.read_bytes() for path in out.rglob("*") if path.is_file())
     with pytest.raises(SettingsError, match="come before"):
-        added([new], out, Cutting(chunk_rows=100), "name:x")
+        added([new], out, 100, "name:x")
     with pytest.raises(SettingsError, match="was made by the domain key"):
-        added([new], out, Cutting(chunk_rows=100), "name:y")
+        added([new], out, 100, "name:y")
     assert sorted(path.read_bytes() for path in out.rglob("*") if path.is_file()) == before
 
 
@@ -340,15 +312,14 @@ def test_of_two_that_add_at_once_the_later_is_refused(tmp_path):
     logs = write(tmp_path, [File("csv", [Row(time, str(time))]) for time in (1, 2, 3)])
     out = tmp_path / "out"
     out.mkdir()
-    compacted(logs[:1], out, Cutting(chunk_rows=100), "name:x")
-
-    def start_late(rows, _tasks):
-        added(logs[1:2], out, Cutting(chunk_rows=100), "name:x")
-        return PlainFlow(rows)
+    compacted(logs[:1], out, 100, "name:x")
 
     before = manifest_of(out)
+    added(logs[1:2], out)
+    there = sorted(out.rglob("*"))
     with pytest.raises(OutputError, match="another run"):
-        compact(find_files(logs[2:]), US, domain_key("name:x"), out, start=start_late, before=before)
+        compacted(logs[2:], out, before=before)
+    assert sorted(out.rglob("*")) == there
     assert [row.unique_message_id for row in read(out)] == ["1", "2"]
 
 
@@ -358,7 +329,68 @@ def test_status_lines_grow(tmp_path):
     later.write_text(STATUS.format(2, 2) + MESSAGE.replace("2017", "2018"))
     out = tmp_path / "out"
     out.mkdir()
-    compacted([log], out, Cutting(chunk_rows=100), "destination")
-    assert added([later], out, Cutting(chunk_rows=100), "destination").status_lines == 2
+    compacted([log], out, 100, "destination")
+    assert added([later], out, 100, "destination").status_lines == 2
     found = [line.values["rDupsDet"] for batch in read_logs([str(out)], ReadOptions()) for line in batch.status_lines]
     assert found == [1, 2]
+
+
+REMOTE = """
+import sys
+from fsspec import register_implementation
+from fsspec.implementations.dirfs import DirFileSystem
+
+class Viewed(DirFileSystem):
+    protocol = "viewfs"
+
+    def __init__(self, **_):
+        super().__init__(path={folder!r}, target_protocol="file")
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return path.removeprefix("viewfs://x/").rstrip("/")
+
+    def unstrip_protocol(self, name):
+        return f"viewfs://x/{{name}}"
+
+register_implementation("viewfs", Viewed)
+"""
+"""A URL that both Hadoop and fsspec take for a folder here, in the driver and in the workers."""
+
+AT_URL = """
+import json, runpy
+from spark_jobs import compact_logs
+from receiver import cli
+
+def printed(main, *arguments):
+    sys.argv = ["command", *arguments]
+    status = main()
+    assert status == 0, (status, arguments)
+
+def work(spark):
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    settings.set("fs.viewfs.mounttable.x.link./logs", "file://{folder}/logs")
+    printed(compact_logs.main, {old!r}, {out!r}, "--domain", "destination", "--time-unit", "us", "--rows-per-file", "3")
+    printed(compact_logs.main, {new!r}, {out!r}, "--append", "--domain", "destination", "--time-unit", "us")
+    for engine in ("local", "spark"):
+        printed(cli.run, "simulate", {out!r}, "--domain", "destination", "--engine", engine, "--json")
+"""
+
+
+def test_a_log_at_a_url_grows_and_is_read_in_its_order_on_both_engines(tmp_path):
+    """The clock steps back over files, which their times alone would merge."""
+    times = [5, 9, 2, 3, 9, 1, 1, 8, 20]
+    rows = [Row(time, f"{place % 4}", destination="q") for place, time in enumerate(times)]
+    old, new = write(tmp_path, [File("csv", rows[:-1]), File("csv", rows[-1:])])
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "sitecustomize.py").write_text(REMOTE.format(folder=str(tmp_path)))
+    program = AT_URL.format(folder=tmp_path, old=old, new=new, out="viewfs://x/logs/out")
+    ran = run_program(program, PYTHONPATH=f"{tmp_path}:{Path(__file__).parents[2]}")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    told, grown, *figures = ran.stdout.splitlines(keepends=True)
+    assert told.startswith("8 receipts of 1 domains in ")
+    assert told.endswith(" files: viewfs://x/logs/out\n")
+    assert grown.startswith("9 receipts of 1 domains in ")
+    assert read(tmp_path / "logs" / "out") == rows
+    half = len(figures) // 2
+    assert figures[:half] == figures[half:]
