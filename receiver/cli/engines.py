@@ -56,6 +56,10 @@ def single_setting(question: Question) -> tuple[int, int] | None:
     return pairs[0] if len(pairs) == 1 else None
 
 
+_BRIEF_BYTES = 4 << 20
+"""Of logs that take seconds: some hundred thousand receipts."""
+
+
 class Asked(NamedTuple):
     """What to simulate, and the files to write on the way."""
 
@@ -102,9 +106,7 @@ def simulate_here(asked: Asked) -> Analysis:
 
 def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
     """The same in the tasks of Spark; its `--verdicts` may name a folder, which they fill with Parquet."""
-    from receiver.simulate.analysis import analyse
     from receiver.spark.session import session
-    from receiver.steps.log import chunked_log
 
     question = asked.question
     with ExitStack() as outputs:
@@ -113,9 +115,13 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
         if files is not None:
             files = outputs.enter_context(_at_hand(files, cluster.master))
         told = outputs.enter_context(stages("Starting Spark"))
-        spark = outputs.enter_context(session(cluster.master, verbose=cluster.verbose))
+        brief = files is not None and sum(file.size_bytes or _BRIEF_BYTES for file in files) < _BRIEF_BYTES
+        spark = outputs.enter_context(session(cluster.master, verbose=cluster.verbose, brief=brief))
 
-        from receiver.spark.verdicts import verdict_rows, verdicts_file  # once it is known that there is a Spark
+        # Once it is known that there is a Spark.
+        from receiver.simulate.analysis import analyse
+        from receiver.spark.verdicts import verdict_rows, verdicts_file
+        from receiver.steps.log import chunked_log
 
         write_verdicts = outputs.enter_context(verdicts_file(asked.verdicts)) if asked.verdicts is not None else None
         read = _read(spark, asked, cluster, files, told)

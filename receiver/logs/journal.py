@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from operator import add
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -29,7 +29,9 @@ from receiver.logs.columns import SCHEMA, fields_of
 from receiver.logs.receipts import LONGEST_TEXT_BYTES, columns_of, recordable, rows_of_columns
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.message import Receipt
-from receiver.store.log import Row
+
+if TYPE_CHECKING:
+    from receiver.store.log import Row  # and with it SQLAlchemy
 
 __all__ = [
     "JOURNAL_BEGINS",

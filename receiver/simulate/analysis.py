@@ -11,7 +11,6 @@ from receiver.settings import ReceiverSettings, SimulateSettings
 from receiver.simulate.figures import Analysis, DomainFigures, SettingFigures, SourceFigures
 from receiver.simulate.findings import Evidence, findings_of
 from receiver.simulate.grid import check_grid, chosen_expiries_us, chosen_windows
-from receiver.simulate.headroom import headroom_of
 from receiver.simulate.recommend import candidates_of, recommend
 from receiver.simulate.summaries import value_histogram
 
@@ -37,6 +36,8 @@ class Question:
 
 def analyse(replays: Replays, question: Question) -> Analysis:
     """Replay a log under every setting of a grid, recommend one, and say what stands out."""
+    from receiver.simulate.headroom import headroom_of  # with Numba, which who only asks needn't wait for
+
     settings = question.settings or SimulateSettings()
     facts = replays.facts()
     windows = question.windows or chosen_windows(facts.window_needs.most)

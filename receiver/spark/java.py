@@ -8,17 +8,25 @@ import shutil
 import sys
 import time
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from receiver.errors import SparkError
 from receiver.java import require_java
 
-__all__ = ["archive_options", "check_java", "keep_errors_apart", "submitted"]
+__all__ = ["archive_options", "check_java", "give_up_useless_archive", "keep_errors_apart", "submitted"]
 
 _STANDARD_ERROR = 2
 _MODULE = "jdk.incubator.vector"
-_SETTLED_SECS = 60.0
+# Mapped where it was made for, or Java would have to mend all of it as it starts.
+_FROM_ARCHIVE = (
+    "-Xshare:auto -XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0 "
+    "-XX:SharedArchiveFile="
+)
+_SETTLED_SECS = 60
+_RENEWED_SECS = 86_400
+_ARCHIVES = 4
+"""Of as many Javas and Sparks; others go, the longest unused first."""
 
 
 def check_java() -> None:
@@ -46,29 +54,55 @@ def archive_options() -> str:
     archive = _archive()
     if archive is None:
         return ""
-    for unfinished in archive.parent.glob(f"{archive.stem}-*.new"):
-        # Java writes it after this process has ended, for some seconds.
-        with suppress(OSError):
+    try:
+        for unfinished in archive.parent.glob(f"{archive.stem}-*.new"):
+            # Java writes it after this process has ended, for some seconds.
             if time.time() - unfinished.stat().st_mtime < _SETTLED_SECS:
                 return ""
-            unfinished.replace(archive)
-    if archive.exists():
-        return f"-Xshare:auto -XX:SharedArchiveFile={archive}"
+            unfinished.replace(archive)  # never written over, for another Java may have mapped what is there
+        if archive.exists():
+            os.utime(archive, (time.time(), archive.stat().st_mtime))
+            _forget_others(archive)
+            return f"{_FROM_ARCHIVE}{archive}"
+    except OSError:  # another process was faster
+        return ""
     return f"-XX:ArchiveClassesAtExit={archive.with_name(f'{archive.stem}-{os.getpid()}.new')}"
 
 
+def give_up_useless_archive(options: str, printed: bytes, vm_info: str) -> None:
+    """Let the next run make the archive anew if Java couldn't use it; once a day at most, for no other may fit either.
+
+    `printed` and `vm_info` (its property `java.vm.info`) are what Java says of it, in one or the other.
+    """
+    _, used, archive = options.partition(_FROM_ARCHIVE)
+    if used and (b"[cds" in printed or "sharing" not in vm_info):
+        with suppress(OSError):
+            if time.time() - Path(archive).stat().st_mtime > _RENEWED_SECS:
+                Path(archive).unlink()
+
+
+def _forget_others(archive: Path) -> None:
+    """Archives that have been unused for longest, and what a Java that was killed has left of one."""
+    archives = sorted(archive.parent.glob("spark-*.jsa"), key=lambda each: each.stat().st_atime, reverse=True)
+    left = [each for each in archive.parent.glob("spark-*.new") if time.time() - each.stat().st_mtime > _RENEWED_SECS]
+    for each in archives[_ARCHIVES:] + left:
+        each.unlink()
+
+
 def _archive() -> Path | None:
-    """One for each Java and Spark."""
+    """One for each Java, Spark, and class path, which Java compares."""
     from platformdirs import user_cache_path
 
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    pyspark = find_spec("pyspark")
+    spark = os.environ.get("SPARK_HOME") or (pyspark and pyspark.origin and str(Path(pyspark.origin).parent))
     try:
-        real = Path(java or "").resolve(strict=True)
-        fitting = f"{real} {real.stat().st_mtime_ns} {real.stat().st_size} {version('pyspark')}"
+        fitting = [str(Path(java or "").resolve(strict=True)), f"{spark}/jars"]
+        fitting += [str(Path(path).stat().st_mtime_ns) for path in fitting]
         cache = user_cache_path("reliable-receiver", ensure_exists=True)
-    except (OSError, RuntimeError, ModuleNotFoundError):
+    except (OSError, RuntimeError):
         return None
     if not os.access(cache, os.W_OK) or " " in str(cache):  # Spark's scripts cut options at blanks
         return None
-    return cache / f"spark-{hashlib.sha256(fitting.encode()).hexdigest()[:16]}.jsa"
+    return cache / f"spark-{hashlib.sha256(' '.join(fitting).encode()).hexdigest()[:16]}.jsa"

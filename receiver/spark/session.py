@@ -12,10 +12,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
 from typing import IO, TYPE_CHECKING
 
 from receiver.errors import MissingExtraError, SettingsError, SparkError
-from receiver.spark.java import archive_options, check_java, submitted
+from receiver.spark.java import archive_options, check_java, give_up_useless_archive, submitted
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["session", "tuned"]
 
 _STANDARD_ERROR = 2
+_HEAD_BYTES = 1 << 14
 _PROBE_SECS = 5.0
 _PARTITIONS_PER_CORE = 4
 _COUNT = "[1-9][0-9]{0,5}"
@@ -32,6 +35,8 @@ _MASTER = re.compile(
     rf"local(\[({_COUNT}|\*)(, *{_COUNT})?\])?|local-cluster\[{_COUNT}, *{_COUNT}, *{_COUNT}\]|spark://.+|yarn|k8s://.+"
 )
 
+_COMPILE_LEAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""To a JVM that ends before its best compiler has paid for itself."""
 _COMPILE_LITTLE = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
     "-XX:Tier4BackEdgeThreshold=400000"
@@ -51,8 +56,14 @@ _LOCAL_DEFAULTS = {
     # What is shuffled goes to this machine's own disks.
     "spark.shuffle.compress": "false",
     "spark.shuffle.spill.compress": "false",
+    "spark.rdd.compress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+}
+_WORKER_DEFAULTS = {
+    "spark.python.daemon.module": "receiver.spark.workers",
+    # As it is for RDDs, so that both have the same workers.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
 _SESSION_SETTINGS = {
     # Partitions are as many as a flow asked for.
@@ -65,12 +76,13 @@ _SESSION_SETTINGS = {
 
 
 @contextmanager
-def session(master: str | None, *, verbose: bool = False) -> Iterator[SparkSession]:
+def session(master: str | None, *, verbose: bool = False, brief: bool = False) -> Iterator[SparkSession]:
     """A session on `master`; without one on what spark-submit or Spark's own configuration says, else on all cores here.
 
     One that is active already, of a notebook, say, is used and goes on; what is set here is set for a child of it. What
-    Spark and Java print is dropped, unless `verbose`. Raises `SparkError`, `MissingExtraError`, and `SettingsError`
-    where `master` can't be meant.
+    Spark and Java print is dropped, unless `verbose`. `brief` is for work of seconds in a process that ends with it:
+    Java compiles little, and stops Spark as the process ends. Raises `SparkError`, `MissingExtraError`, and
+    `SettingsError` where `master` can't be meant.
     """
     if not all(map(find_spec, ("pyspark", "pandas", "platformdirs"))):
         raise MissingExtraError("spark", "the Spark engine")
@@ -90,8 +102,9 @@ def session(master: str | None, *, verbose: bool = False) -> Iterator[SparkSessi
             else:
                 if not verbose:
                     ending.enter_context(_py4j_quiet())
-                context = _started(master, printed, verbose=verbose)
-                ending.callback(_stop, context)
+                context = _started(master, printed, verbose=verbose, brief=brief)
+                if verbose or not brief:
+                    ending.callback(_stop, context)
                 spark = SparkSession.builder.getOrCreate()
             with tuned(spark):
                 yield spark
@@ -152,38 +165,59 @@ def _child(active: SparkSession, master: str | None) -> SparkSession:
     return active.newSession()
 
 
-def _started(master: str | None, printed: IO[bytes] | None, *, verbose: bool) -> SparkContext:
+def _started(master: str | None, printed: IO[bytes] | None, *, verbose: bool, brief: bool) -> SparkContext:
     """Java, then Spark in it. `printed` takes what they and the workers print; else it goes to standard error."""
     from pyspark import SparkContext
 
-    gateway = _launched(master, printed)
+    Thread(target=_load_steps, daemon=True).start()  # while Java starts
+    gateway = _launched(master, printed, _COMPILE_LEAST if brief else _COMPILE_LITTLE)
     conf = _conf(gateway, master, silent=submitted() and printed is not None, shows=verbose)
     local = str(conf.get("spark.master")).startswith("local")
     with _defaults_in_environment({"PYSPARK_PYTHON": sys.executable} if local else {}):
-        return SparkContext(conf=conf, gateway=gateway)
+        context = SparkContext(conf=conf, gateway=gateway)
+    if all(conf.get(name) == value for name, value in _WORKER_DEFAULTS.items()):
+        Thread(target=_start_workers, args=(context,), daemon=True).start()  # while the session begins
+    return context
+
+
+def _load_steps() -> None:
+    with suppress(ImportError):  # which the first step will meet too
+        import receiver.steps.log  # noqa: F401
+
+
+def _start_workers(context: SparkContext) -> None:
+    with suppress(Exception):  # which the first step will meet too
+        context.setJobDescription("Starting Python")
+        context.parallelize([0], 1).count()
 
 
 _java: list[JavaGateway] = []
 """The one that was launched here; it serves every session of this process."""
 
 
-def _launched(master: str | None, printed: IO[bytes] | None) -> JavaGateway:
+def _launched(master: str | None, printed: IO[bytes] | None, java_options: str) -> JavaGateway:
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
 
     if not _java:
-        if not submitted():
-            check_java()
         conf = SparkConf(loadDefaults=False).setAppName("receiver")
         if master is not None:
             conf.setMaster(master)
+        archive = archive_options()
         launching = {
             "SPARK_DRIVER_MEMORY": f"{1024 + 256 * (os.cpu_count() or 1)}m",
-            "SPARK_SUBMIT_OPTS": f"{archive_options()} {_COMPILE_LITTLE}".strip(),
+            "SPARK_SUBMIT_OPTS": f"{archive} {java_options}".strip(),
+            "SPARK_LAUNCHER_OPTS": _COMPILE_LEAST,
         }
         with _defaults_in_environment(launching):
             apart = {"stdout": printed or _STANDARD_ERROR, "stderr": printed}
-            _java.append(launch_gateway(conf, apart))  # type: ignore[no-untyped-call]
+            try:
+                _java.append(launch_gateway(conf, apart))  # type: ignore[no-untyped-call]
+            except Exception:
+                check_java()
+                raise
+        said = b"" if printed is None else os.pread(printed.fileno(), _HEAD_BYTES, 0)
+        give_up_useless_archive(archive, said, _java[0].jvm.System.getProperty("java.vm.info"))
     return _java[0]
 
 
@@ -202,12 +236,20 @@ def _conf(gateway: JavaGateway, master: str | None, *, silent: bool, shows: bool
     defaults = _CONTEXT_DEFAULTS | {"spark.ui.enabled": str(shows).lower()}
     if str(conf.get("spark.master")).startswith("local"):
         defaults |= _LOCAL_DEFAULTS
+        if _is_this_python() and not known.contains("spark.pyspark.python"):
+            defaults |= _WORKER_DEFAULTS
     if silent:
         defaults["spark.log.level"] = "OFF"
     for name, value in defaults.items():
         if not known.contains(name):
             conf.set(name, value)
     return conf
+
+
+def _is_this_python() -> bool:
+    """Whether workers on this machine run the Python of this process, which has the package."""
+    python = Path(os.environ.get("PYSPARK_PYTHON", sys.executable))
+    return not submitted() and python.parent == Path(sys.executable).parent
 
 
 @contextmanager

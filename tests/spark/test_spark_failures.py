@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 from programs import run_program
-from receiver.steps.outcomes import BadRows
 
 from receiver.errors import SparkError
 from receiver.spark.compacting import BadRows

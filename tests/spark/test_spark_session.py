@@ -145,6 +145,7 @@ def test_verbose_lets_java_speak_and_tells_what_each_step_cost(tmp_path):
     ran = subprocess.run([*command, "--verbose"], capture_output=True, text=True, check=True)
     assert "WARN" in ran.stderr
     told = re.findall(r"^(.+): [\d.]+ s, [\d,]+ tasks, [\d,]+ rows, [\d,.]+ MB shuffled$", ran.stderr, re.MULTILINE)
+    told.remove("Starting Python")
     assert told[:4] == ["Reading receipts", "Linking ids", "Assembling chunks", "Measuring duplicates"]
     assert told[-1] == "Replaying"
 
@@ -152,7 +153,7 @@ def test_verbose_lets_java_speak_and_tells_what_each_step_cost(tmp_path):
 ARCHIVED = """
 def work(spark):
     given = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
-    print(spark.range(5).count(), *(option for option in given if "Archive" in option))
+    print(spark.range(5).count(), *(option for option in given if option.endswith((".jsa", ".new"))))
 """
 
 
@@ -163,6 +164,14 @@ def archiving(cache):
     count, *options = ran.stdout.split()
     assert count == "5"
     return [option.partition("=")[0] for option in options]
+
+
+def replace(archive: Path, content: bytes, age_secs: float = 0) -> None:
+    """Never written over: a Java that has mapped it would crash."""
+    other = archive.with_suffix(".other")
+    other.write_bytes(content)
+    os.utime(other, (time.time() - age_secs,) * 2)
+    other.replace(archive)
 
 
 @pytest.mark.slow
@@ -180,8 +189,45 @@ def test_java_leaves_an_archive_of_its_classes_and_starts_from_it(tmp_path, pyte
     os.utime(unfinished, (0, 0))
     assert archiving(tmp_path) == ["-XX:SharedArchiveFile"]
     (archive,) = tmp_path.rglob("*.jsa")
-    archive.write_bytes(b"no archive")
+    assert archive.exists()  # so it was of use
+    replace(archive, b"no archive")
     assert archiving(tmp_path) == ["-XX:SharedArchiveFile"]
+    assert archive.exists()
+
+
+@pytest.fixture
+def archive(tmp_path, monkeypatch) -> Path:
+    """Where one of this Java and Spark goes, in a cache of its own; nothing is there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    unfinished = Path(archive_options().partition("=")[2])
+    return unfinished.with_name(re.sub(r"-\d+\.new$", ".jsa", unfinished.name))
+
+
+@pytest.mark.usefixtures("java")
+def test_an_archive_that_java_can_not_use_is_made_anew(tmp_path, archive):
+    replace(archive, b"no archive", age_secs=90_000)
+    assert archiving(tmp_path) == ["-XX:SharedArchiveFile"]
+    assert archive_options().startswith("-XX:ArchiveClassesAtExit=")
+
+
+@pytest.mark.usefixtures("java")
+def test_each_spark_has_its_own_archive_and_the_longest_unused_go(archive, tmp_path, monkeypatch):
+    names = {archive.name}
+    replace(archive, b"")
+    for days in range(1, 6):
+        home = tmp_path / f"spark-{days}"
+        (home / "jars").mkdir(parents=True)
+        monkeypatch.setenv("SPARK_HOME", str(home))
+        (before,) = re.findall(r"\S+(?=-\d+\.new)", archive_options().partition("=")[2])
+        replace(Path(f"{before}.jsa"), b"", age_secs=days * 86_400)
+        names.add(f"{Path(before).name}.jsa")
+    left_by_a_kill = archive.with_name("spark-0-1.new")
+    replace(left_by_a_kill, b"", age_secs=90_000)
+    assert len(names) == 6
+    assert archive_options().endswith(f"{before}.jsa")  # used now, though the oldest
+    left = {path.name for path in archive.parent.iterdir()}
+    assert len(left) == 4
+    assert {archive.name, f"{Path(before).name}.jsa"} <= left <= names
 
 
 @pytest.mark.usefixtures("java")
@@ -200,7 +246,7 @@ def test_an_archive_that_may_still_be_written_is_left_alone(tmp_path, monkeypatc
     unfinished.write_bytes(b"half")
     assert archive_options() == ""
     os.utime(unfinished, (0, 0))
-    assert archive_options().startswith("-Xshare:auto -XX:SharedArchiveFile=")
+    assert " -XX:SharedArchiveFile=" in archive_options()
     assert not unfinished.exists()
 
 
