@@ -25,7 +25,7 @@ from receiver.errors import LogFormatError, SettingsError
 from receiver.logs.batch import LogReader, LogSource, ReadOptions
 from receiver.logs.blocks import BOM
 from receiver.logs.columns import COLUMNS, spellings
-from receiver.logs.compacted import STATUS_LINES_BEGIN, Folder, Manifest, manifest_of, read_status_lines
+from receiver.logs.compacted import MANIFEST, STATUS_LINES_BEGIN, Folder, Manifest, manifest_of, read_status_lines
 from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
 from receiver.logs.journal import JOURNAL_BEGINS, read_journal
@@ -131,9 +131,11 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
 
 def _at_url(url: str) -> list[LogFile]:
     folder = UrlPath(url)
-    manifest = manifest_of(folder) if folder.is_dir() else None
-    if manifest is not None:
-        return _compacted(folder, manifest)
+    if folder.is_dir():
+        if (manifest := manifest_of(folder)) is not None:
+            return _compacted(folder, manifest)
+        for inner in folder.rglob(f"*/{MANIFEST}"):  # whose files, taken one by one, would be in another order
+            raise LogFormatError(url, f"holds a compacted log: {inner}", hint="name the folder of that log itself")
     return [LogFile(None, found, size_bytes, url=found) for found, size_bytes in urls_at(url)]
 
 

@@ -57,6 +57,13 @@ def test_a_folder_of_partitions_and_a_glob(s3):
     assert read("s3://receipts/days/day=2026-11-02/part.csv", "s3://receipts/days/day=2026-11-01/part.csv") == ROWS
 
 
+def test_a_folder_above_a_compacted_log_is_refused(s3):
+    put(s3, "above/compacted/domain=q/day=2026-11-01/part-00000.csv", csv_bytes(ROWS))
+    put(s3, "above/compacted/_receiver_log.json", b"{}")
+    with pytest.raises(LogFormatError, match=r"holds a compacted log: s3://receipts/above/compacted/_receiver_log\.json"):
+        read("s3://receipts/above")
+
+
 def test_a_bad_row_is_named(s3):
     url = put(s3, "bad.csv", b"received_at,unique_message_id\n1,a\nnever,b\n")
     with pytest.raises(LogFormatError, match=f"^{url}:3: "):

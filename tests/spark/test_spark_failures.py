@@ -30,7 +30,7 @@ def failing(match: str):
 @pytest.mark.usefixtures("spark")
 def test_a_fault_in_a_task():
     def faulty(rows):
-        return [Row(1 // len(row.value.file), row.value) for row in rows]
+        return [Row(1 // len(row.value.lines), row.value) for row in rows]
 
     with failing("ZeroDivisionError: .*--verbose") as spark:
         start(spark, ROWS, 2, BadRows).map(faulty, BadRows).kept("divide")
