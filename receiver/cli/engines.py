@@ -158,14 +158,13 @@ def _files(asked: Asked, cluster: Cluster) -> list[LogFile] | None:
 
 def _read(spark: SparkSession, asked: Asked, cluster: Cluster, files: list[LogFile] | None, told: Told) -> Read:
     from receiver.logs import checked_options
-    from receiver.logs.files import find_files
+    from receiver.logs.files import find_files, is_compacted
     from receiver.logs.remote import local_path
-    from receiver.spark.compacting import is_compacted
     from receiver.spark.sources import read_elsewhere, read_files
 
     options, key = checked_options(asked.options), domain_key(asked.question.key)
     with_ids = asked.verdicts is not None
-    if files is None and cluster.order_by is None and any(is_compacted(spark, log) for log in asked.logs):
+    if files is None and cluster.order_by is None and any(map(is_compacted, asked.logs)):
         files = find_files(asked.logs)
     if files is not None:
         return read_files(spark, files, options, key, with_ids=with_ids, told=told)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -50,6 +51,7 @@ __all__ = [
     "adding",
     "committing",
     "folder_at",
+    "is_part_path",
     "manifest_of",
     "new_folder",
     "part_path",
@@ -123,6 +125,11 @@ def folder_at(text: str) -> Folder:
     """The folder that a path or a URL names."""
     path = local_path(text)
     return UrlPath(path) if is_url(path) else Path(path)
+
+
+def is_part_path(path: str) -> bool:
+    """Whether it looks like what `part_path` makes, below some folder."""
+    return re.search(r"/domain=[^/]+/day=[^/]+/part-\d{5,}\.parquet$", path) is not None
 
 
 @contextmanager

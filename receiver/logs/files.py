@@ -21,7 +21,7 @@ from typing import Protocol
 
 import zstandard
 
-from receiver.errors import LogFormatError, SettingsError
+from receiver.errors import LogFormatError, MissingExtraError, SettingsError
 from receiver.logs.batch import LogReader, LogSource, ReadOptions
 from receiver.logs.blocks import BOM
 from receiver.logs.columns import COLUMNS, spellings
@@ -34,7 +34,7 @@ from receiver.logs.parquet import MAGIC, read_parquet
 from receiver.logs.remote import UrlPath, UrlStream, is_url, local_path, urls_at
 from receiver.logs.segments import finished_from, is_journal, journals_in, segment_names
 
-__all__ = ["LogFile", "find_files", "open_content", "open_log", "spooled"]
+__all__ = ["LogFile", "find_files", "is_compacted", "open_content", "open_log", "spooled"]
 
 _PIECE_BYTES = 128 << 10
 _HEAD_BYTES = 64 << 10
@@ -131,12 +131,30 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
 
 def _at_url(url: str) -> list[LogFile]:
     folder = UrlPath(url)
-    if folder.is_dir():
-        if (manifest := manifest_of(folder)) is not None:
-            return _compacted(folder, manifest)
-        for inner in folder.rglob(f"*/{MANIFEST}"):  # whose files, taken one by one, would be in another order
-            raise LogFormatError(url, f"holds a compacted log: {inner}", hint="name the folder of that log itself")
+    if folder.is_dir() and (manifest := _manifest_at(folder)) is not None:
+        return _compacted(folder, manifest)
     return [LogFile(None, found, size_bytes, url=found) for found, size_bytes in urls_at(url)]
+
+
+def _manifest_at(folder: UrlPath) -> Manifest | None:
+    if (manifest := manifest_of(folder)) is not None:
+        return manifest
+    for inner in folder.rglob(f"*/{MANIFEST}"):  # whose files, taken one by one, would be in another order
+        raise LogFormatError(str(folder), f"holds a compacted log: {inner}", hint="name the folder of that log itself")
+    return None
+
+
+def is_compacted(log: str) -> bool:
+    """Whether a compacted log is at a URL, as far as fsspec can tell. `LogFormatError` where it is in a folder there."""
+    if not is_url(log):
+        return False
+    try:
+        folder = UrlPath(log)
+        if not folder.is_dir():
+            return False
+    except (MissingExtraError, SettingsError, LogFormatError):  # Spark may know the filesystem
+        return False
+    return _manifest_at(folder) is not None
 
 
 def _compacted(folder: Folder, manifest: Manifest) -> list[LogFile]:

@@ -19,8 +19,7 @@ from pyspark.sql import functions as sql
 
 from receiver.errors import OutputError, SettingsError
 from receiver.logs.columns import REQUIRED, SCHEMA
-from receiver.logs.compacted import MANIFEST, DomainFiles, Manifest, PartFile, adding, status_lines_text
-from receiver.logs.remote import is_url
+from receiver.logs.compacted import DomainFiles, Manifest, PartFile, adding, status_lines_text
 from receiver.logs.writer import in_pieces
 from receiver.simulate.numbering import plain_text
 from receiver.spark.frames import start
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from receiver.logs.files import LogFile
     from receiver.spark.progress import Told
 
-__all__ = ["ROWS_PER_FILE", "BadRows", "compact", "is_compacted"]
+__all__ = ["ROWS_PER_FILE", "BadRows", "compact"]
 
 ROWS_PER_FILE = 1_000_000
 _GROUP_ROWS = 1 << 17
@@ -132,15 +131,6 @@ def compact(
         grown = new.commit(manifest, status_lines_text(lines), bad)
     read.forget()
     return grown
-
-
-def is_compacted(spark: SparkSession, log: str) -> bool:
-    """Whether a compacted log is at a URL, as far as Spark's filesystems can tell."""
-    if not is_url(log):
-        return False
-    context = spark.sparkContext
-    path = context._jvm.org.apache.hadoop.fs.Path(f"{log.rstrip('/')}/{MANIFEST}")  # type: ignore[union-attr]  # noqa: SLF001
-    return bool(path.getFileSystem(context._jsc.hadoopConfiguration()).exists(path))  # noqa: SLF001
 
 
 def _check(files: Sequence[LogFile], key: DomainKey, before: Manifest | None, rows_per_file: int) -> None:

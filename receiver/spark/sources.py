@@ -25,6 +25,7 @@ from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import no_receipt
 from receiver.logs.batch import BATCH_ROWS
 from receiver.logs.columns import COLUMNS, fields_of
+from receiver.logs.compacted import is_part_path
 from receiver.logs.files import open_content
 from receiver.logs.remote import is_url
 from receiver.logs.rows import BatchMaker, RawRows
@@ -119,6 +120,11 @@ def read_elsewhere(
         names = [row.path for row in contents.select("path").collect()]
         if not names:
             raise LogFormatError(", ".join(logs), "no file matches", hint="name a log of receipts")
+        if any(map(is_part_path, names)):
+            raise SettingsError(
+                "a compacted log at a URL is read by fsspec, which can't read this one",
+                hint="name the log's own folder, with the extra 'remote' and fsspec's package for such URLs",
+            )
         if not all(name.endswith(".parquet") for name in names):
             if order_by is not None:
                 raise SettingsError("--order-by is for tables and Parquet", hint="rows of text stand in their order")

@@ -60,7 +60,9 @@ def test_a_folder_of_partitions_and_a_glob(s3):
 def test_a_folder_above_a_compacted_log_is_refused(s3):
     put(s3, "above/compacted/domain=q/day=2026-11-01/part-00000.csv", csv_bytes(ROWS))
     put(s3, "above/compacted/_receiver_log.json", b"{}")
-    with pytest.raises(LogFormatError, match=r"holds a compacted log: s3://receipts/above/compacted/_receiver_log\.json"):
+    with pytest.raises(
+        LogFormatError, match=r"holds a compacted log: s3://receipts/above/compacted/_receiver_log\.json"
+    ):
         read("s3://receipts/above")
 
 

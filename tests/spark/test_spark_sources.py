@@ -39,6 +39,15 @@ def test_folders_of_partitions(spark, tmp_path):
     assert said_there(spark, tmp_path.as_uri()) == expected(*days)
 
 
+def test_a_compacted_log_is_not_read_file_by_file(spark, tmp_path):
+    """Its files follow each other; merged by their times, as logs are, they would be in another order."""
+    part = tmp_path / "log" / "domain=q" / "day=2026-11-21" / "part-00000.parquet"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(parquet_bytes(receipts(1, 10)))
+    with pytest.raises(SettingsError, match="a compacted log at a URL is read by fsspec"):
+        said_there(spark, tmp_path.as_uri())
+
+
 def test_text_is_read_by_our_readers(spark, tmp_path):
     paths = [tmp_path / name for name in ("a.csv.gz", "b.jsonl", "c.parquet")]
     for seed, (path, encoded) in enumerate(zip(paths, (csv_bytes, jsonl_bytes, parquet_bytes), strict=True)):
