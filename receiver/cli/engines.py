@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, NamedTuple
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import typer
 
@@ -148,10 +146,9 @@ def _files(asked: Asked, cluster: Cluster) -> list[LogFile] | None:
     """The files that our readers read in tasks; None where Spark finds the log."""
     from receiver.logs.files import find_files
 
-    logs = [_local(log) for log in asked.logs]
-    if cluster.order_by is not None or any(map(_is_elsewhere, logs)):
+    if cluster.order_by is not None or any(map(_is_elsewhere, asked.logs)):
         return None
-    files = find_files(logs)
+    files = find_files(asked.logs)
     read_from = [str(file.path) for file in files if file.path is not None]
     spare_logs(read_from, report=asked.report, verdicts=asked.verdicts)
     return files
@@ -167,7 +164,7 @@ def _read(spark: SparkSession, asked: Asked, cluster: Cluster, files: list[LogFi
         return read_files(spark, files, options, key, with_ids=with_ids, told=told)
     return read_elsewhere(
         spark,
-        [log if _is_elsewhere(log) else Path(log).absolute().as_uri() for log in map(_local, asked.logs)],
+        [log if _is_elsewhere(log) or log.startswith("file:") else Path(log).absolute().as_uri() for log in asked.logs],
         options,
         key,
         order_by=cluster.order_by,
@@ -182,11 +179,6 @@ def _tell_costs(spark: SparkSession) -> None:
 
     for line in costs(spark.sparkContext):
         print(line, file=sys.stderr)
-
-
-def _local(log: str) -> str:
-    """A file: URL as the path it is."""
-    return url2pathname(urlsplit(log).path) if log.startswith("file:") else log
 
 
 def _page(analysis: Analysis) -> str:

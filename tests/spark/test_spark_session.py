@@ -252,7 +252,7 @@ def test_an_archive_that_may_still_be_written_is_left_alone(tmp_path, monkeypatc
 
 def submit(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [SPARK_SUBMIT, "--master", "local[1]", ROOT / "spark_jobs" / "size_windows.py", *arguments]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
