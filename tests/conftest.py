@@ -4,6 +4,7 @@ Choose with `--hypothesis-profile=NAME`. A failure prints the line that reproduc
 that stores are tested on.
 """
 
+import logging
 import os
 import random
 import tempfile
@@ -44,7 +45,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
-    """What a test has printed goes to another process as UTF-8, in which a lone surrogate can't be sent."""
+    """What a test has printed goes to another process as UTF-8, in which a lone surrogate can't be sent.
+
+    PySpark's loggers of errors don't propagate; pytest would add its handler to them, and they give it their own format.
+    """
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger) and type(logger).__name__ == "PySparkLogger":
+            logger.propagate = True
     report = yield
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report

@@ -145,12 +145,10 @@ def _is_elsewhere(log: str) -> bool:
 def _files(asked: Asked, cluster: Cluster) -> list[LogFile] | None:
     """The files that our readers read in tasks; None where Spark finds the log."""
     from receiver.logs.files import find_files
-    from receiver.logs.remote import local_path
 
-    logs = [local_path(log) for log in asked.logs]
-    if cluster.order_by is not None or any(map(_is_elsewhere, logs)):
+    if cluster.order_by is not None or any(map(_is_elsewhere, asked.logs)):
         return None
-    files = find_files(logs)
+    files = find_files(asked.logs)
     read_from = [str(file.path) for file in files if file.path is not None]
     spare_logs(read_from, report=asked.report, verdicts=asked.verdicts)
     return files
@@ -159,7 +157,6 @@ def _files(asked: Asked, cluster: Cluster) -> list[LogFile] | None:
 def _read(spark: SparkSession, asked: Asked, cluster: Cluster, files: list[LogFile] | None, told: Told) -> Read:
     from receiver.logs import checked_options
     from receiver.logs.files import find_files, is_compacted
-    from receiver.logs.remote import local_path
     from receiver.spark.sources import read_elsewhere, read_files
 
     options, key = checked_options(asked.options), domain_key(asked.question.key)
@@ -170,7 +167,7 @@ def _read(spark: SparkSession, asked: Asked, cluster: Cluster, files: list[LogFi
         return read_files(spark, files, options, key, with_ids=with_ids, told=told)
     return read_elsewhere(
         spark,
-        [log if _is_elsewhere(log) else Path(log).absolute().as_uri() for log in map(local_path, asked.logs)],
+        [log if _is_elsewhere(log) or log.startswith("file:") else Path(log).absolute().as_uri() for log in asked.logs],
         options,
         key,
         order_by=cluster.order_by,

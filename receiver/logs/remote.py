@@ -22,8 +22,8 @@ def local_path(log: str) -> str:
 
 
 def is_url(log: str) -> bool:
-    """Whether a log is named by a URL rather than by a path."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", log) is not None
+    """Whether a log is named by a URL rather than by a path; that of a file on this machine is a path."""
+    return re.match(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+://", log) is not None
 
 
 def urls_at(url: str) -> list[tuple[str, int | None]]:

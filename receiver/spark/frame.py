@@ -1,4 +1,15 @@
-"""Frames of the caller's: how `size_windows` and `judge` work."""
+"""Sizing on Spark: a DataFrame of receipts in, the analysis or the verdicts out.
+
+    from receiver.spark import judge, size_windows
+
+    analysis = size_windows(spark.read.parquet("s3a://bucket/receipts"), domain="destination")
+    analysis.as_dict()["recommendation"]
+
+Both work in the caller's own session and leave its settings as they were. A frame has a log's columns, by our names or by
+those of JMS and Apama; `received_at` is a timestamp, a text or a number, as in logs. Receipts stand in the order of
+`order_by`, a column without nulls; else in that of their files and rows, where the frame knows them (Parquet); else in
+that of their time. Receipts that tie go by their content.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-__all__ = ["FrameAnalysis", "judged", "sized"]
+__all__ = ["FrameAnalysis", "judge", "size_windows"]
 
 _ROW_ID = "_receiver_row_id"
 _ADDED = ("verdict", "tier")
@@ -47,23 +58,26 @@ class FrameAnalysis(Analysis):
         return json_object(self)
 
 
-def sized(
+def size_windows(
     frame: DataFrame,
     *,
-    domain: str,
-    windows: Sequence[int] | None,
-    expiries_secs: Sequence[float] | None,
-    order_by: str | None,
-    column_map: Mapping[str, str] | None,
-    max_missed: int | None,
-    margin: float | None,
+    domain: str = "default",
+    windows: Sequence[int] | None = None,
+    expiries_secs: Sequence[float] | None = None,
+    order_by: str | None = None,
+    column_map: Mapping[str, str] | None = None,
+    max_missed: int | None = None,
+    margin: float | None = None,
 ) -> FrameAnalysis:
-    """See `receiver.spark.size_windows`."""
-    settings = SimulateSettings()
-    if max_missed is not None:
-        settings = replace(settings, max_missed=max_missed)
-    if margin is not None:
-        settings = replace(settings, margin=margin)
+    """What `receiver simulate` says of the same receipts in the same order; `as_dict` gives its JSON object.
+
+    `domain` is a KEY of `--domain`; windows (ids per source) and expiries (seconds) that are left None are chosen from the
+    log. `column_map` names the frame's column for one of ours. `max_missed` (0) and `margin` (2.0) are those of the
+    command. Raises `SettingsError` for what can't be meant, `LogFormatError` for a frame that is no log, and `SparkError`
+    for what Spark fails at.
+    """
+    given: dict[str, Any] = {"max_missed": max_missed, "margin": margin}
+    settings = replace(SimulateSettings(), **{name: value for name, value in given.items() if value is not None})
     question = Question(
         domain,
         None if windows is None else parse_windows(_list("windows", windows)),
@@ -87,16 +101,21 @@ def _list(name: str, values: Sequence[float]) -> str:
     return ",".join(map(str, values))
 
 
-def judged(
+def judge(
     frame: DataFrame,
     *,
     window: int,
     expiry_secs: float,
-    domain: str,
-    order_by: str | None,
-    column_map: Mapping[str, str] | None,
+    domain: str = "default",
+    order_by: str | None = None,
+    column_map: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """See `receiver.spark.judge`."""
+    """The frame with two more columns: `verdict` (`new`, `duplicate`, `unchecked`), and for a duplicate its `tier`.
+
+    `tier` is `source` where some source's queue of `window` ids still held the id, `time` where only the time queue did,
+    which keeps `expiry_secs` seconds. The rows are judged at once, and kept on the executors' disks for as long as the
+    frame that is given back is in use. Raises as `size_windows` does.
+    """
     (windows, expiries_us) = parse_windows(str(window)), parse_expiries_us(str(expiry_secs))
     check_grid(windows, expiries_us)
     domain_key(domain)

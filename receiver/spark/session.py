@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from socketserver import BaseServer
 from threading import Thread
 from typing import IO, TYPE_CHECKING
 
@@ -103,7 +104,7 @@ def session(master: str | None, *, verbose: bool = False, brief: bool = False) -
                 spark = _child(active, master)
             else:
                 if not verbose:
-                    ending.enter_context(_py4j_quiet())
+                    ending.enter_context(_quiet())
                 context = _started(master, printed, verbose=verbose, brief=brief)
                 if verbose or not brief:
                     ending.callback(_stop, context)
@@ -266,13 +267,16 @@ def _defaults_in_environment(values: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _py4j_quiet() -> Iterator[None]:
-    """Where Java is gone, Py4J logs each try to speak to it; without a handler that goes to the terminal."""
-    handler = logging.NullHandler()
+def _quiet() -> Iterator[None]:
+    """Where Java is gone, Py4J logs each try to speak to it, and PySpark's server of accumulators prints that it lost it."""
+    handler = logging.NullHandler()  # without one, what is logged goes to the terminal
     logging.getLogger().addHandler(handler)
+    handle_error = BaseServer.handle_error
+    BaseServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     try:
         yield
     finally:
+        BaseServer.handle_error = handle_error  # type: ignore[method-assign]
         logging.getLogger().removeHandler(handler)
 
 

@@ -27,7 +27,6 @@ from receiver.logs.batch import BATCH_ROWS
 from receiver.logs.columns import COLUMNS, fields_of
 from receiver.logs.compacted import is_part_path
 from receiver.logs.files import open_content
-from receiver.logs.remote import is_url
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.times import read_times
 from receiver.spark.frames import SparkFlow, ddl_of, start, task_output
@@ -112,7 +111,7 @@ def read_elsewhere(
             raise SettingsError("a table is read alone", hint="make a view of the union, and name that")
         frame = _there(logs[0], lambda: spark.table(logs[0].removeprefix("table:")))
     else:
-        if not all(map(is_url, logs)):
+        if not all(":/" in log for log in logs):
             raise SettingsError(
                 "logs at paths and logs at URLs can't be read together", hint="write paths as file:///PATH"
             )

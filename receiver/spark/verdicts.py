@@ -29,7 +29,6 @@ from pyspark.sql.functions import (
 from receiver.domains import domain_key
 from receiver.errors import OutputError
 from receiver.logs.output import UNFINISHED, appearing, naming
-from receiver.logs.remote import is_url
 from receiver.logs.writer import open_table
 from receiver.message import Tier, Verdict
 from receiver.simulate.verdicts import SCHEMA
@@ -121,7 +120,7 @@ def verdicts_file(path: str) -> Iterator[Callable[[DataFrame], None]]:
 
     Parts are ordered by name as their rows are. `OutputError` and `SettingsError` as `logs.output` and `logs.writer` do.
     """
-    if is_url(path):
+    if "://" in path:
         yield lambda rows: rows.write.option("compression", "zstd").parquet(path)
     elif path.endswith("/") or Path(path).is_dir():
         with appearing(path) as folder:

@@ -28,7 +28,10 @@ def tracked_texts() -> dict[str, str]:
     return texts
 
 
-LONG_ON_PURPOSE = {"receiver/detector.py": "all rules on what is a duplicate stand in one file"}
+LONG_ON_PURPOSE = {
+    "receiver/detector.py": "all rules on what is a duplicate stand in one file",
+    "receiver/steps/schemas.py": "all columns that travel between tasks stand in one file",
+}
 
 
 def test_no_file_needs_scrolling_for_ever():

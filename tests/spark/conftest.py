@@ -29,5 +29,5 @@ def java() -> None:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     need_java()
-    with session("local[2]") as spark:
+    with session("local[2]", brief=True) as spark:
         yield spark

@@ -12,16 +12,16 @@ from receiver.spark.session import session
 
 if __name__ == "__main__":
     try:
-        with session({master!r}, verbose={verbose}) as spark:
+        with session({master!r}, brief={brief}) as spark:
             work(spark)
     except ReceiverError as error:
         sys.exit(f"{{type(error).__name__}}: {{error}}")
 """
 
 
-def run_program(program: str, *, master: str = "local[2]", verbose: bool = False, **environment: str):
-    """Run a program that defines `work(spark)`. Errors of the package go to standard error."""
-    text = FRAME.format(program=program, master=master, verbose=verbose)
+def run_program(program: str, *, master: str = "local[2]", brief: bool = True, **environment: str):
+    """Run a program that defines `work(spark)`; `brief` is of the session. Errors of the package go to standard error."""
+    text = FRAME.format(program=program, master=master, brief=brief)
     return subprocess.run(
         [sys.executable, "-c", text],
         env={**os.environ, **environment},

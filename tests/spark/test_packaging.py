@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 UP = {"Master": r"spark://127\.0\.0\.1:\d+", "Worker": "Successfully registered with master"}
 """What each prints when it is up."""
 UP_SECS = 120
+SHORT = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+"""Java's best compiler never pays here."""
 ASKED = ROOT / "examples" / "artemis-receipts.csv.gz", "--domain", "destination", "--json"
 
 
@@ -40,7 +42,7 @@ def service(folder: Path, role: str, *arguments: str) -> Iterator[str]:
     with printed.open("wb") as file:
         process = subprocess.Popen(
             [*command, "--webui-port", "0", *arguments],
-            env={**os.environ, "SPARK_HOME": str(Path(pyspark.__file__).parent)},
+            env={**os.environ, **SHORT, "SPARK_HOME": str(Path(pyspark.__file__).parent)},
             stdout=file,
             stderr=file,
         )
@@ -80,7 +82,7 @@ def submitted(master: str, *options) -> subprocess.CompletedProcess[str]:
     ]
     python = {"PYSPARK_PYTHON": str(outside), "PYSPARK_DRIVER_PYTHON": sys.executable}
     return subprocess.run(
-        command, env={**os.environ, **python}, capture_output=True, encoding="utf-8", check=False, timeout=300
+        command, env={**os.environ, **SHORT, **python}, capture_output=True, encoding="utf-8", check=False, timeout=300
     )
 
 

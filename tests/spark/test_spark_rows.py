@@ -209,5 +209,5 @@ def work(spark):
 @pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_values_of_50_mb_pass_in_1_gb_of_java():
-    ran = run_program(LARGE, SPARK_DRIVER_MEMORY="1g")
+    ran = run_program(LARGE, brief=False, SPARK_DRIVER_MEMORY="1g")
     assert (ran.stdout, ran.stderr) == ("[200, 200]\n", "")

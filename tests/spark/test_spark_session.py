@@ -126,7 +126,8 @@ SHOW = """
 def work(spark):
     names = "spark.app.name", "spark.shuffle.compress", "spark.ui.enabled"
     print(spark.sparkContext.master, *(spark.sparkContext.getConf().get(name) for name in names))
-    print(spark._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20)
+    given = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+    print(*(option for option in given if option.startswith("-Xmx")))
 """
 
 
@@ -134,7 +135,7 @@ def work(spark):
 def test_the_user_has_the_last_word_and_all_is_quiet():
     given = "--master local[3] --conf spark.shuffle.compress=true --conf spark.driver.memory=700m pyspark-shell"
     ran = run_program(SHOW, master=None, PYSPARK_SUBMIT_ARGS=given)
-    assert (ran.stdout, ran.stderr) == ("local[3] receiver true false\n700\n", "")
+    assert (ran.stdout, ran.stderr) == ("local[3] receiver true false\n-Xmx700m\n", "")
 
 
 @pytest.mark.usefixtures("java")
@@ -252,7 +253,7 @@ def test_an_archive_that_may_still_be_written_is_left_alone(tmp_path, monkeypatc
 
 def submit(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [SPARK_SUBMIT, "--master", "local[1]", ROOT / "spark_jobs" / "size_windows.py", *arguments]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
