@@ -133,7 +133,7 @@ def work(spark):
 @pytest.mark.usefixtures("java")
 def test_the_user_has_the_last_word_and_all_is_quiet():
     given = "--master local[3] --conf spark.shuffle.compress=true --conf spark.driver.memory=700m pyspark-shell"
-    ran = run_program(SHOW, master=None, PYSPARK_SUBMIT_ARGS=given)
+    ran = run_program(SHOW, master=None, brief=False, PYSPARK_SUBMIT_ARGS=given)
     assert (ran.stdout, ran.stderr) == ("local[3] receiver true false\n700\n", "")
 
 
