@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, NoReturn
@@ -18,21 +17,19 @@ from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy, stated_policy
 from receiver.settings import ReceiverSettings, StoreSettings
-from receiver.store.engine import is_sqlite, store_url
+from receiver.store.databases.database import LONGEST_NAME_BYTES
+from receiver.store.engine import database_of, store_url
 from receiver.store.failures import translated
 from receiver.store.found_or_made import found_or_made
 from receiver.store.log import DomainLog, DomainState
 from receiver.store.memory_log import MemoryLog
-from receiver.store.postgres_log import PostgresLog
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_log import SqlLog
-from receiver.store.sqlite_log import SqliteLog
 from receiver.store.tables import domains, to_bytes
 
 __all__ = ["Opened", "Wanted", "log_of", "new_number", "open_log", "wanted"]
 
 _MEMORY = "memory://"
-_LONGEST_NAME_BYTES = 2_000  # what PostgreSQL can index
 _LOGGER = logging.getLogger("receiver")
 
 
@@ -98,8 +95,8 @@ def new_number() -> int:
 def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, store_settings: StoreSettings) -> Opened:
     name = key.name(channel)
     kind = key.text.partition(":")[0]
-    if len(to_bytes(name)) > _LONGEST_NAME_BYTES:
-        raise SettingsError(f"the domain's name has more than {_LONGEST_NAME_BYTES:,} bytes: {name!r:.80}")
+    if len(to_bytes(name)) > LONGEST_NAME_BYTES:
+        raise SettingsError(f"the domain's name has more than {LONGEST_NAME_BYTES:,} bytes: {name!r:.80}")
     if address == _MEMORY:
         new = _new_state(kind, name, wanted.if_new())
         state = DomainState(domain_id=0, **new)
@@ -114,13 +111,13 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
     except BaseException:
         engine.dispose()
         raise
-    lock = os.path.realpath(url.database or "") if is_sqlite(url) else state.incarnation
+    lock = database_of(url).locked_file(url) or state.incarnation
     return Opened(log, url.render_as_string(), lock, state.incarnation, domain_id)
 
 
 def log_of(url: URL, engine: Engine, store_settings: StoreSettings, domain_id: int) -> SqlLog:
     """The log of a domain by its number."""
-    return (SqliteLog if is_sqlite(url) else PostgresLog)(engine, store_settings, domain_id)
+    return database_of(url).log(engine, store_settings, domain_id)
 
 
 def _new_state(kind: str, name: str, judge: Policy) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from sqlalchemy import URL
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome
 from receiver.errors import ClosedError, OutputError, SettingsError
-from receiver.store.engine import is_sqlite
+from receiver.store.engine import database_of
 from receiver.store.inbox import Turn
 
 try:
@@ -61,7 +61,7 @@ class FileTarget:
 
     def is_store(self, url: URL) -> bool:
         """Whether the file is the database of that address."""
-        return is_sqlite(url) and Path(url.database or "").resolve() == self._path.resolve()
+        return database_of(url).locked_file(url) == self._path.resolve()
 
     def connect(self) -> None:
         try:
