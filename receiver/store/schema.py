@@ -6,7 +6,6 @@ Nothing is changed before the look has shown that it is ours to change.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from sqlalchemy.engine.reflection import ObjectKind
 from sqlalchemy.types import NullType, TypeEngine
 
 from receiver.errors import StoreBusyError, StoreError, StoreVersionError
+from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
 from receiver.store.databases.addresses import shown
 from receiver.store.databases.database import OTHER_PLACE
@@ -25,7 +25,7 @@ from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
 
 __all__ = ["Migrated", "examined", "losses", "migrate", "open_store_engine", "sole_migrator"]
 
-_PAUSE_SECS = 0.1
+_BACKOFF = Backoff(0.1, 0.1)
 _migrating = threading.Lock()
 """Alembic keeps the migration under way in variables of its modules, so one thread at a time."""
 
@@ -104,14 +104,12 @@ def sole_migrator(url: URL, settings: StoreSettings) -> Iterator[Connection]:
 
 
 def _migrate(url: URL, settings: StoreSettings, revision: str, *, may_lose: bool = False) -> Migrated:
-    give_up_at = time.monotonic() + settings.lock_timeout_secs
-    while True:
-        try:
-            return _migrate_once(url, settings, revision, may_lose=may_lose)
-        except StoreBusyError:
-            if time.monotonic() >= give_up_at:
-                raise
-        time.sleep(_PAUSE_SECS)
+    return until_done(
+        lambda: _migrate_once(url, settings, revision, may_lose=may_lose),
+        is_passing=lambda error: isinstance(error, StoreBusyError),
+        backoff=_BACKOFF,
+        patience_secs=settings.lock_timeout_secs,
+    )
 
 
 def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose: bool) -> Migrated:

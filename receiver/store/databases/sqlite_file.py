@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import URL
 
 from receiver.errors import StoreCorruptError, StoreError
+from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
 from receiver.store.databases import forks
 from receiver.store.databases.addresses import shown
 
 __all__ = ["is_file", "open_to_read", "open_to_write"]
 
-_PAUSE_SECS = 0.01
+_BACKOFF = Backoff(0.01, 0.01)
 _LARGEST_IDLE_LOG_BYTES = 16 << 20
 """Of SQLite's write-ahead log once all of it is in the file: what a larger transaction needed is given back."""
 _SHORTEST_DATABASE_BYTES = 512
@@ -60,16 +60,14 @@ def open_to_write(url: URL, settings: StoreSettings) -> sqlite3.Connection:
 
 def _write_ahead(connection: sqlite3.Connection, patience_secs: float) -> None:
     """Switch the file to a write-ahead log, trying again: who meets another at it fails at once, whatever the timeout."""
-    give_up_at = time.monotonic() + patience_secs
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up_at:
-                raise
-            time.sleep(_PAUSE_SECS)
-        else:
-            return
+    until_done(
+        lambda: connection.execute("PRAGMA journal_mode = WAL"),
+        is_passing=lambda error: (
+            isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+        ),
+        backoff=_BACKOFF,
+        patience_secs=patience_secs,
+    )
 
 
 def open_to_read(url: URL, settings: StoreSettings) -> sqlite3.Connection:
