@@ -13,10 +13,10 @@ from sqlalchemy import URL, Connection, Engine, select
 from receiver.domains import Channel, DomainKey
 from receiver.durable.cache import policy_of, resize
 from receiver.errors import SettingsError, StoreError
-from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.artemis import ArtemisIdCache
+from receiver.policies.declaration import Use
 from receiver.policies.interface import Policy
-from receiver.policies.names import policy, stated_policy
+from receiver.policies.names import policy, refuse_unfit, stated_policy, two_tier
 from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.engine import is_sqlite, store_url
 from receiver.store.failures import translated
@@ -80,13 +80,15 @@ def _stated(settings: ReceiverSettings | None, policy_text: str | None) -> Wante
     if policy_text is None:
         sizes = (settings or ReceiverSettings()).sizes
         own = None if settings is None else settings.sizes
-        return Wanted(None if settings is None else ApamaTwoTier.kind, own, lambda: ApamaTwoTier(*sizes))
+        made = two_tier(*sizes)
+        return Wanted(None if settings is None else made.kind, own, lambda: two_tier(*sizes))
     if settings is not None:
         raise SettingsError(
             "settings and policy both say how the domain judges",
             hint="write policy='apama:window=...,expiry=...' alone",
         )
     kind, stated = stated_policy(policy_text)
+    refuse_unfit(kind, Use.RECEIVER, policy_text)
     return Wanted(kind.kind, None if stated is None else stated.sizes, lambda: policy(policy_text))
 
 
