@@ -15,8 +15,8 @@ __all__ = ["Declared", "Policy", "check_size", "registered", "registered_policie
 _registered: list[type[Policy]] = []
 
 
-class Declared(Protocol):
-    """Has what `registered` gives a class: its declaration, and what is asked of that at every turn."""
+class Declared:
+    """Has what `registered` gives a class: its declaration, and of that what is asked of it at every turn."""
 
     __slots__ = ()
 
@@ -32,12 +32,20 @@ class Declared(Protocol):
 _AT_HAND = tuple(fact for fact in Declared.__annotations__ if fact != "declaration")
 
 
-class Policy(Declared, Protocol):
+class Policy(Protocol):
     """A rule on what counts as a duplicate, applied to the receipts of one domain in order.
 
     Pure: no clock, no I/O. A receipt without id is unchecked and changes nothing, and time never runs backwards: a
     receipt from before the latest one counts as received with it. `str()` is the policy's canonical text.
     """
+
+    declaration: ClassVar[Declaration]
+    name: ClassVar[str]
+    kind: ClassVar[str]
+    parameters: ClassVar[tuple[Parameter, ...]]
+    records_duplicates: ClassVar[bool]
+    keeps_ids: ClassVar[bool]
+    goes_by_send_time: ClassVar[bool]
 
     latest_us: int
     """The latest receipt's time."""
