@@ -155,7 +155,7 @@ def _ring(policy: Policy, _receipts: Receipts) -> Twin:
     return judge
 
 
-@_twin("sequence")
+@_twin("highest")
 def _sequence(policy: Policy, receipts: Receipts) -> Twin:
     _refuse(policy, receipts, first_not_sequence(*receipts.ids.buffers()))
     producers, count = number_producers(receipts.ids)

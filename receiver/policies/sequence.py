@@ -38,7 +38,7 @@ def parse_sequence(text: str) -> tuple[int, str]:
         misses=None,
         false_cause=Cause.SEQUENCE_GAP,
         memory_bytes_per_id=None,
-        twin="sequence",
+        twin="highest",
         refusals=(),
     )
 )

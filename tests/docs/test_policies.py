@@ -63,6 +63,15 @@ def test_the_table_has_every_policy_and_its_defaults():
             assert str(policy(cell)) == str(policy(name)) == cell
 
 
+def test_the_table_names_every_system_that_a_policy_is_the_rule_of():
+    rows = re.findall(r"^\| `[^`]*` \| ([^|]*) \|", TEXT, re.MULTILINE)
+    for kind, whose in zip(POLICIES, rows, strict=True):
+        for vendor in kind.declaration.vendors:
+            size = vendor.sizes.partition("=")[2]
+            assert [name for name in vendor.systems if name not in whose] == []
+            assert vendor.sizes_are_ours or not size or f"{vendor.systems[-1]} ({size})" in whose
+
+
 def test_a_durable_policy_remembers(store_url):
     code = CODE["Durable"].replace(ITS_URL, repr(store_url))
     assert code != CODE["Durable"]
