@@ -72,6 +72,7 @@ class _Contender:
         return caught, false, judged.peak_ids
 
     def figures(self) -> PolicyFigures:
+        false_cause = self.policy.declaration.false_cause
         return PolicyFigures(
             policy=self.text,
             caught=self.caught,
@@ -80,9 +81,7 @@ class _Contender:
             peak_ids=self.peak_ids,
             memory_bytes=self.peak_ids * self.bytes_per_id,
             missed_causes=dict(self.missed),
-            false_causes={self.policy.declaration.false_cause: self.false}
-            if self.policy.declaration.false_cause and self.false
-            else {},
+            false_causes={false_cause: self.false} if false_cause and self.false else {},
         )
 
 

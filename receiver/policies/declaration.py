@@ -82,7 +82,7 @@ class Cause(StrEnum):
     """Or was set back by one that does."""
     SEQUENCE_GAP = (
         "sequence gap",
-        "not above the highest number seen, though it never came before: it came late, counting began anew, or several "  # noqa: ISC004
+        "not above the highest number seen, though it never came before: it came late, counting began anew, or several "  # noqa: ISC004 - a pair
         "senders count under one name",
     )
     """Or a number that came before in other digits."""
