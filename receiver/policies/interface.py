@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from inspect import signature
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from receiver.errors import SettingsError
@@ -123,9 +124,13 @@ _Kind = TypeVar("_Kind", bound=Policy)
 
 
 def registered(declaration: Declaration) -> Callable[[type[_Kind]], type[_Kind]]:
-    """Make a class one of the policies, of which this is known; TypeError where it is taken for another one."""
+    """Make a class one of the policies, of which this is known; TypeError where it could be taken for another one, or can't be made."""
 
     def register(kind: type[_Kind]) -> type[_Kind]:
+        declared = ", ".join(parameter.argument for parameter in declaration.parameters)
+        taken = ", ".join(signature(kind).parameters)
+        if declared != taken:
+            raise TypeError(f"policy {declaration.name} has the parameters {declared}, but its class takes {taken}")
         for other in _registered:
             for fact in ("kind", "order"):
                 if getattr(other.declaration, fact) == getattr(declaration, fact):

@@ -10,7 +10,7 @@ FACTS = {
     "name": '"toy"',
     "kind": '"toy"',
     "order": "1_000",
-    "parameters": '(Parameter("keep", "keep_us"),)',
+    "parameters": '(Parameter("keep", "expiry_us"),)',
     "vendors": '(Vendor(("Toy MQ",), "keep=7", aliases=("toymq",)),)',
     "names_its_system": "False",
     "records_duplicates": "False",
