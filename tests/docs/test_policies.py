@@ -50,7 +50,7 @@ def test_every_snippet_is_run():
 def test_every_policy_has_its_section():
     headings = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
     assert headings[:-1] == list(dict.fromkeys(kind.name for kind in POLICIES))
-    assert [*EXAMPLES, "perfect"] == headings[:-1]
+    assert list(EXAMPLES) == [name for name in headings[:-1] if name != "perfect"]
 
 
 def test_the_table_has_every_policy_and_its_defaults():
