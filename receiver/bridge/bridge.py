@@ -14,21 +14,12 @@ from receiver.bridge.figures import Figures
 from receiver.bridge.flow import Flow, Taken
 from receiver.bridge.ids import IdRule, sent_at_ms
 from receiver.bridge.passed import PASSED, Passed
-from receiver.bridge.pauses import pauses_secs
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
 from receiver.durable.stages import Stage
-from receiver.errors import (
-    BrokerError,
-    BrokerRefusedError,
-    MessageRefusedError,
-    OutputError,
-    ReceiverError,
-    StoreCorruptError,
-    StoreError,
-    StoreVersionError,
-)
+from receiver.errors import BrokerError, MessageRefusedError, OutputError, ReceiverError
+from receiver.retrying import Backoff, Refusals, may_pass
 from receiver.settings import BridgeSettings
 
 __all__ = ["Bridge"]
@@ -39,10 +30,7 @@ _WAIT_SECS = 0.25
 _BATCH_BYTES = 16 << 20
 """A batch with so many bytes in bodies ends, so that no more of them are in memory at once."""
 _TEND_SECS = 1.0
-_REFUSED_SECS = 60.0
-"""A broker that is coming up may refuse what it will allow; after so long it is taken at its word."""
-_PASSING = (BrokerError, StoreError, OutputError)
-_LASTING = (MessageRefusedError, StoreCorruptError, StoreVersionError)
+_BACKOFF = Backoff(0.1, 30.0)
 
 
 class Bridge:
@@ -76,9 +64,9 @@ class Bridge:
         self._warned_of: set[str] = set()
         self._settings = settings or BridgeSettings()
         self._source: Source | None = None
-        self._refusals = _Refusals()
+        self._refusals = Refusals()
         """By the broker that messages are taken from."""
-        self._pauses = pauses_secs()
+        self._pauses = _BACKOFF.pauses_secs()
         """After connections that were lost before anything went through them."""
         self._most = self._settings.max_batch_size
         self._busy_at = 0.0
@@ -262,14 +250,12 @@ class Bridge:
 
     def _until_done(self, action: Callable[[], None]) -> bool:
         """Try again after growing pauses until it works; False if a stop was asked for before it did."""
-        refusals = _Refusals()
-        for pause_secs in pauses_secs():
+        refusals = Refusals()
+        for pause_secs in _BACKOFF.pauses_secs():
             try:
                 action()
-            except _LASTING:
-                raise
-            except _PASSING as error:
-                if refusals.are_meant(error):
+            except ReceiverError as error:
+                if not may_pass(error) or refusals.are_meant(error):
                     raise
                 self._complain(error)
             else:
@@ -300,8 +286,8 @@ class Bridge:
 
     def _is_well(self) -> None:
         """What was asked of the source was done."""
-        self._refusals = _Refusals()
-        self._pauses = pauses_secs()
+        self._refusals = Refusals()
+        self._pauses = _BACKOFF.pauses_secs()
 
     def _lose_source(self) -> None:
         source, self._source = self._source, None
@@ -312,22 +298,6 @@ class Bridge:
         if not isinstance(error, OutputError):
             self.figures.connection_errors += 1
         _LOGGER.warning("%s", error)
-
-
-class _Refusals:
-    """Those of one broker, with nothing else said in between."""
-
-    def __init__(self) -> None:
-        self._since_secs: float | None = None
-
-    def are_meant(self, error: ReceiverError) -> bool:
-        """Whether it has refused for so long that waiting won't help."""
-        now = time.monotonic()
-        if not isinstance(error, BrokerRefusedError):
-            self._since_secs = None
-        elif self._since_secs is None:
-            self._since_secs = now
-        return self._since_secs is not None and now - self._since_secs >= _REFUSED_SECS
 
 
 def _has_room(taken: list[Delivery], most: int) -> bool:

@@ -27,8 +27,8 @@ from receiver.bridge.targets.python_target import PythonTarget, imported
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
 from receiver.errors import SettingsError
-from receiver.policies.cmq import CmqMinimumTimeCache, never_advanced
-from receiver.policies.names import stated_policy
+from receiver.policies.declaration import Use
+from receiver.policies.names import refuse_unfit, stated_policy
 from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings
 from receiver.store.engine import store_url
@@ -214,8 +214,7 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
 
 
 def _check_policy(text: str) -> None:
-    if stated_policy(text)[0] is CmqMinimumTimeCache:
-        raise never_advanced(text, "bridged", "broker")
+    refuse_unfit(stated_policy(text)[0], Use.BRIDGE, text)
 
 
 def _flow(address: str, target: Target, receiver: Receiver, figures: Figures, options: BridgeOptions) -> Flow:

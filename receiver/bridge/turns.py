@@ -15,13 +15,14 @@ from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
 from receiver.durable.stages import Stage
 from receiver.errors import StoreBusyError
+from receiver.retrying import Backoff
 from receiver.store.inbox import Inbox, Turn
 
 __all__ = ["Turns"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _AT_ONCE = 1_000
-_FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.5, 30.0
+_BACKOFF = Backoff(0.5, 30.0)
 _LONGEST_BREATH_SECS = 0.2
 _GIVE_BACK_BYTES = 64 << 20
 _COUNT_SECS = 30.0
@@ -169,6 +170,5 @@ class Turns:
         if tell_failure(self._target.name, message, tries, self._max_tries, why, then="parked"):
             turn.park(message.row(place)._replace(tries=tries), why)
             return True
-        pause = min(_FIRST_PAUSE_SECS * 2 ** (tries - 1), _LONGEST_PAUSE_SECS)
-        self._due_secs[message.message_source_id] = time.monotonic() + pause
+        self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(tries)
         return False

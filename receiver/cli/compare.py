@@ -12,6 +12,8 @@ from receiver.cli.output import AsJson, console, print_json
 from receiver.cli.progress import progress
 from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
 from receiver.domains import domain_key
+from receiver.policies.names import POLICIES, examples, form_of
+from receiver.report.words import listed
 
 if TYPE_CHECKING:
     from receiver.compare.figures import Comparison
@@ -19,19 +21,36 @@ if TYPE_CHECKING:
 
 __all__ = ["EPILOG", "compare"]
 
-EPILOG = """Policies: apama:window=,expiry= | artemis:id_cache_size= | solace-lookup | solace-last |
-cmq:retention=,retry=,network= | ttl:expiry= | sequence | perfect. Times are in seconds. The sizes of apama and artemis
-may be left out, for {receiver.dup_detection_per_source_expiry_window_size} and
-{receiver.dup_detection_expiry_time_secs}, and the broker's own default. ttl is the rule of SQS FIFO (300), Azure Service
-Bus (600) and NATS JetStream (120), sequence that of Pulsar and RabbitMQ streams.
+_COMPARED = [kind for kind in POLICIES if kind.declaration.twin is not None]
+_EXAMPLE, _ANOTHER, *_ = examples()
+
+
+def _whose() -> str:
+    """`ttl is the rule of SQS FIFO (300)`: of those whose names don't say it."""
+    rules: list[str] = []
+    for kind in _COMPARED:
+        systems = [
+            system if vendor.sizes_are_ours or not vendor.sizes else f"{system} ({vendor.sizes.partition('=')[2]})"
+            for vendor in kind.declaration.vendors
+            for system in vendor.systems
+        ]
+        if systems and not kind.declaration.names_its_system:
+            rules.append(f"{kind.name} is {'that' if rules else 'the rule'} of {listed(systems)}")
+    return ", ".join(rules)
+
+
+_BARE = [kind.name for kind in _COMPARED if kind.parameters and all(p.default for p in kind.parameters)]
+EPILOG = f"""Policies: {" | ".join(map(form_of, _COMPARED))}. Times are in seconds. The sizes of {listed(_BARE)}
+may be left out, for {{receiver.dup_detection_per_source_expiry_window_size}} and
+{{receiver.dup_detection_expiry_time_secs}}, and the broker's own default. {_whose()}.
 
 Examples:
 
 receiver compare receipts.csv.gz --domain destination --report compare.html
 
-receiver compare logs/ --policy artemis:id_cache_size=2000 --policy ttl:expiry=300 --json
+receiver compare logs/ --policy {_EXAMPLE} --policy {_ANOTHER} --json
 
-receiver compare receipts.parquet --policy apama:window=200,expiry=5 --policy sequence --verdicts verdicts.csv
+receiver compare receipts.parquet --policy {_EXAMPLE} --verdicts verdicts.csv
 """
 
 
@@ -41,7 +60,7 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
         list[str] | None,
         typer.Option(
             metavar="NAME[:k=v,...]",
-            help="A rule to try, such as artemis:id_cache_size=20000; may be repeated. Left out, all that can judge the "
+            help=f"A rule to try, such as {_EXAMPLE}; may be repeated. Left out, all that can judge the "
             "log's ids, and the two-tier setting that simulate recommends.",
         ),
     ] = None,

@@ -2,7 +2,7 @@
 
 | file | what is in it |
 |---|---|
-| `policies.py` | which policies can be compared, and which are when none is named |
+| `policies.py` | which policies can be compared, which are when none is named, and what an id costs each |
 | `twins.py` | the rules of `receiver.policies` once more, compiled, over a domain's columns |
 | `id_forms.py` | sequence numbers and replication group message ids, read where the ids' bytes stand |
 | `causes.py` | why a policy misses a duplicate |

@@ -11,53 +11,48 @@ so what it misses is expired; with E = 0 it is evicted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
 from receiver.compare.figures import Cause
-from receiver.policies.apama import ApamaTwoTier
-from receiver.policies.artemis import ArtemisIdCache
-from receiver.policies.interface import Policy
-from receiver.policies.solace import SolaceLast
-from receiver.policies.ttl import TimeToLive
+from receiver.policies.declaration import Limit
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from receiver.compare.twins import Judged
+    from receiver.policies.interface import Policy
     from receiver.simulate.rows import DomainRows
 
-__all__ = ["CAUSES", "FALSE_CAUSE", "missed_causes"]
+__all__ = ["CAUSES", "missed_causes"]
 
 CAUSES = tuple(Cause)
 """Causes are told by their places here."""
-FALSE_CAUSE = Cause.SEQUENCE_GAP
-"""The only reason to call an id a duplicate that never came before: to go by order rather than by ids."""
 
 
 def missed_causes(
     policy: Policy, rows: DomainRows, judged: Judged, missed: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int8]:
     """The place of the cause among `CAUSES`, for each of these rows, which are duplicates that the policy missed."""
+    if not len(missed):
+        return np.zeros(0, np.int8)
+    misses = policy.declaration.misses
+    if misses is None:
+        raise AssertionError(f"{policy} misses nothing")
+    size, expiry_us = policy.sizes
+    cause = misses.cause if expiry_us or misses.without_expiry is None else misses.without_expiry
     refreshed = np.zeros(len(missed), np.bool_)
     earlier = rows.earlier[missed]
-    match policy:
-        case SolaceLast():
-            cause = Cause.OTHER_ORIGIN
-        case ApamaTwoTier():
-            cause = Cause.EXPIRED if policy.sizes[1] else Cause.EVICTED
-        case TimeToLive():
-            cause = Cause.EXPIRED
-            refreshed = rows.received_at_us[missed] - rows.received_at_us[earlier] <= policy.sizes[1]
-        case ArtemisIdCache():
-            cause = Cause.EVICTED
-            if len(missed):
-                accepted = np.cumsum(~judged.is_duplicate, dtype=np.int32)
-                refreshed = accepted[missed - 1] - accepted[earlier] < policy.sizes[0]
-        case _ if len(missed):
-            raise AssertionError(f"{policy} misses nothing")
-        case _:
-            return np.zeros(0, np.int8)
+    match misses.limit:
+        case Limit.AGE:
+            refreshed = rows.received_at_us[missed] - rows.received_at_us[earlier] <= expiry_us
+        case Limit.ACCEPTED:
+            accepted = np.cumsum(~judged.is_duplicate, dtype=np.int32)
+            refreshed = accepted[missed - 1] - accepted[earlier] < size
+        case None:
+            pass
+        case never:
+            assert_never(never)
     causes = np.where(refreshed, CAUSES.index(Cause.NOT_REFRESHED), CAUSES.index(cause))
     return causes.astype(np.int8)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.compare.causes import CAUSES, FALSE_CAUSE, missed_causes
+from receiver.compare.causes import CAUSES, missed_causes
 from receiver.compare.figures import Cause, Dispute
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ class Disputes:
     def _causes(domain: Domain, judged: Judged, policy: Policy, rows: npt.NDArray[np.int64]) -> list[Cause | None]:
         """Why the policy is wrong about each of these rows; None where it is right."""
         came_before, called = domain.rows.earlier[rows] >= 0, judged.is_duplicate[rows]
-        causes: list[Cause | None] = [FALSE_CAUSE if false else None for false in (called & ~came_before).tolist()]
+        causes: list[Cause | None] = [
+            policy.declaration.false_cause if false else None for false in (called & ~came_before).tolist()
+        ]
         missed = np.flatnonzero(came_before & ~called)
         found = missed_causes(policy, domain.rows, judged, rows[missed])
         for place, cause in zip(missed.tolist(), found.tolist(), strict=True):

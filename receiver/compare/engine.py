@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.compare.causes import CAUSES, FALSE_CAUSE, missed_causes
+from receiver.compare.causes import CAUSES, missed_causes
 from receiver.compare.disputes import Disputes
 from receiver.compare.figures import Cause, Comparison, DomainFigures, PolicyFigures
-from receiver.compare.policies import stated_policies, vendor_texts
+from receiver.compare.policies import bytes_per_id, stated_policies, vendor_texts
 from receiver.compare.twins import Judged, Twin, twin_of
 from receiver.errors import IdFormatError
-from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.interface import Policy
-from receiver.policies.names import policy
+from receiver.policies.names import policy, two_tier
 from receiver.settings import CompareSettings, ReceiverSettings
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.facts import log_figures
@@ -53,6 +52,7 @@ class _Contender:
     text: str
     policy: Policy
     twin: Twin
+    bytes_per_id: int
     caught: int = 0
     missed: Counter[Cause] = dataclasses.field(default_factory=Counter)
     false: int = 0
@@ -71,16 +71,17 @@ class _Contender:
         self.peak_ids += judged.peak_ids
         return caught, false, judged.peak_ids
 
-    def figures(self, settings: CompareSettings) -> PolicyFigures:
+    def figures(self) -> PolicyFigures:
+        false_cause = self.policy.declaration.false_cause
         return PolicyFigures(
             policy=self.text,
             caught=self.caught,
             missed=self.missed.total(),
             false_duplicates=self.false,
             peak_ids=self.peak_ids,
-            memory_bytes=settings.memory_bytes(self.policy.name, self.peak_ids),
+            memory_bytes=self.peak_ids * self.bytes_per_id,
             missed_causes=dict(self.missed),
-            false_causes={FALSE_CAUSE: self.false} if self.false else {},
+            false_causes={false_cause: self.false} if false_cause and self.false else {},
         )
 
 
@@ -108,7 +109,6 @@ def compare_policies(
     recommended for the log. `SettingsError` as `stated_policies`; `IdFormatError` where a policy that was asked for can't
     judge an id of the log. `advance` is told of each domain that is done.
     """
-    settings = CompareSettings()
     field = _asked_for(receipts, texts) if texts else _all_that_can(receipts, key)
     contenders = field.contenders
     is_duplicate = np.zeros((len(contenders), len(receipts.received_at_us)), np.bool_) if with_verdicts else None
@@ -130,7 +130,7 @@ def compare_policies(
     comparison = Comparison(
         key=key,
         log=log_figures(receipts, field.domains),
-        policies=tuple(contender.figures(settings) for contender in contenders),
+        policies=tuple(contender.figures() for contender in contenders),
         domains=tuple(domains),
         disputed=disputes.count,
         disputes=disputes.shown(),
@@ -153,7 +153,7 @@ def _asked_for(receipts: Receipts, texts: Sequence[str]) -> _Field:
     contenders = []
     for text, stated in zip(texts, stated_policies(texts), strict=True):
         try:
-            contenders.append(_Contender(text, stated, twin_of(stated, receipts)))
+            contenders.append(_contender(text, stated, receipts))
         except IdFormatError as error:
             raise IdFormatError(
                 f"policy {text!r:.80} can't judge this log: {error.message}", hint=error.hint
@@ -168,15 +168,18 @@ def _all_that_can(receipts: Receipts, key: str) -> _Field:
     recommendation = analyse(log, Question(key, [window], [expiry_us])).recommendation
     texts = vendor_texts()
     if recommendation is not None:
-        texts.append(str(ApamaTwoTier(recommendation.setting.window, recommendation.setting.expiry_us)))
+        texts.append(str(two_tier(recommendation.setting.window, recommendation.setting.expiry_us)))
     field = _Field([], log.domains, recommendation)
     for text in dict.fromkeys(texts):
-        stated = policy(text)
         try:
-            field.contenders.append(_Contender(text, stated, twin_of(stated, receipts)))
+            field.contenders.append(_contender(text, policy(text), receipts))
         except IdFormatError as error:
             field.left_out.append((text, str(error)))
     return field
+
+
+def _contender(text: str, stated: Policy, receipts: Receipts) -> _Contender:
+    return _Contender(text, stated, twin_of(stated, receipts), bytes_per_id(stated, CompareSettings()))
 
 
 def _crossed_domains(receipts: Receipts, domains: Iterable[Domain]) -> int:

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from receiver.policies.declaration import Cause
 
 if TYPE_CHECKING:
     from receiver.simulate.figures import LogFigures, Recommendation
 
 __all__ = ["Cause", "Comparison", "Dispute", "DomainFigures", "PolicyFigures"]
-
-
-class Cause(StrEnum):
-    """Why a policy misses a duplicate, or calls a first receipt one."""
-
-    EVICTED = "evicted"
-    """Newer ids took the place of the id, and it would have taken more places to keep it."""
-    EXPIRED = "expired"
-    """The id was older than the policy keeps ids."""
-    NOT_REFRESHED = "not refreshed"
-    """Evicted or expired by its first receipt; had a later duplicate refreshed it, it would have been remembered."""
-    OTHER_ORIGIN = "other origin"
-    """The last id comes from another broker or site, or was set back by one that does."""
-    SEQUENCE_GAP = "sequence gap"
-    """Not above the highest of its source or origin, though it never came before: late, counted anew, or a number that
-    came before in other digits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ table of ids. Nor does it forget: what is too old is told when it is asked for.
 
 from __future__ import annotations
 
-from functools import singledispatch
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -20,13 +20,8 @@ from receiver.compare.id_forms import (
     number_producers,
 )
 from receiver.errors import IdFormatError
-from receiver.policies.apama import ApamaTwoTier
-from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.interface import Policy
-from receiver.policies.perfect import Perfect
-from receiver.policies.sequence import HighestSequence
-from receiver.policies.solace import SolaceLast
-from receiver.policies.ttl import TimeToLive
+from receiver.policies.names import POLICIES
 from receiver.simulate.compiled import compiled
 from receiver.simulate.kernel import replay_grid
 from receiver.simulate.verdicts import is_caught
@@ -56,14 +51,29 @@ class Twin(Protocol):
     def __call__(self, domain: Domain, /) -> Judged: ...
 
 
-@singledispatch
-def twin_of(policy: Policy, receipts: Receipts) -> Twin:  # noqa: ARG001 - those that read ids need it
+_Maker = Callable[[Policy, "Receipts"], Twin]
+_MAKERS: dict[str, _Maker] = {}
+
+
+def twin_of(policy: Policy, receipts: Receipts) -> Twin:
     """The compiled twin of a policy, for domains of these receipts; IdFormatError where it can't judge all of them."""
-    raise TypeError(f"{policy} has no compiled twin")
+    if policy.declaration.twin is None:
+        raise TypeError(f"{policy} has no compiled twin")
+    return _MAKERS[policy.declaration.twin](policy, receipts)
 
 
-@twin_of.register(Perfect)
-def _perfect(_policy: Perfect, _receipts: Receipts) -> Twin:
+def _twin(name: str) -> Callable[[_Maker], _Maker]:
+    """Make a twin the one of all policies that declare this name."""
+
+    def keep(maker: _Maker) -> _Maker:
+        _MAKERS[name] = maker
+        return maker
+
+    return keep
+
+
+@_twin("all")
+def _all(_policy: Policy, _receipts: Receipts) -> Twin:
     def judge(domain: Domain) -> Judged:
         came_before = domain.rows.earlier != _NOTHING
         return Judged(came_before, len(came_before) - domain.rows.duplicates)
@@ -71,8 +81,8 @@ def _perfect(_policy: Perfect, _receipts: Receipts) -> Twin:
     return judge
 
 
-@twin_of.register(ApamaTwoTier)
-def _apama(policy: ApamaTwoTier, _receipts: Receipts) -> Twin:
+@_twin("two-tier")
+def _two_tier(policy: Policy, _receipts: Receipts) -> Twin:
     window, expiry_us = policy.sizes
 
     def judge(domain: Domain) -> Judged:
@@ -107,8 +117,8 @@ def _judge_by_age(
     return peak_ids
 
 
-@twin_of.register(TimeToLive)
-def _ttl(policy: TimeToLive, _receipts: Receipts) -> Twin:
+@_twin("age")
+def _age(policy: Policy, _receipts: Receipts) -> Twin:
     _, expiry_us = policy.sizes
 
     def judge(domain: Domain) -> Judged:
@@ -134,8 +144,8 @@ def _judge_by_place(earlier: npt.NDArray[np.int32], size: int, is_duplicate: npt
     return places
 
 
-@twin_of.register(ArtemisIdCache)
-def _artemis(policy: ArtemisIdCache, _receipts: Receipts) -> Twin:
+@_twin("ring")
+def _ring(policy: Policy, _receipts: Receipts) -> Twin:
     size, _ = policy.sizes
 
     def judge(domain: Domain) -> Judged:
@@ -145,8 +155,8 @@ def _artemis(policy: ArtemisIdCache, _receipts: Receipts) -> Twin:
     return judge
 
 
-@twin_of.register(HighestSequence)
-def _sequence(policy: HighestSequence, receipts: Receipts) -> Twin:
+@_twin("highest")
+def _sequence(policy: Policy, receipts: Receipts) -> Twin:
     _refuse(policy, receipts, first_not_sequence(*receipts.ids.buffers()))
     producers, count = number_producers(receipts.ids)
     highest = np.full(count, _NOTHING, np.int32)
@@ -159,8 +169,8 @@ def _sequence(policy: HighestSequence, receipts: Receipts) -> Twin:
     return judge
 
 
-@twin_of.register(SolaceLast)
-def _solace_last(policy: SolaceLast, receipts: Receipts) -> Twin:
+@_twin("last")
+def _last(policy: Policy, receipts: Receipts) -> Twin:
     _refuse(policy, receipts, first_not_rgmid(*receipts.ids.buffers()))
 
     def judge(domain: Domain) -> Judged:
@@ -183,3 +193,10 @@ def _refuse(policy: Policy, receipts: Receipts, number: int) -> None:
     except IdFormatError as error:
         raise IdFormatError(f"in row {row}, {error.message}", hint=error.hint) from None
     raise AssertionError(f"{policy} takes {id_!r:.80}, and its twin doesn't")
+
+
+for _kind in POLICIES:
+    if _kind.declaration.twin is not None and _kind.declaration.twin not in _MAKERS:
+        raise TypeError(
+            f"policy {_kind.name} declares the compiled twin {_kind.declaration.twin!r}, which {__name__} lacks"
+        )

@@ -10,8 +10,10 @@ from receiver.durable.cache import policy_of
 from receiver.durable.retiring import longer_silent_than
 from receiver.durable.status import status_line
 from receiver.errors import IdFormatError, SettingsError
+from receiver.policies.declaration import Clock
 from receiver.policies.interface import Policy
-from receiver.store.audit import audit_domains, audit_tables, audited_rows, audited_state, readable
+from receiver.policies.names import POLICIES
+from receiver.store.audit import audit_domains, audit_tables, audited_rows, audited_state, readable, shown_columns
 from receiver.store.engine import store_url
 from receiver.store.findings import DomainName, Finding, Findings
 from receiver.store.inbox_audit import audit_messages
@@ -21,6 +23,8 @@ from receiver.store.sql_log import Sources, rows_of
 from receiver.store.tables import REVISION, inbox, parked
 
 __all__ = ["DomainFigures", "StoreFigures", "audit", "look"]
+
+_CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
 
 
 def _quietly(_rows: int) -> None:
@@ -104,7 +108,12 @@ def _domains(store: Snapshot, findings: Findings, advance: Advance, *, with_ids:
     marks: Sequence[RawRow] = ()
     with readable(store, findings, None):
         raws, marks = store.domains(), store.marks()
-    states = [state for raw in raws if (state := audited_state(raw, findings)) is not None]
+    states = []
+    for raw in raws:
+        state = audited_state(raw, findings)
+        if state is not None:
+            _check_clock(state, findings)
+            states.append(state)
     for state in states:
         try:
             policy_of(state)
@@ -112,6 +121,21 @@ def _domains(store: Snapshot, findings: Findings, advance: Advance, *, with_ids:
             findings.add("settings", DomainName.of(state), error.message)
     audit_domains(states, marks, findings)
     return tuple(_figures(store, state, findings, advance, with_ids=with_ids) for state in states)
+
+
+def _check_clock(state: DomainState, findings: Findings) -> None:
+    """Check the policy's own clock against the rest of the domain's row."""
+    clock = _CLOCKS.get(state.policy)
+    contradicting = {
+        "policy": clock is None,
+        # The other clock is told from outside, before any receipt if need be.
+        "latest_us": clock is Clock.RECEIPTS and (state.clock_us or 0) > state.latest_us,
+        "expiry_us": clock is Clock.RECEIPTS and state.expiry_us <= 0,
+        "last_seq": clock is Clock.RECEIPTS and state.last_seq <= 0,
+    }
+    for column, is_wrong in contradicting.items():
+        if state.clock_us is not None and is_wrong:
+            findings.add("clocks", DomainName.of(state), shown_columns(state, ("clock_us", column)))
 
 
 def _figures(
@@ -173,7 +197,7 @@ def _check_rebuilt(state: DomainState, rows: int, policy: Policy, findings: Find
     if rebuilt_us != clock_us:  # of rows, some of which are gone, it comes out older or the same
         findings.add("rebuilt", name, f"clock_us = {clock_us}, though the receipts moved it to {rebuilt_us}")
     # Unless a resize began the time queue anew, nothing is forgotten before something has entered it.
-    has_time_queue = policy.records_duplicates and state.expiry_us
+    has_time_queue = policy.declaration.clock is Clock.RECEIPTS and state.expiry_us
     if has_time_queue and clock_us is None and state.generation == 0 and rows < state.last_seq:
         gone = state.last_seq - rows
         findings.add(

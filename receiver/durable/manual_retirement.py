@@ -13,8 +13,9 @@ from receiver.durable.opening import log_of, new_number
 from receiver.durable.retiring import Retirement, as_retired, longer_silent_than
 from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings, StoreSettings
+from receiver.store.databases.addresses import shown
 from receiver.store.engine import store_url
-from receiver.store.failures import shown, translated
+from receiver.store.failures import translated
 from receiver.store.log import Changes, DomainLog
 from receiver.store.schema import examined, open_store_engine
 from receiver.store.tables import domains, to_bytes

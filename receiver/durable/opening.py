@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, NoReturn
@@ -13,26 +12,24 @@ from sqlalchemy import URL, Connection, Engine, select
 from receiver.domains import Channel, DomainKey
 from receiver.durable.cache import policy_of, resize
 from receiver.errors import SettingsError, StoreError
-from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.artemis import ArtemisIdCache
+from receiver.policies.declaration import Use
 from receiver.policies.interface import Policy
-from receiver.policies.names import policy, stated_policy
+from receiver.policies.names import policy, refuse_unfit, stated_policy, two_tier
 from receiver.settings import ReceiverSettings, StoreSettings
-from receiver.store.engine import is_sqlite, store_url
+from receiver.store.databases.database import LONGEST_NAME_BYTES
+from receiver.store.engine import database_of, store_url
 from receiver.store.failures import translated
 from receiver.store.found_or_made import found_or_made
 from receiver.store.log import DomainLog, DomainState
 from receiver.store.memory_log import MemoryLog
-from receiver.store.postgres_log import PostgresLog
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_log import SqlLog
-from receiver.store.sqlite_log import SqliteLog
 from receiver.store.tables import domains, to_bytes
 
 __all__ = ["Opened", "Wanted", "log_of", "new_number", "open_log", "wanted"]
 
 _MEMORY = "memory://"
-_LONGEST_NAME_BYTES = 2_000  # what PostgreSQL can index
 _LOGGER = logging.getLogger("receiver")
 
 
@@ -80,13 +77,15 @@ def _stated(settings: ReceiverSettings | None, policy_text: str | None) -> Wante
     if policy_text is None:
         sizes = (settings or ReceiverSettings()).sizes
         own = None if settings is None else settings.sizes
-        return Wanted(None if settings is None else ApamaTwoTier.kind, own, lambda: ApamaTwoTier(*sizes))
+        made = two_tier(*sizes)
+        return Wanted(None if settings is None else made.kind, own, lambda: two_tier(*sizes))
     if settings is not None:
         raise SettingsError(
             "settings and policy both say how the domain judges",
             hint="write policy='apama:window=...,expiry=...' alone",
         )
     kind, stated = stated_policy(policy_text)
+    refuse_unfit(kind, Use.RECEIVER, policy_text)
     return Wanted(kind.kind, None if stated is None else stated.sizes, lambda: policy(policy_text))
 
 
@@ -98,8 +97,8 @@ def new_number() -> int:
 def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, store_settings: StoreSettings) -> Opened:
     name = key.name(channel)
     kind = key.text.partition(":")[0]
-    if len(to_bytes(name)) > _LONGEST_NAME_BYTES:
-        raise SettingsError(f"the domain's name has more than {_LONGEST_NAME_BYTES:,} bytes: {name!r:.80}")
+    if len(to_bytes(name)) > LONGEST_NAME_BYTES:
+        raise SettingsError(f"the domain's name has more than {LONGEST_NAME_BYTES:,} bytes: {name!r:.80}")
     if address == _MEMORY:
         new = _new_state(kind, name, wanted.if_new())
         state = DomainState(domain_id=0, **new)
@@ -114,13 +113,13 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
     except BaseException:
         engine.dispose()
         raise
-    lock = os.path.realpath(url.database or "") if is_sqlite(url) else state.incarnation
+    lock = database_of(url).locked_file(url) or state.incarnation
     return Opened(log, url.render_as_string(), lock, state.incarnation, domain_id)
 
 
 def log_of(url: URL, engine: Engine, store_settings: StoreSettings, domain_id: int) -> SqlLog:
     """The log of a domain by its number."""
-    return (SqliteLog if is_sqlite(url) else PostgresLog)(engine, store_settings, domain_id)
+    return database_of(url).log(engine, store_settings, domain_id)
 
 
 def _new_state(kind: str, name: str, judge: Policy) -> dict[str, Any]:

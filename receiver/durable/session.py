@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from receiver.durable.retiring import Retirement, as_retired
 from receiver.durable.tally import Tally
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.recording import Recorder
+from receiver.retrying import Backoff, until_done
 from receiver.settings import Recording
 from receiver.store.failures import store_error, translated
 from receiver.store.joined_log import JoinedLog, forget_batches
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["DomainSession", "Transaction"]
 
 _LOGGER = logging.getLogger("receiver")
-_FIRST_PAUSE_SECS = 0.05
-_LONGEST_PAUSE_SECS = 1.0
+_BACKOFF = Backoff(0.05, 1.0)
 
 
 class DomainSession:
@@ -337,22 +336,22 @@ class Transaction:
 
         Raises StoreError if that can't be found out.
         """
-        give_up_at = time.monotonic() + self._session.patience_secs
-        pause_secs = _FIRST_PAUSE_SECS
-        while True:
-            try:
-                found = self.log.begin()
-            except Exception as error:
-                self.log.discard()
-                if time.monotonic() + pause_secs > give_up_at:
-                    raise _unknown(failure) from error
-                time.sleep(pause_secs)
-                pause_secs = min(2 * pause_secs, _LONGEST_PAUSE_SECS)
-                continue
-            self.log.rollback()
-            if found not in {state, self._state}:  # others have been here since
-                raise _unknown(failure) from None
-            return found == state
+        patience_secs = self._session.patience_secs
+        try:
+            found = until_done(self._begun, is_passing=lambda _: True, backoff=_BACKOFF, patience_secs=patience_secs)
+        except Exception as error:
+            raise _unknown(failure) from error
+        self.log.rollback()
+        if found not in {state, self._state}:  # others have been here since
+            raise _unknown(failure) from None
+        return found == state
+
+    def _begun(self) -> DomainState:
+        try:
+            return self.log.begin()
+        except Exception:
+            self.log.discard()
+            raise
 
     def _give_back_space(self) -> None:
         try:

@@ -2,8 +2,9 @@
 
 | file | what is in it |
 |---|---|
-| `interface.py` | `Policy`: what each of them can do |
-| `names.py` | `policy(text)`: from `artemis:id_cache_size=20000` to the policy |
+| `interface.py` | `Policy`: what each of them can do; `registered`, which makes a class one of them |
+| `declaration.py` | `Declaration`: all that is known of one beside its rule |
+| `names.py` | `policy(text)`: from `artemis:id_cache_size=20000` to the policy; all that there are |
 | `firsts.py` | what those have in common for which a duplicate changes nothing |
 | `apama.py`, `artemis.py`, `cmq.py`, `sequence.py`, `solace.py`, `ttl.py`, `perfect.py` | one system's rules each |
 | `rgmid.py` | Solace's replication group message ids |

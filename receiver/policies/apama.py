@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import ClassVar, Self
+from typing import Self
 
 from receiver.detector import TwoTierDetector, serial_of
-from receiver.policies.interface import Parameter, check_size, secs_text
+from receiver.policies.declaration import Cause, Clock, Declaration, Misses, Parameter, Vendor
+from receiver.policies.interface import Declared, check_size, registered, secs_text
 from receiver.settings import ReceiverSettings
 
 __all__ = ["ApamaTwoTier"]
 
 
-class ApamaTwoTier(TwoTierDetector):
+@registered(
+    Declaration(
+        name="apama",
+        kind="apama",
+        order=10,
+        parameters=(
+            Parameter("window", "window", lambda: ReceiverSettings().sizes[0]),
+            Parameter("expiry", "expiry_us", lambda: ReceiverSettings().sizes[1]),
+        ),
+        vendors=(Vendor(("Apama",), aliases=("two-tier",)),),
+        names_its_system=True,
+        records_duplicates=True,
+        keeps_ids=True,
+        goes_by_send_time=False,
+        clock=Clock.RECEIPTS,
+        misses=Misses(Cause.EXPIRED, without_expiry=Cause.EVICTED),
+        false_cause=None,
+        memory_bytes_per_id=None,
+        twin="two-tier",
+        refusals=(),
+    )
+)
+class ApamaTwoTier(TwoTierDetector, Declared):
     """The newest `window` ids of each source, and what leaves there for `expiry` after the newest such id.
 
     Source: the reliable receiver of the Apama documentation; `receiver.detector` has the rules, and the choices made
@@ -21,15 +44,6 @@ class ApamaTwoTier(TwoTierDetector):
 
     __slots__ = ()
 
-    name: ClassVar[str] = "apama"
-    kind: ClassVar[str] = "apama"
-    parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("window", "window", lambda: ReceiverSettings().sizes[0]),
-        Parameter("expiry", "expiry_us", lambda: ReceiverSettings().sizes[1]),
-    )
-    records_duplicates: ClassVar[bool] = True
-    keeps_ids: ClassVar[bool] = True
-    goes_by_send_time: ClassVar[bool] = False
     mark = None
 
     def __init__(self, window: int, expiry_us: int) -> None:

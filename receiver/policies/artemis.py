@@ -5,18 +5,38 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from receiver.errors import SettingsError
 from receiver.message import Verdict, check_receipt
+from receiver.policies.declaration import Cause, Declaration, Limit, Misses, Parameter, Vendor
 from receiver.policies.firsts import Entry, FirstReceipts
-from receiver.policies.interface import Parameter, check_size
+from receiver.policies.interface import check_size, registered
 
 __all__ = ["ArtemisIdCache"]
 
 _DEFAULT_SIZE = 20_000
 
 
+@registered(
+    Declaration(
+        name="artemis",
+        kind="artemis",
+        order=20,
+        parameters=(Parameter("id_cache_size", "id_cache_size", lambda: _DEFAULT_SIZE),),
+        vendors=(Vendor(("ActiveMQ Artemis",), aliases=("activemq",)),),
+        names_its_system=True,
+        records_duplicates=False,
+        keeps_ids=True,
+        goes_by_send_time=False,
+        clock=None,
+        misses=Misses(Cause.EVICTED, limit=Limit.ACCEPTED),
+        false_cause=None,
+        memory_bytes_per_id=None,
+        twin="ring",
+        refusals=(),
+    )
+)
 class ArtemisIdCache(FirstReceipts):
     """A ring of `id_cache_size` ids per address; the next id overwrites the oldest. A size of 0 switches it off.
 
@@ -35,9 +55,6 @@ class ArtemisIdCache(FirstReceipts):
     receiver that is merely opened again. A broker killed at work may lack its oldest id afterwards, or, with a larger
     size than before, still have one that it had just overwritten; `restarted` is what it has when it was at rest.
     """
-
-    name = kind = "artemis"
-    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("id_cache_size", "id_cache_size", lambda: _DEFAULT_SIZE),)
 
     def __init__(self, id_cache_size: int = _DEFAULT_SIZE) -> None:
         super().__init__()

@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from heapq import heappop, heappush
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from receiver.errors import SettingsError
+from receiver.policies.declaration import Cause, Clock, Declaration, Misses, Parameter, Refusal, Use, Vendor
 from receiver.policies.firsts import Entry, KeptIds
-from receiver.policies.interface import Parameter, check_size, secs_text
+from receiver.policies.interface import check_size, registered, secs_text
 from receiver.policies.ttl import TimeToLive
 
-__all__ = ["CmqKeyCache", "CmqMinimumTimeCache", "never_advanced"]
+__all__ = ["CmqKeyCache", "CmqMinimumTimeCache"]
 
 
-def never_advanced(text: str, verb: str, who: str) -> SettingsError:
-    """For whoever can't call `advance`: `CmqMinimumTimeCache` would forget nothing there."""
-    return SettingsError(
-        f"policy {text!r:.80} can't be {verb}, for no {who} tells the queue's minimum message time",
-        hint="that formula is for the library, which tells it by advance(); take cmq:retention=...,retry=...,network=...",
+_FOR_THE_LIBRARY = (
+    "that formula is for the library, which tells it by advance(); take cmq:retention=...,retry=...,network=..."
+)
+
+
+@registered(
+    replace(
+        TimeToLive.declaration,
+        name="cmq",
+        kind="cmq",
+        order=50,
+        parameters=(
+            Parameter("retention", "retention_us"),
+            Parameter("retry", "retry_us"),
+            Parameter("network", "network_us"),
+        ),
+        vendors=(
+            # CMQ states no default: 12 hours is as long as a queue lets a message stay unacknowledged. Ways through the
+            # network and retries are seconds against that, and what a log shows of them is in its own times.
+            Vendor(
+                ("TDMQ CMQ",),
+                "retention=43200,retry=0,network=0",
+                sizes_are_ours=True,
+                remark="keys kept for 12 hours",
+                aliases=("tdmq",),
+            ),
+        ),
     )
-
-
+)
 class CmqKeyCache(TimeToLive):
     """A key is kept from its delivery on for the longest retention, retries and way through the network together.
 
@@ -30,13 +53,6 @@ class CmqKeyCache(TimeToLive):
     max_retry + max_network. A duplicate refreshes nothing. Where we differ: the clock is the receipts' own, so an idle
     queue forgets nothing, and a key exactly as old as that is still kept. A store keeps the sum alone.
     """
-
-    name = kind = "cmq"
-    parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("retention", "retention_us"),
-        Parameter("retry", "retry_us"),
-        Parameter("network", "network_us"),
-    )
 
     def __init__(self, retention_us: int, retry_us: int, network_us: int) -> None:
         shares = {"retention_us": retention_us, "retry_us": retry_us, "network_us": network_us}
@@ -53,6 +69,28 @@ class CmqKeyCache(TimeToLive):
         return f"{self.name}:retention={retention},retry={retry},network={network}"
 
 
+@registered(
+    Declaration(
+        name="cmq",
+        kind="cmq-minimum",
+        order=60,
+        parameters=(Parameter("retry", "retry_us"), Parameter("network", "network_us")),
+        vendors=(Vendor(("TDMQ CMQ",)),),
+        names_its_system=False,
+        records_duplicates=False,
+        keeps_ids=True,
+        goes_by_send_time=True,
+        clock=Clock.TOLD,
+        misses=Misses(Cause.EXPIRED),
+        false_cause=None,
+        memory_bytes_per_id=None,
+        twin=None,
+        refusals=(
+            Refusal(Use.COMPARISON, "no log tells the queue's minimum message time", _FOR_THE_LIBRARY),
+            Refusal(Use.BRIDGE, "no broker tells the queue's minimum message time", _FOR_THE_LIBRARY),
+        ),
+    )
+)
 class CmqMinimumTimeCache(KeptIds):
     """A key is kept until the queue's minimum unconsumed message time has passed its send time by retries and network.
 
@@ -61,11 +99,6 @@ class CmqMinimumTimeCache(KeptIds):
     before `advance` is called. Where we differ: a minimum that goes back is not followed, for the keys are gone; a key
     that the minimum has passed by exactly the limit is still kept. A store keeps the sum alone.
     """
-
-    name = "cmq"
-    kind = "cmq-minimum"
-    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("retry", "retry_us"), Parameter("network", "network_us"))
-    goes_by_send_time = True
 
     def __init__(self, retry_us: int, network_us: int) -> None:
         super().__init__()

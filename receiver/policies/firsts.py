@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from receiver.errors import SettingsError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt
-from receiver.policies.interface import Parameter
+from receiver.policies.interface import Declared
 
 __all__ = ["Entry", "FirstReceipts", "KeptIds"]
 
@@ -17,15 +17,8 @@ Entry = tuple[int, ...]
 """A receipt that is remembered: its number, when it was received, and what else a policy keeps of it."""
 
 
-class FirstReceipts(ABC):
+class FirstReceipts(Declared, ABC):
     """A policy for which duplicates change nothing, so that only receipts judged new are entries."""
-
-    name: ClassVar[str]
-    kind: ClassVar[str]
-    parameters: ClassVar[tuple[Parameter, ...]] = ()
-    records_duplicates: ClassVar[bool] = False
-    keeps_ids: ClassVar[bool] = True
-    goes_by_send_time: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.latest_us = 0
@@ -71,7 +64,7 @@ class FirstReceipts(ABC):
         del jms_timestamp_ms
         return None
 
-    def _forget(self, now_us: int) -> None:  # noqa: B027 - most forget nothing by time
+    def _forget(self, now_us: int) -> None:
         """Drop what is too old for a receipt that comes now."""
 
     def _left(self, found: Entry) -> tuple[int | None, int | None]:
@@ -119,7 +112,7 @@ class FirstReceipts(ABC):
         self.peak_ids = max(self.peak_ids, self.remembered_ids)
         return NEW
 
-    def _check_form(self, id_: str) -> None:  # noqa: B027 - most take any text
+    def _check_form(self, id_: str) -> None:
         """IdFormatError for an id that can't be judged."""
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:

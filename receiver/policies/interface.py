@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from inspect import signature
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from receiver.errors import SettingsError
 from receiver.message import Decision, Receipt
+from receiver.policies.declaration import Declaration, Parameter
 
-__all__ = ["Parameter", "Policy", "check_size", "secs_text"]
+__all__ = ["Declared", "Policy", "check_size", "registered", "registered_policies", "secs_text"]
 
 
-class Parameter(NamedTuple):
-    """One of a policy's parameters, as it is written in `NAME:parameter=value`."""
+_registered: list[type[Policy]] = []
 
-    name: str
-    argument: str
-    """The same for Python: a time is written in seconds and passed on as whole microseconds, in `..._us`."""
-    default: Callable[[], int] | None = None
-    """Asked for the vendor's when it is needed, for it may stand in settings; None: there is none, it must be given."""
 
-    @property
-    def is_time(self) -> bool:
-        return self.argument.endswith("_us")
+class Declared:
+    """Has what `registered` gives a class: its declaration, and of that what is asked of it at every turn."""
+
+    __slots__ = ()
+
+    declaration: ClassVar[Declaration]
+    name: ClassVar[str]
+    kind: ClassVar[str]
+    parameters: ClassVar[tuple[Parameter, ...]]
+    records_duplicates: ClassVar[bool]
+    keeps_ids: ClassVar[bool]
+    goes_by_send_time: ClassVar[bool]
+
+
+_AT_HAND = tuple(fact for fact in Declared.__annotations__ if fact != "declaration")
 
 
 class Policy(Protocol):
@@ -32,17 +40,13 @@ class Policy(Protocol):
     receipt from before the latest one counts as received with it. `str()` is the policy's canonical text.
     """
 
+    declaration: ClassVar[Declaration]
     name: ClassVar[str]
-    """What `policy(text)` knows it by."""
     kind: ClassVar[str]
-    """What a store knows it by: like `name`, but another where a domain can't go on from one to the other."""
     parameters: ClassVar[tuple[Parameter, ...]]
     records_duplicates: ClassVar[bool]
-    """Whether a duplicate refreshes what is remembered, as with Apama; else only first receipts matter."""
     keeps_ids: ClassVar[bool]
-    """Whether each id is remembered by itself, rather than one that stands for many."""
     goes_by_send_time: ClassVar[bool]
-    """Whether it matters when a message was sent, so that `receive` takes `jms_timestamp_ms` too."""
 
     latest_us: int
     """The latest receipt's time."""
@@ -114,6 +118,35 @@ class Policy(Protocol):
         An entry is a row of a store's log (`receiver.store.log.Row`). Those that it has forgotten since may be missing
         or not; `clock_us` is its own. What is remembered then is the same, and so are all verdicts to come.
         """
+
+
+_Kind = TypeVar("_Kind", bound=Policy)
+
+
+def registered(declaration: Declaration) -> Callable[[type[_Kind]], type[_Kind]]:
+    """Make a class one of the policies, of which this is known; TypeError where it could be taken for another one, or can't be made."""
+
+    def register(kind: type[_Kind]) -> type[_Kind]:
+        declared = ", ".join(parameter.argument for parameter in declaration.parameters)
+        taken = ", ".join(signature(kind).parameters)
+        if declared != taken:
+            raise TypeError(f"policy {declaration.name} has the parameters {declared}, but its class takes {taken}")
+        for other in _registered:
+            for fact in ("kind", "order"):
+                if getattr(other.declaration, fact) == getattr(declaration, fact):
+                    raise TypeError(f"policy {declaration.name} has the {fact} that {other.name} has")
+        kind.declaration = declaration
+        for fact in _AT_HAND:
+            setattr(kind, fact, getattr(declaration, fact))
+        _registered.append(kind)
+        return kind
+
+    return register
+
+
+def registered_policies() -> tuple[type[Policy], ...]:
+    """All that were imported so far, in their order."""
+    return tuple(sorted(_registered, key=lambda kind: kind.declaration.order))
 
 
 def check_size(name: str, value: Any) -> int:

@@ -1,55 +1,46 @@
-"""From a policy's text, `NAME:parameter=value,…`, to the policy."""
+"""From a policy's text, `NAME:parameter=value,…`, to the policy; and lists of all that there are."""
 
 from __future__ import annotations
 
 import re
+import sys
 from decimal import Decimal
 from difflib import get_close_matches
+from importlib import import_module
+from pkgutil import iter_modules
 
 from receiver.errors import SettingsError
 from receiver.policies.apama import ApamaTwoTier
-from receiver.policies.artemis import ArtemisIdCache
-from receiver.policies.cmq import CmqKeyCache, CmqMinimumTimeCache
-from receiver.policies.interface import Parameter, Policy
-from receiver.policies.perfect import Perfect
-from receiver.policies.sequence import HighestSequence
-from receiver.policies.solace import SolaceLast, SolaceLookup
-from receiver.policies.ttl import TimeToLive
+from receiver.policies.declaration import Parameter, Use, Vendor
+from receiver.policies.interface import Policy, registered_policies
 
-__all__ = ["POLICIES", "policy", "policy_of_kind", "stated_policy"]
+__all__ = [
+    "POLICIES",
+    "examples",
+    "form_of",
+    "policy",
+    "policy_of_kind",
+    "refuse_unfit",
+    "stated_policy",
+    "two_tier",
+    "unasked",
+]
 
-POLICIES: tuple[type[Policy], ...] = (
-    ApamaTwoTier,
-    ArtemisIdCache,
-    SolaceLookup,
-    SolaceLast,
-    CmqKeyCache,
-    CmqMinimumTimeCache,
-    TimeToLive,
-    HighestSequence,
-    Perfect,
-)
-_SYSTEMS = {
-    "activemq": "artemis",
-    "azure": "ttl:expiry=600",
-    "azure-service-bus": "ttl:expiry=600",
-    "jetstream": "ttl:expiry=120",
-    "nats": "ttl:expiry=120",
-    "pulsar": "sequence",
-    "rabbitmq": "sequence",
-    "servicebus": "ttl:expiry=600",
-    "solace": "solace-lookup or solace-last",
-    "sqs": "ttl:expiry=300",
-    "tdmq": "cmq:retention=...,retry=...,network=...",
-    "two-tier": "apama",
-}
-"""What people write who know the system and not its rule's name here."""
+
+def _all_policies() -> tuple[type[Policy], ...]:
+    """Those of every file in this folder."""
+    for module in iter_modules(sys.modules[__package__].__path__):
+        import_module(f"{__package__}.{module.name}")
+    return registered_policies()
+
+
+POLICIES = _all_policies()
 _WHOLE = re.compile("[0-9]+")
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MOST = 10**12
 """Of ids, and of seconds."""
-_LONGEST_US = 3 * _MOST * 1_000_000
-"""A policy's sizes hold the sum of its times, of which none has more than three."""
+_LONGEST_US = max(sum(p.is_time for p in kind.parameters) for kind in POLICIES) * _MOST * 1_000_000
+"""A policy's sizes hold the sum of its times."""
 
 
 def policy(text: str) -> Policy:
@@ -84,6 +75,62 @@ def policy_of_kind(kind: str, window: int, expiry_us: int) -> Policy:
     raise SettingsError(f"there is no policy {kind!r:.40} of {window} ids and {expiry_us} us")
 
 
+def two_tier(window: int, expiry_us: int) -> Policy:
+    """Apama's rule, whose sizes `simulate` recommends, and which a domain has if it is told no other."""
+    return ApamaTwoTier(window, expiry_us)
+
+
+def refuse_unfit(kind: type[Policy], use: Use, text: str) -> None:
+    """SettingsError where the policy that a text names isn't for that use."""
+    for refusal in kind.declaration.refusals:
+        if refusal.use is use:
+            raise SettingsError(f"policy {text!r:.80} can't be {use}, for {refusal.reason}", hint=refusal.hint)
+
+
+def unasked() -> dict[str, str]:
+    """The policies that a comparison tries unasked, each at its vendor's sizes: by text, whose rule it is.
+
+    Empty where its name says so.
+    """
+    return {
+        str(policy(_text_of(kind, vendor.sizes))): "" if kind.declaration.names_its_system else str(vendor)
+        for kind in POLICIES
+        if kind.declaration.twin is not None
+        for vendor in kind.declaration.vendors
+    }
+
+
+def examples() -> list[str]:
+    """Texts with the sizes that vendors state."""
+    return [
+        _text_of(kind, vendor.sizes)
+        for kind in POLICIES
+        for vendor in kind.declaration.vendors
+        if vendor.sizes and not vendor.sizes_are_ours
+    ]
+
+
+def form_of(kind: type[Policy], value: str = "") -> str:
+    """How to write the policy, with this for each of its values."""
+    return _text_of(kind, ",".join(f"{p.name}={value}" for p in kind.parameters))
+
+
+def _text_of(kind: type[Policy], sizes: str) -> str:
+    return f"{kind.name}:{sizes}" if sizes else kind.name
+
+
+def _rules_of_system(alias: str) -> str:
+    """What to write for the rules of a system."""
+    rules = [
+        _rule_of(kind, vendor) for kind in POLICIES for vendor in kind.declaration.vendors if alias in vendor.aliases
+    ]
+    return " or ".join(rules)
+
+
+def _rule_of(kind: type[Policy], vendor: Vendor) -> str:
+    return form_of(kind, "...") if vendor.sizes_are_ours else _text_of(kind, vendor.sizes)
+
+
 def _read(text: str) -> tuple[type[Policy], dict[str, int]]:
     """The class, and the values that are given by name of parameter; times in microseconds."""
     if not isinstance(text, str):
@@ -92,8 +139,10 @@ def _read(text: str) -> tuple[type[Policy], dict[str, int]]:
     kinds = [kind for kind in POLICIES if kind.name == name]
     if not kinds:
         names = list(dict.fromkeys(kind.name for kind in POLICIES))
-        rule = _SYSTEMS.get(name.strip().lower())
-        raise SettingsError(f"there is no policy {name!r:.40}", hint=f"write {rule}" if rule else _nearest(name, names))
+        rules = _rules_of_system(name.strip().lower())
+        raise SettingsError(
+            f"there is no policy {name!r:.40}", hint=f"write {rules}" if rules else _nearest(name, names)
+        )
     given = _items(text, name, rest) if colon else {}
     # Of the two formulas that share a name, the one whose parameters are given.
     kind = next((k for k in kinds if k.parameters and set(given) == {p.name for p in k.parameters}), kinds[0])
@@ -121,9 +170,7 @@ def _items(text: str, name: str, rest: str) -> dict[str, str]:
 
 def _forms(name: str) -> str:
     kinds = [kind for kind in POLICIES if kind.name == name]
-    return " or ".join(
-        ":".join(filter(None, (name, ",".join(f"{p.name}=..." for p in kind.parameters)))) for kind in kinds
-    )
+    return " or ".join(form_of(kind, "...") for kind in kinds)
 
 
 def _nearest(name: str, names: list[str]) -> str:

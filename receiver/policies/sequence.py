@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from receiver.errors import IdFormatError
+from receiver.policies.declaration import Cause, Declaration, Vendor
 from receiver.policies.firsts import Entry, FirstReceipts
+from receiver.policies.interface import registered
 
 __all__ = ["MOST_DIGITS", "HighestSequence", "parse_sequence"]
 
@@ -21,6 +23,25 @@ def parse_sequence(text: str) -> tuple[int, str]:
     return int(number), source
 
 
+@registered(
+    Declaration(
+        name="sequence",
+        kind="sequence",
+        order=80,
+        parameters=(),
+        vendors=(Vendor(("Pulsar", "RabbitMQ streams"), aliases=("pulsar", "rabbitmq")),),
+        names_its_system=False,
+        records_duplicates=False,
+        keeps_ids=False,
+        goes_by_send_time=False,
+        clock=None,
+        misses=None,
+        false_cause=Cause.SEQUENCE_GAP,
+        memory_bytes_per_id=None,
+        twin="highest",
+        refusals=(),
+    )
+)
 class HighestSequence(FirstReceipts):
     """One number per source: an id whose number isn't above the highest seen from its source is a duplicate.
 
@@ -32,9 +53,6 @@ class HighestSequence(FirstReceipts):
     begun to count anew. Where we differ: Pulsar keeps the numbers of 10,000 producers, and of one that has gone for six
     hours, unless it is set otherwise; here all are kept.
     """
-
-    name = kind = "sequence"
-    keeps_ids = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from receiver.errors import NotComparableError
+from receiver.policies.declaration import Cause, Declaration, Misses, Vendor
 from receiver.policies.firsts import Entry, FirstReceipts
+from receiver.policies.interface import registered
 from receiver.policies.perfect import Perfect
 from receiver.policies.rgmid import ReplicationGroupMessageId
 
 __all__ = ["SolaceLast", "SolaceLookup"]
 
 
+@registered(
+    replace(
+        Perfect.declaration,
+        name="solace-lookup",
+        kind="solace-lookup",
+        order=30,
+        vendors=(Vendor(("Solace",), aliases=("solace",)),),
+        names_its_system=True,
+    )
+)
 class SolaceLookup(Perfect):
     """Every id is looked up in a database of all that were processed: nothing is missed, nothing forgotten.
 
@@ -18,9 +32,26 @@ class SolaceLookup(Perfect):
     an id, and is compared as exact text, so a replication group message id written in another case is another id.
     """
 
-    name = kind = "solace-lookup"
 
-
+@registered(
+    Declaration(
+        name="solace-last",
+        kind="solace-last",
+        order=40,
+        parameters=(),
+        vendors=(Vendor(("Solace",), aliases=("solace",)),),
+        names_its_system=True,
+        records_duplicates=False,
+        keeps_ids=False,
+        goes_by_send_time=False,
+        clock=None,
+        misses=Misses(Cause.OTHER_ORIGIN),
+        false_cause=Cause.SEQUENCE_GAP,
+        memory_bytes_per_id=None,
+        twin="last",
+        refusals=(),
+    )
+)
 class SolaceLast(FirstReceipts):
     """One replication group message id per endpoint, the newest delivered: what isn't newer is a duplicate.
 
@@ -31,9 +62,6 @@ class SolaceLast(FirstReceipts):
     the rule wants ids in order, as an endpoint delivers them to one consumer. Where we differ: an endpoint is a domain
     here.
     """
-
-    name = kind = "solace-last"
-    keeps_ids = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import ClassVar, Self
+from typing import Self
 
+from receiver.policies.declaration import Cause, Declaration, Limit, Misses, Parameter, Vendor
 from receiver.policies.firsts import Entry, KeptIds
-from receiver.policies.interface import Parameter, check_size, secs_text
+from receiver.policies.interface import check_size, registered, secs_text
 
 __all__ = ["TimeToLive"]
 
 
+@registered(
+    Declaration(
+        name="ttl",
+        kind="ttl",
+        order=70,
+        parameters=(Parameter("expiry", "expiry_us"),),
+        vendors=(
+            Vendor(("SQS FIFO",), "expiry=300", aliases=("sqs",)),
+            Vendor(("Azure Service Bus",), "expiry=600", aliases=("azure", "azure-service-bus", "servicebus")),
+            Vendor(("NATS JetStream",), "expiry=120", aliases=("jetstream", "nats")),
+        ),
+        names_its_system=False,
+        records_duplicates=False,
+        keeps_ids=True,
+        goes_by_send_time=False,
+        clock=None,
+        misses=Misses(Cause.EXPIRED, limit=Limit.AGE),
+        false_cause=None,
+        memory_bytes_per_id=None,
+        twin="age",
+        refusals=(),
+    )
+)
 class TimeToLive(KeptIds):
     """An id is remembered for `expiry` from its first receipt; a duplicate refreshes nothing; after that it is new again.
 
@@ -25,9 +49,6 @@ class TimeToLive(KeptIds):
     others don't say. A partitioned queue of Azure compares MessageId and PartitionKey together, SQS may compare within
     a message group; here ids are compared in a domain.
     """
-
-    name = kind = "ttl"
-    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("expiry", "expiry_us"),)
 
     def __init__(self, expiry_us: int) -> None:
         super().__init__()

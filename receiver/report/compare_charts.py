@@ -18,13 +18,7 @@ _LABEL_SHARE = 0.06
 """Of the chart's width, what a label takes of it."""
 _NEVER_WRONG, _MISSES, _DROPS = "never wrong", "misses duplicates", "drops new messages"
 _RIGHTNESS = {_NEVER_WRONG: GREEN, _MISSES: AMBER, _DROPS: RED}
-_CAUSES = {
-    Cause.EVICTED: BLUE,
-    Cause.EXPIRED: AMBER,
-    Cause.NOT_REFRESHED: GREEN,
-    Cause.OTHER_ORIGIN: "#8b6fc0",
-    Cause.SEQUENCE_GAP: RED,
-}
+_CAUSES = dict(zip(Cause, (BLUE, AMBER, GREEN, "#8b6fc0", RED), strict=True))
 
 
 def with_number(place: int, figures: PolicyFigures, most: int = _LONGEST_LABEL) -> str:

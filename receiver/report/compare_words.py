@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from receiver.compare.figures import Cause, Comparison, Dispute, PolicyFigures
-from receiver.policies.apama import ApamaTwoTier
-from receiver.policies.names import POLICIES
-from receiver.report.words import count, of_duplicates, tamed
+from receiver.policies.names import POLICIES, two_tier, unasked
+from receiver.report.words import count, listed, of_duplicates, tamed
 
 __all__ = [
     "best_of",
@@ -23,23 +20,6 @@ __all__ = [
 ]
 
 _LONGEST_NAME = 120
-_MEANINGS = {
-    Cause.EVICTED: "newer ids had taken its place",
-    Cause.EXPIRED: "it was older than the policy keeps ids",
-    Cause.NOT_REFRESHED: "evicted or expired, as it counts from its first receipt; from its latest it would still be kept",
-    Cause.OTHER_ORIGIN: "the last id came from another broker or site, and can't be compared with it",
-    Cause.SEQUENCE_GAP: "not above the highest number seen, though it never came before: it came late, counting began anew, "
-    "or several senders count under one name",
-}
-_WHOSE = {
-    "cmq:retention=43200,retry=0,network=0": "TDMQ CMQ, keys kept for 12 hours",
-    "ttl:expiry=300": "SQS FIFO",
-    "ttl:expiry=600": "Azure Service Bus",
-    "ttl:expiry=120": "NATS JetStream",
-    "sequence": "Pulsar, RabbitMQ streams",
-    "perfect": "forgets nothing, the yardstick",
-}
-"""Of the policies that are tried unasked, those whose names don't say whose rule they are."""
 _SIZED = frozenset(kind.name for kind in POLICIES if kind.parameters)
 _KEYS_THAT_SPLIT_QUEUES = ("default", "connection", "receiver")
 
@@ -66,14 +46,14 @@ def recommended_of(comparison: Comparison) -> int | None:
     if comparison.recommendation is None:
         return None
     setting = comparison.recommendation.setting
-    wanted = str(ApamaTwoTier(setting.window, setting.expiry_us))
+    wanted = str(two_tier(setting.window, setting.expiry_us))
     return next((place for place, figures in enumerate(comparison.policies) if figures.policy == wanted), None)
 
 
 def whose(comparison: Comparison) -> str:
     """`5: SQS FIFO; 8: Pulsar, RabbitMQ streams`: the systems behind policies that aren't named after them."""
-    numbered = enumerate(comparison.policies, 1)
-    return "; ".join(f"{number}: {_WHOSE[of.policy]}" for number, of in numbered if of.policy in _WHOSE)
+    systems = [unasked().get(figures.policy) for figures in comparison.policies]
+    return "; ".join(f"{number}: {system}" for number, system in enumerate(systems, 1) if system)
 
 
 def standing_out(comparison: Comparison) -> list[str]:
@@ -98,13 +78,8 @@ def _praise(comparison: Comparison) -> str:
     names = [named(figures.policy) for figures in best]
     return (
         f"{count(len(right))} of {count(len(comparison.policies))} policies catch every duplicate and take no new message for "
-        f"one. Of these, {_listed(names)} keep{'s' * (len(names) == 1)} the fewest ids: {count(best[0].peak_ids)}."
+        f"one. Of these, {listed(names)} keep{'s' * (len(names) == 1)} the fewest ids: {count(best[0].peak_ids)}."
     )
-
-
-def _listed(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _blame(figures: PolicyFigures, comparison: Comparison) -> str:
@@ -128,7 +103,7 @@ def _untried(comparison: Comparison) -> str:
     if not (kept_all and log.duplicates):
         return ""
     return (
-        f"{_listed(map(named, kept_all))} never had to forget an id here, so this log can't tell what "
+        f"{listed(map(named, kept_all))} never had to forget an id here, so this log can't tell what "
         f"{'it' if len(kept_all) == 1 else 'they'} would miss. Try a longer one, or one that holds an outage."
     )
 
@@ -148,7 +123,7 @@ def meanings(comparison: Comparison) -> list[tuple[str, str]]:
         for cause, number in causes.items()
         if number
     }
-    return [(str(cause), meaning) for cause, meaning in _MEANINGS.items() if cause in met]
+    return [(str(cause), cause.meaning) for cause in Cause if cause in met]
 
 
 def disagreement(comparison: Comparison) -> str:

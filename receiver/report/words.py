@@ -12,6 +12,7 @@ __all__ = [
     "count",
     "duration",
     "headroom_left",
+    "listed",
     "moment",
     "moment_or_none",
     "of_duplicates",
@@ -130,6 +131,12 @@ def moment_or_none(us: int) -> str | None:
 def second(us: int) -> str:
     """A time to the second, UTC: `2026-05-01 10:00:00`; `-` where no calendar has it."""
     return (moment_or_none(us) or "-")[:19].replace("T", " ")
+
+
+def listed(names: Iterable[str]) -> str:
+    """`one, two and three`; there is one at least."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def of_duplicates(missed: int, duplicates: int) -> str:

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, delete, select
 
 from receiver.senders.maker import Maker, name_bytes
 from receiver.settings import StoreSettings
-from receiver.store.found_or_made import INSERTS
+from receiver.store.engine import database_of
 from receiver.store.tables import dedup_keys, text_of
 
 __all__ = ["DedupKeyMaker", "Pending"]
@@ -63,7 +63,8 @@ class DedupKeyMaker(Maker):
         stored = name_bytes("reference", reference)
 
         def make(connection: Connection) -> str:
-            new = INSERTS[connection.dialect.name](dedup_keys).values(
+            insert = database_of(connection).insert(dedup_keys)
+            new = insert.values(
                 sender=self._sender,
                 reference=stored,
                 made_at_us=time.time_ns() // 1_000,

@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy import Connection, false, update
+from sqlalchemy import Connection
 
 from receiver.closing import Closing
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
-from receiver.store.engine import driver_of
+from receiver.store.databases.database import LONGEST_NAME_BYTES
+from receiver.store.engine import database_of
 from receiver.store.failures import translated
 from receiver.store.joined_log import joinable
 from receiver.store.kept import KeptConnection
-from receiver.store.tables import sequences, to_bytes
+from receiver.store.tables import to_bytes
 
 __all__ = ["Maker", "name_bytes"]
 
 _T = TypeVar("_T")
-_LONGEST_NAME_BYTES = 1_000  # two make a key, and PostgreSQL can index 2,700 bytes of one
+_LONGEST_NAME_BYTES = LONGEST_NAME_BYTES // 2  # two make a key
 
 
 def name_bytes(name: str, value: object) -> bytes:
@@ -58,13 +59,7 @@ class Maker(Closing):
 
 def _check_transaction(connection: Connection) -> None:
     """Raise SettingsError if what is done on the connection is committed at once."""
-    if connection.dialect.name == "sqlite":
-        # A write, though of nothing, for that is what begins a transaction of the driver's.
-        connection.execute(update(sequences).where(false()).values(last_seq_no=0))
-        autocommits = not driver_of(connection).in_transaction
-    else:
-        autocommits = driver_of(connection).autocommit
-    if autocommits:
+    if database_of(connection).autocommits(connection):
         raise SettingsError(
             "the connection is in AUTOCOMMIT, so there is no transaction to join",
             hint="give a connection with a transaction, or none at all",

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 from receiver.errors import SettingsError
 from receiver.senders.maker import Maker, name_bytes
 from receiver.settings import StoreSettings
-from receiver.store.found_or_made import INSERTS
+from receiver.store.engine import database_of
 from receiver.store.tables import sequences
 
 __all__ = ["SequenceIdMaker"]
@@ -55,9 +55,8 @@ class SequenceIdMaker(Maker):
             raise SettingsError(f"count must be a whole number from 0 to {_MOST_AT_ONCE:,}, not {count!r:.80}")
 
         def take(connection: Connection) -> int:
-            first = INSERTS[connection.dialect.name](sequences).values(
-                message_source_id=self._stored_source, last_seq_no=count
-            )
+            insert = database_of(connection).insert(sequences)
+            first = insert.values(message_source_id=self._stored_source, last_seq_no=count)
             connection.execute(
                 first.on_conflict_do_update(
                     index_elements=["message_source_id"], set_={"last_seq_no": sequences.c.last_seq_no + count}

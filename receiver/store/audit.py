@@ -22,7 +22,16 @@ from receiver.store.snapshot import Advance, RawRow, Snapshot
 from receiver.store.sql_log import state_of
 from receiver.store.tables import text_of
 
-__all__ = ["audit_domains", "audit_tables", "audited_rows", "audited_state", "is_text", "readable", "shown_values"]
+__all__ = [
+    "audit_domains",
+    "audit_tables",
+    "audited_rows",
+    "audited_state",
+    "is_text",
+    "readable",
+    "shown_columns",
+    "shown_values",
+]
 
 _OTHER_TYPES: dict[str, Any] = {
     "domain_key": str,
@@ -36,19 +45,12 @@ _ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\
 """A digest as `unicode_escape` spells it, which is how it is stored."""
 _NO_COUNTS = {"domain_id", "domain_key", "domain_name", "policy", "window_size", "expiry_us", "clock_us"}
 """Columns with rules of their own, and the key."""
-_WITH_TIME_QUEUE = "apama"
-_WITH_CLOCK = {_WITH_TIME_QUEUE, "cmq-minimum"}
-"""Policies that keep a clock of their own."""
 _NOT_NEGATIVE = tuple(name for name in DomainState._fields if name not in _NO_COUNTS)
 
 
 def _is_not_negative(name: str, state: DomainState) -> bool:
     number: int = getattr(state, name)
     return number >= 0
-
-
-def _has_queue_clock(state: DomainState) -> bool:
-    return state.policy == _WITH_TIME_QUEUE and state.clock_us is not None
 
 
 class _Rule(NamedTuple):
@@ -69,11 +71,6 @@ _RULES = (
     _Rule("counters", ("max_delivery_us", "redelivered"), lambda s: s.redelivered > 0 or s.max_delivery_us == 0),
     _Rule("clocks", ("latest_us", "last_seq"), lambda s: s.last_seq > 0 or s.latest_us == 0),
     _Rule("clocks", ("clock_us",), lambda s: (s.clock_us or 0) >= 0),
-    _Rule("clocks", ("clock_us", "policy"), lambda s: s.clock_us is None or s.policy in _WITH_CLOCK),
-    # The time queue's newest receipt; the other clock is told from outside, before any receipt if need be.
-    _Rule("clocks", ("clock_us", "latest_us"), lambda s: not _has_queue_clock(s) or (s.clock_us or 0) <= s.latest_us),
-    _Rule("clocks", ("clock_us", "expiry_us"), lambda s: not _has_queue_clock(s) or s.expiry_us > 0),
-    _Rule("clocks", ("clock_us", "last_seq"), lambda s: not _has_queue_clock(s) or s.last_seq > 0),
 )
 
 
@@ -163,11 +160,11 @@ def audited_state(raw: RawRow, findings: Findings) -> DomainState | None:
         return None
     for rule in _RULES:
         if not rule.holds(state):
-            findings.add(rule.kind, name, _shown(state, rule.columns))
+            findings.add(rule.kind, name, shown_columns(state, rule.columns))
     return state
 
 
-def _shown(state: DomainState, columns: Iterable[str]) -> str:
+def shown_columns(state: DomainState, columns: Iterable[str]) -> str:
     return ", ".join(f"{column} = {getattr(state, column)!r:.80}" for column in columns)
 
 
@@ -220,11 +217,11 @@ class _Rows:
         state = self._state
         if self._last != (state.last_seq, state.latest_us):
             seq, us = self._last
-            said = _shown(state, ("last_seq", "latest_us"))
+            said = shown_columns(state, ("last_seq", "latest_us"))
             self._findings.add("newest", self._name, f"{said}; the newest is receipt {seq} at {us} us")
         # Each resize may have made the newest receipt's row look like a duplicate's.
         if self._repeats > state.duplicates + state.generation:
-            said = _shown(state, ("duplicates",))
+            said = shown_columns(state, ("duplicates",))
             self._findings.add("counters", self._name, f"{said}, but {self._repeats} receipts of known ids are there")
 
     def _tell(self, kind: str, seq: object, said: str) -> None:

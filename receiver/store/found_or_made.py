@@ -6,14 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, Select, Table
-from sqlalchemy.dialects import postgresql, sqlite
 
-from receiver.store.engine import read_only
+from receiver.store.engine import database_of, read_only
 
-__all__ = ["INSERTS", "found_or_made"]
-
-INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-"""What makes an INSERT that can say ON CONFLICT, by the name of the database's dialect."""
+__all__ = ["found_or_made"]
 
 
 def found_or_made(
@@ -29,7 +25,7 @@ def found_or_made(
         found: int | None = connection.execute(wanted).scalar()
     if found is None:
         with engine.begin() as connection:
-            row = INSERTS[connection.dialect.name](table).values(new(connection))
+            row = database_of(url).insert(table).values(new(connection))
             connection.execute(row.on_conflict_do_nothing())
             found = connection.execute(wanted).scalar_one()
     return found

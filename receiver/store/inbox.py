@@ -17,17 +17,17 @@ from sqlalchemy import Connection, Executable, Select, exists, func, select, upd
 from receiver.closing import Closing
 from receiver.errors import SettingsError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.engine import driver_of, is_sqlite
+from receiver.store.connections import driver_of
+from receiver.store.databases.database import LONGEST_NAME_BYTES
+from receiver.store.engine import database_of
 from receiver.store.failures import translated
 from receiver.store.found_or_made import found_or_made
 from receiver.store.inbox_rows import InboxRow, add_rows, delete_rows, read_rows, stored_row
 from receiver.store.kept import KeptConnection
-from receiver.store.space import FileVacuum, TableVacuum, Vacuum
 from receiver.store.tables import domains, inbox, parked, targets, to_bytes, told
 
 __all__ = ["Inbox", "InboxRow", "Turn", "target_id_of"]
 
-_LONGEST_TARGET_BYTES = 2_000  # what PostgreSQL can index
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
 
@@ -61,7 +61,7 @@ class Inbox(Closing):
         self._domain_id = domain_id
         self._reader = reader
         """Not the connection that turns take, for a turn may last."""
-        self._vacuum: Vacuum = FileVacuum() if is_sqlite(kept.url) else TableVacuum(inbox.name, truncates=True)
+        self._vacuum = database_of(kept.url).vacuum_of(inbox.name, truncates=True)
         incarnations = self._read(select(domains.c.incarnation).where(domains.c.domain_id == domain_id))
         self.sql = _sql_of(kept, target_id, domain_id, [number for (number,) in incarnations])
 
@@ -254,7 +254,7 @@ def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, incarnations: 
     )
     # A file of SQLite gives the numbers of a domain that was dropped, and of its targets, to others.
     itself = (targets.c.target_id == target_id) & domains.c.incarnation.in_(incarnations)
-    mark = "?" if is_sqlite(kept.url) else "%s"
+    mark = database_of(kept.url).log.placeholder
     saved = f"confirmed_bytes = {mark}, tail_digest = {mark}"
     return _Sql(
         first_place=text(select(domains.c.receipts).where(domains.c.domain_id == domain_id)),
@@ -273,8 +273,8 @@ def _waiting(target_id: int) -> Select[Any]:
 def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
     """The number of a domain's target, which is made if it is new; SettingsError for a name that can't be stored."""
     name = to_bytes(target)
-    if not 0 < len(name) <= _LONGEST_TARGET_BYTES:
-        raise SettingsError(f"a target has 1 to {_LONGEST_TARGET_BYTES:,} bytes, not {len(name):,}: {target!r:.80}")
+    if not 0 < len(name) <= LONGEST_NAME_BYTES:
+        raise SettingsError(f"a target has 1 to {LONGEST_NAME_BYTES:,} bytes, not {len(name):,}: {target!r:.80}")
     the_domain = select(domains.c.domain_id).where(domains.c.domain_id == domain_id)
     the_target = select(targets.c.target_id).where(targets.c.domain_id == domain_id, targets.c.target == name)
 

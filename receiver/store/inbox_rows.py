@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Boolean, Connection, LargeBinary, Text, select
-from sqlalchemy.dialects import postgresql
 
 from receiver.errors import StoreCorruptError
 from receiver.store.as_json import dumped, loaded
-from receiver.store.bulk import insert_rows
-from receiver.store.engine import driver_of
+from receiver.store.connections import driver_of
+from receiver.store.engine import database_of
 from receiver.store.failures import NONSENSE
-from receiver.store.sql_log import runs_of
 from receiver.store.tables import inbox, targets, text_of, to_bytes, told
 
 __all__ = ["InboxRow", "add_rows", "delete_rows", "read_rows", "stored_row"]
@@ -42,7 +40,6 @@ class InboxRow(NamedTuple):
 
 
 _STORED = ("target_id", *InboxRow._fields)
-_COLUMNS = ", ".join(InboxRow._fields)
 
 
 def _of_type(kind: type) -> tuple[int, ...]:
@@ -52,22 +49,6 @@ def _of_type(kind: type) -> tuple[int, ...]:
 
 _JSON, _TRUTHS, _BYTES = _of_type(Text), _of_type(Boolean), _of_type(LargeBinary)
 _TEXTS = tuple(index for index in _BYTES if InboxRow._fields[index] != "body")
-# Built of the table's own names.
-_INSERT = f"INSERT INTO {inbox.name} ({', '.join(_STORED)}) VALUES ({', '.join('?' * len(_STORED))})"  # noqa: S608
-_COPY = f"COPY {inbox.name} ({', '.join(_STORED)}) FROM STDIN (FORMAT BINARY)"
-_POSTGRESQL = postgresql.dialect()  # type: ignore[no-untyped-call]
-_COPIED_TYPES = [inbox.c[name].type.compile(_POSTGRESQL).lower() for name in _STORED]
-_SELECT = f"SELECT {_COLUMNS} FROM {inbox.name} WHERE target_id ="  # noqa: S608
-_DELETE = f"DELETE FROM {inbox.name} WHERE target_id ="  # noqa: S608
-_TOAST_BYTES = 2_000
-"""PostgreSQL keeps a large body in rows of about this size, which are deleted with it."""
-_IN_A_RUN = "? AND place BETWEEN ? AND ?"
-_AMONG = "%s AND place = ANY(%s::int8[])"
-# The length of a body is known without reading it.
-_DELETE_COUNTING = (
-    f"WITH gone AS ({_DELETE} {_AMONG} RETURNING length(body) AS bytes)"  # noqa: S608
-    f" SELECT coalesce(sum(1 + bytes / {_TOAST_BYTES}), 0) FROM gone"
-)
 
 
 def stored_row(row: InboxRow) -> list[Any]:
@@ -89,41 +70,25 @@ def _row_of(found: Sequence[Any]) -> InboxRow:
     for index in _JSON:
         values[index] = loaded(values[index])
     for index in _TRUTHS:
-        values[index] = bool(values[index])  # SQLite has numbers
+        values[index] = bool(values[index])  # a database may have numbers
     return InboxRow._make(values)
 
 
 def add_rows(connection: Connection, target_id: int, rows: Iterable[InboxRow]) -> None:
-    driver = driver_of(connection)
     values = ((target_id, *stored_row(row)) for row in rows)
-    if connection.dialect.name == "sqlite":
-        insert_rows(driver, _INSERT, values)
-        return
-    with driver.cursor() as cursor, cursor.copy(_COPY) as copy:
-        copy.set_types(_COPIED_TYPES)
-        for row in values:
-            copy.write_row(row)
+    database_of(connection).add_waiting(driver_of(connection), _STORED, values)
 
 
 def read_rows(connection: Connection, target_id: int, places: Iterable[int]) -> list[InboxRow]:
     """The rows of these places that are there, in order; `StoreCorruptError` where one is no message."""
     rows: list[InboxRow] = []
-    for found in _found(connection, target_id, sorted(places)):
+    driver = driver_of(connection)
+    for found in database_of(connection).waiting(driver, InboxRow._fields, target_id, sorted(places)):
         try:
             rows.append(_row_of(found))
         except NONSENSE as error:
             raise _corrupt(connection, target_id, found[0], error) from error
     return rows
-
-
-def _found(connection: Connection, target_id: int, ordered: list[int]) -> Iterator[Sequence[Any]]:
-    driver = driver_of(connection)
-    if connection.dialect.name == "sqlite":
-        for run in runs_of(ordered) if ordered else []:
-            yield from driver.execute(f"{_SELECT} {_IN_A_RUN} ORDER BY place", (target_id, *run))
-        return
-    with driver.cursor(binary=True) as cursor:
-        yield from cursor.execute(f"{_SELECT} {_AMONG} ORDER BY place", (target_id, ordered))
 
 
 def _corrupt(connection: Connection, target_id: int, place: int, error: Exception) -> StoreCorruptError:
@@ -135,11 +100,5 @@ def _corrupt(connection: Connection, target_id: int, place: int, error: Exceptio
 
 
 def delete_rows(connection: Connection, target_id: int, places: Iterable[int]) -> int:
-    """Delete the rows of these places; how many rows that left to vacuum, in PostgreSQL those of large bodies too."""
-    driver, ordered = driver_of(connection), sorted(places)
-    if connection.dialect.name == "sqlite":
-        runs = runs_of(ordered) if ordered else []
-        driver.executemany(f"{_DELETE} {_IN_A_RUN}", [(target_id, *run) for run in runs])
-        return len(ordered)
-    (vacuumable,) = driver.execute(_DELETE_COUNTING, (target_id, ordered)).fetchone()
-    return int(vacuumable)
+    """Delete the rows of these places; how many rows that left to vacuum."""
+    return database_of(connection).delete_waiting(driver_of(connection), target_id, sorted(places))

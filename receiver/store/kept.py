@@ -15,17 +15,17 @@ from sqlalchemy.exc import DBAPIError
 
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.engine import discard, driver_of, is_sqlite, read_only, store_url
+from receiver.store.connections import discard, driver_of
+from receiver.store.engine import database_of, read_only, store_url
 from receiver.store.failures import translated
 from receiver.store.schema import examined, open_store_engine
-from receiver.store.space import FileVacuum
 from receiver.store.tables import told
 
 __all__ = ["KeptConnection", "examined_rows", "upkeep"]
 
 _LOGGER = logging.getLogger("receiver")
 _BREATH_SECS = 0.1
-"""Who waits for a file of SQLite looks this often whether it is free."""
+"""Who waits for a locked file looks this often whether it is free."""
 _T = TypeVar("_T")
 
 
@@ -43,6 +43,7 @@ class KeptConnection:
             raise SettingsError(f"store_settings must be StoreSettings, not {settings!r:.80}")
         settings = settings or StoreSettings()
         self.url = store_url(address)
+        self._database = database_of(self.url)
         self.engine = read_only(self.url) if only_reads else open_store_engine(self.url, settings)
         self._patience_secs = settings.lock_timeout_secs
         self._owner = owner
@@ -125,12 +126,11 @@ class KeptConnection:
             self._turn.release()
 
     def _connected(self) -> Connection:
-        if self._kept is not None and is_sqlite(self.url) and driver_of(self._kept).is_replaced():
+        if self._kept is not None and self._database.is_replaced(driver_of(self._kept)):
             self._discard()
         if self._kept is None:
             self._kept = self.engine.connect()
-            if is_sqlite(self.url):
-                driver_of(self._kept).is_idle = lambda: not self._turn.locked()
+            self._database.tell_idle(driver_of(self._kept), lambda: not self._turn.locked())
         return self._kept
 
     def _discard(self) -> None:
@@ -157,8 +157,8 @@ def upkeep(address: str) -> Iterator[KeptConnection]:
     kept = KeptConnection(address, None, "store")
     try:
         yield kept
-        if is_sqlite(kept.url):  # PostgreSQL looks after it by itself
-            vacuum = FileVacuum()
+        vacuum = database_of(kept.url).vacuum_of_all()
+        if vacuum is not None:
             vacuum.note(1)
             while kept.give_back_space(vacuum.run_if_due):
                 time.sleep(_BREATH_SECS)

@@ -6,31 +6,26 @@ Nothing is changed before the look has shown that it is ours to change.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from sqlalchemy import URL, Connection, Dialect, Engine, inspect, text
 from sqlalchemy.engine.reflection import ObjectKind
 from sqlalchemy.types import NullType, TypeEngine
 
-from receiver.errors import StoreBusyError, StoreCorruptError, StoreError, StoreVersionError
+from receiver.errors import StoreBusyError, StoreError, StoreVersionError
+from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
-from receiver.store.engine import is_sqlite, read_only, writable
-from receiver.store.failures import shown, translated
+from receiver.store.databases.addresses import shown
+from receiver.store.databases.database import OTHER_PLACE
+from receiver.store.engine import database_of, read_only, writable
+from receiver.store.failures import translated
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
 
 __all__ = ["Migrated", "examined", "losses", "migrate", "open_store_engine", "sole_migrator"]
 
-_LOCK_KEY = int.from_bytes(b"receiver", "big")
-_OTHER_PLACE = "use another database or, on PostgreSQL, another schema"
-_SHORTEST_DATABASE_BYTES = 512
-_LONGEST_TABLE_WAIT_MS = 500
-"""How long a migration waits for a table of PostgreSQL before it begins anew. Receivers queue behind it only so long, and
-where they and it wait for each other, it gives up before the server ends one of them."""
-_PAUSE_SECS = 0.1
+_BACKOFF = Backoff(0.1, 0.1)
 _migrating = threading.Lock()
 """Alembic keeps the migration under way in variables of its modules, so one thread at a time."""
 
@@ -104,20 +99,17 @@ def sole_migrator(url: URL, settings: StoreSettings) -> Iterator[Connection]:
     """A connection in a transaction that others who want to migrate wait for; it is committed in the end."""
     _looked_up(url)  # what isn't ours isn't even switched to a write-ahead log
     with translated(url), _migrating, writable(url, settings).begin() as connection:
-        if not is_sqlite(url):
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+        database_of(url).keep_migrators_out(connection)
         yield connection
 
 
 def _migrate(url: URL, settings: StoreSettings, revision: str, *, may_lose: bool = False) -> Migrated:
-    give_up_at = time.monotonic() + settings.lock_timeout_secs
-    while True:
-        try:
-            return _migrate_once(url, settings, revision, may_lose=may_lose)
-        except StoreBusyError:
-            if time.monotonic() >= give_up_at:
-                raise
-        time.sleep(_PAUSE_SECS)
+    return until_done(
+        lambda: _migrate_once(url, settings, revision, may_lose=may_lose),
+        is_passing=lambda error: isinstance(error, StoreBusyError),
+        backoff=_BACKOFF,
+        patience_secs=settings.lock_timeout_secs,
+    )
 
 
 def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose: bool) -> Migrated:
@@ -125,8 +117,7 @@ def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose:
 
     after = target(revision)
     with sole_migrator(url, settings) as connection:
-        if not is_sqlite(url):
-            connection.execute(text(f"SET LOCAL lock_timeout = {_LONGEST_TABLE_WAIT_MS}"))
+        database_of(url).wait_briefly_for_tables(connection)
         # Once more, for others may have migrated it before the lock was ours.
         before = _version(connection, shown(url))
         lost = [] if may_lose else losses_between(connection, before, after, shown(url))
@@ -138,27 +129,10 @@ def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose:
 
 
 def _looked_up(url: URL) -> str | None:
-    if is_sqlite(url) and not _is_file(Path(url.database or ""), shown(url)):
+    if not database_of(url).is_there(url):
         return None
     with translated(url), read_only(url).connect() as connection:
         return _version(connection, shown(url))
-
-
-def _is_file(file: Path, address: str) -> bool:
-    try:
-        if not file.parent.is_dir():
-            raise StoreError(f"{address}: there is no folder {file.parent}", hint="make it first")
-        if not file.exists():
-            return False
-        if not file.is_file():
-            raise StoreError(f"{address}: this is no file", hint="name the file itself")
-        size = file.stat().st_size
-    except OSError as error:
-        raise StoreError(f"{address}: it can't be looked at: {error.strerror}", hint="grant the right to") from error
-    # SQLite takes the shortest of files for empty ones, and would write over them.
-    if 0 < size < _SHORTEST_DATABASE_BYTES:
-        raise StoreCorruptError(f"{address}: it is no database: too short", hint="name another file")
-    return True
 
 
 def _version(connection: Connection, address: str) -> str | None:
@@ -170,7 +144,7 @@ def _version(connection: Connection, address: str) -> str | None:
     }
     stamp = found.pop(VERSION_TABLE, None)
     if stamp is not None and set(stamp) != {"version_num"}:
-        raise StoreError(f"{address}: {VERSION_TABLE} there has other columns than version_num", hint=_OTHER_PLACE)
+        raise StoreError(f"{address}: {VERSION_TABLE} there has other columns than version_num", hint=OTHER_PLACE)
     versions = [] if stamp is None else connection.scalars(text(f"SELECT version_num FROM {VERSION_TABLE}")).all()  # noqa: S608
     if len(versions) == 1 and versions[0] != REVISION:
         return str(versions[0])
@@ -193,7 +167,7 @@ def _check_tables(found: dict[str, dict[str, str]], dialect: Dialect, address: s
         differing = _differences(found[table.name], wanted)
         if differing:
             raise StoreError(
-                f"{address}: the table {table.name} is another's: it {'; '.join(differing)}", hint=_OTHER_PLACE
+                f"{address}: the table {table.name} is another's: it {'; '.join(differing)}", hint=OTHER_PLACE
             )
 
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Inspector, UniqueConstraint, inspect, text
 
-from receiver.store.engine import driver_of, is_sqlite
+from receiver.store.connections import driver_of
+from receiver.store.engine import database_of
 from receiver.store.failures import translated
 from receiver.store.log import DomainState
 from receiver.store.schema import examined
 from receiver.store.sql_log import ROW_COLUMNS
-from receiver.store.tables import METADATA, VERSION_TABLE, domains, inbox, joined, parked, receipts, targets
+from receiver.store.tables import METADATA, domains, inbox, joined, parked, receipts, targets
 
 __all__ = ["MESSAGE_COLUMNS", "TARGET_COLUMNS", "Advance", "RawRow", "Snapshot", "snapshot"]
 
@@ -35,7 +35,6 @@ _OWNERS = (
     (parked, "target_id", targets),
 )
 _ROWS_AT_ONCE = 10_000
-_STEPS_AT_ONCE = 1_000_000
 
 
 @contextmanager
@@ -43,10 +42,7 @@ def snapshot(url: URL) -> Iterator[Snapshot]:
     """The state of the store now; StoreError where there is none or it can't be read."""
     engine = examined(url)
     with translated(url), engine.connect() as connection:
-        if is_sqlite(url):
-            # Text that is no UTF-8 must not end the reading.
-            driver = driver_of(connection)
-            driver.text_factory = lambda stored: stored.decode("utf-8", "surrogateescape")
+        database_of(url).accept_broken_text(driver_of(connection))
         yield Snapshot(url, connection)
 
 
@@ -77,7 +73,7 @@ class Snapshot:
     def messages(self, table: str) -> Iterator[Sequence[RawRow]]:
         """The messages that wait or are parked, some at a time, with the columns of `MESSAGE_COLUMNS`; of each body only
         its beginning."""
-        # SQLite has it that nothing begins with NULL.
+        # A database may have it that nothing begins with NULL.
         columns = ", ".join((*MESSAGE_COLUMNS, "coalesce(substr(body, 1, 1), body)"))
         return self._some_at_a_time(f"SELECT {columns} FROM {table} ORDER BY target_id, place")
 
@@ -110,18 +106,8 @@ class Snapshot:
         ]
 
     def damage(self, advance: Advance) -> Iterator[str]:
-        """What an SQLite file finds wrong with its own pages. PostgreSQL finds out as it reads them."""
-        if not is_sqlite(self.url):
-            return
-        driver = driver_of(self._connection)
-        driver.set_progress_handler(lambda: advance(0), _STEPS_AT_ONCE)
-        try:
-            # One by one, for it fails where damage is too bad to go on.
-            for (said,) in self._connection.execute(text("PRAGMA integrity_check")):
-                if said != "ok":
-                    yield said
-        finally:
-            driver.set_progress_handler(None, 0)
+        """What the database finds wrong with itself when asked."""
+        return database_of(self.url).damage(self._connection, advance)
 
     def lacking_keys(self) -> list[str]:
         """The constraints of our tables that aren't there any more."""
@@ -130,12 +116,8 @@ class Snapshot:
 
     @property
     def size_bytes(self) -> int:
-        """What our tables take, in SQLite the whole file and its log."""
-        if is_sqlite(self.url):
-            files = (Path(f"{self.url.database}{ending}") for ending in ("", "-wal"))
-            return sum(file.stat().st_size for file in files if file.exists())
-        sizes = " + ".join(f"pg_total_relation_size('{table}')" for table in (*METADATA.tables, VERSION_TABLE))
-        return int(self._connection.execute(text(f"SELECT {sizes}")).scalar_one())
+        """What our tables take, in a file the whole of it."""
+        return database_of(self.url).size_bytes(self._connection, self.url)
 
     @contextmanager
     def part(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, RootTransaction
 
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.engine import discard, driver_of
+from receiver.store.connections import discard, driver_of
 from receiver.store.log import BatchMark, Changes, DomainState, Row, SourceMark
 from receiver.store.tables import domains, joined, receipts, text_of, to_bytes
 

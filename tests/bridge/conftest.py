@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from receiver.bridge import bridge as bridge_module
-from receiver.bridge import pauses, turns
+from receiver.bridge import turns
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.amqp_connector import AmqpSink, AmqpSource
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.stomp_connector import StompSink, StompSource
 from receiver.demo.artemis import HOST, Broker, new_broker
+from receiver.retrying import Backoff
 from tests.bridge.bridged import Route
 from tests.bridge.broker_proxy import broker_proxy
 from tests.bridge.campaign import FOR_EVER, Queue, Store
@@ -80,8 +81,8 @@ def hasty(monkeypatch):
     """Bridges that wait hardly at all, so that whole lives of them take no time."""
     monkeypatch.setattr(bridge_module, "_WAIT_SECS", 0.002)
     monkeypatch.setattr(bridge_module, "_TEND_SECS", 0.01)
-    monkeypatch.setattr(turns, "_FIRST_PAUSE_SECS", 0.005)
-    monkeypatch.setattr(pauses, "_FIRST_SECS", 0.002)
+    monkeypatch.setattr(turns, "_BACKOFF", Backoff(0.005, 30))
+    monkeypatch.setattr(bridge_module, "_BACKOFF", Backoff(0.002, 30))
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from receiver import retrying
 from receiver.bridge import bridge as bridge_module
 from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
-from receiver.bridge.pauses import pauses_secs
 from receiver.errors import (
     BrokerError,
     BrokerRefusedError,
@@ -133,21 +133,21 @@ def test_batches_are_small_only_where_ids_are_few(route, options, largest, caplo
 def test_refusals_are_believed_after_a_while(route, where, monkeypatch):
     send(route, "1")
     refusals = [NO] * 1_000
-    monkeypatch.setattr(bridge_module, "_REFUSED_SECS", 0.1)
+    monkeypatch.setattr(retrying, "_REFUSED_SECS", 0.1)
     if where == "connect":
         connect = Failing(source_that(route, take=[DOWN]), None, *refusals)
     else:
         connect = source_that(route, **{where: refusals})
     with pytest.raises(BrokerRefusedError):
         open_from(route, connect).run()
-    monkeypatch.setattr(bridge_module, "_REFUSED_SECS", 60.0)
+    monkeypatch.setattr(retrying, "_REFUSED_SECS", 60.0)
     bridge = open_from(route, source_that(route, **({} if where == "connect" else {where: [*refusals[:4], DOWN, NO]})))
     bridge.run(stop_when_idle_secs=0)
     assert route.effects() == ["1"]
 
 
 def test_refusals_with_hours_between_them_are_not_in_a_row(route, monkeypatch):
-    monkeypatch.setattr(bridge_module, "_REFUSED_SECS", 0.01)
+    monkeypatch.setattr(retrying, "_REFUSED_SECS", 0.01)
     behind = source_that(route)
     refusals = []
 
@@ -180,13 +180,6 @@ def test_a_connection_that_breaks_as_soon_as_it_is_used_is_made_less_and_less_of
     threading.Timer(0.5, bridge.stop).start()
     bridge.run()
     assert connect.calls < 15
-
-
-def test_pauses_double_up_to_half_a_minute_and_differ():
-    pauses = [pause for pause, _ in zip(pauses_secs(), range(40), strict=False)]
-    assert all(pause <= 30 for pause in pauses)
-    assert all(pause >= 15 for pause in pauses[20:])
-    assert len(set(pauses)) == 40
 
 
 def test_a_message_that_cannot_be_taken_ends_it_at_once(route):

@@ -12,6 +12,7 @@ from receiver.bridge.ids import IdRule, MissingIds
 from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.targets import python_target
+from receiver.retrying import Backoff
 from receiver.settings import BridgeSettings
 from receiver.store.parking import drop_parked, parked_rows, retry_parked
 from tests.bridge.bridged import DiedError, Route, _die, message
@@ -90,7 +91,7 @@ def test_others_go_on_meanwhile(route):
 
 
 def test_a_source_is_left_alone_until_it_is_due(route, monkeypatch):
-    monkeypatch.setattr(turns, "_FIRST_PAUSE_SECS", 60)
+    monkeypatch.setattr(turns, "_BACKOFF", Backoff(60, 60))
     desk = Desk(a1=1)
     send(route, "a1", "b1")
     bridge = open_to(route, desk)

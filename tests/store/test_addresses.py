@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from receiver.errors import SettingsError
+from receiver.store.databases.addresses import shown
 from receiver.store.engine import store_url
-from receiver.store.failures import shown
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,9 +5,9 @@ from contextlib import closing, contextmanager
 from itertools import count
 
 from receiver.settings import StoreSettings
-from receiver.store import sqlite_log
+from receiver.store.databases import sqlite_log
+from receiver.store.databases.space import FileVacuum
 from receiver.store.engine import store_url, writable
-from receiver.store.space import FileVacuum
 from tests.durable.opened import opened, send, sizes
 from tests.store.waiting import opened_inbox, receive
 

@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import shutil
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO
@@ -23,7 +22,8 @@ from sqlalchemy import URL
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome
 from receiver.errors import ClosedError, OutputError, SettingsError
-from receiver.store.engine import is_sqlite
+from receiver.retrying import Backoff, until_done
+from receiver.store.engine import database_of
 from receiver.store.inbox import Turn
 
 try:
@@ -37,7 +37,7 @@ _LOGGER = logging.getLogger("receiver.bridge")
 _TAIL_BYTES = 4_096
 """How many of its last bytes tell a file from another."""
 _PATIENCE_SECS = 10.0
-_PAUSE_SECS = 0.002
+_BACKOFF = Backoff(0.002, 0.002)
 
 
 class FileTarget:
@@ -61,7 +61,7 @@ class FileTarget:
 
     def is_store(self, url: URL) -> bool:
         """Whether the file is the database of that address."""
-        return is_sqlite(url) and Path(url.database or "").resolve() == self._path.resolve()
+        return database_of(url).locked_file(url) == self._path.resolve()
 
     def connect(self) -> None:
         try:
@@ -141,17 +141,18 @@ class FileTarget:
 
         Whoever had the turn before may not be out yet: its commit comes first.
         """
-        if self._file is None:
+        file = self._file
+        if file is None:
             return
-        give_up = time.monotonic() + _PATIENCE_SECS
-        while True:
-            try:
-                _flock(self._file, "LOCK_EX", "LOCK_NB")
-                break
-            except BlockingIOError:
-                if time.monotonic() > give_up:
-                    raise OutputError(f"another process is writing to {self._path}") from None
-            time.sleep(_PAUSE_SECS)
+        try:
+            until_done(
+                lambda: _flock(file, "LOCK_EX", "LOCK_NB"),
+                is_passing=lambda error: isinstance(error, BlockingIOError),
+                backoff=_BACKOFF,
+                patience_secs=_PATIENCE_SECS,
+            )
+        except BlockingIOError:
+            raise OutputError(f"another process is writing to {self._path}") from None
 
     def _opened(self, turn: Turn) -> bool:
         """Open the file where the store says that it ends; whether that was known to the store."""

@@ -9,9 +9,8 @@ from sqlalchemy import Engine
 
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
-from receiver.store.engine import lock_timeout_ms
+from receiver.store.databases.space import TableVacuum
 from receiver.store.log import Changes, DomainState, Row
-from receiver.store.space import TableVacuum
 from receiver.store.sql_log import (
     IN_AUTOCOMMIT,
     JOIN_HINT,
@@ -24,12 +23,17 @@ from receiver.store.sql_log import (
 )
 from receiver.store.tables import receipts
 
-__all__ = ["PostgresLog"]
+__all__ = ["PostgresLog", "lock_timeout_ms"]
 
 _ROWS_AT_ONCE = 10_000
 _FEW = 5
 """Rows that are faster in one statement with the domain's new state than as a COPY before it."""
 _COLUMNS_WRITTEN = 1 + len(ROW_COLUMNS)
+
+
+def lock_timeout_ms(settings: StoreSettings) -> str:
+    """For PostgreSQL's `lock_timeout`, where 0 would mean no limit."""
+    return str(max(1, round(settings.lock_timeout_secs * 1000)))
 
 
 class PostgresLog(SqlLog):

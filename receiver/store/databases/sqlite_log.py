@@ -8,9 +8,9 @@ from sqlalchemy import Engine
 
 from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
-from receiver.store.bulk import insert_rows
+from receiver.store.databases.bulk import insert_rows
+from receiver.store.databases.space import FileVacuum
 from receiver.store.log import DomainState, Row
-from receiver.store.space import FileVacuum
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, Sources, SqlLog, rows_of, runs_of
 from receiver.store.tables import domains, receipts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 __all__ = ["FileVacuum", "TableVacuum", "Vacuum"]
 
@@ -12,6 +12,14 @@ _FEW_PAGES = 16
 _LONGEST_SECS = 0.03
 """How long pages are moved. Their commit takes about half as long again, and others wait for both."""
 _LEAST_VACUUMED = 1_000
+
+
+class Vacuum(Protocol):
+    def note(self, deleted: int) -> None:
+        """So many rows have been deleted."""
+
+    def run_if_due(self, driver: Any) -> bool:
+        """Give back space if there is much, between transactions; whether more is left to do, for the next time."""
 
 
 class FileVacuum:
@@ -26,7 +34,6 @@ class FileVacuum:
         self._is_due = self._is_due or deleted > 0
 
     def run_if_due(self, driver: Any) -> bool:
-        """Whether more is left to do, for the next time."""
         if not self._is_due:
             return False
         (pages,) = driver.execute("PRAGMA page_count").fetchone()
@@ -56,7 +63,7 @@ class TableVacuum:
     def __init__(self, table: str, *, truncates: bool) -> None:
         """`truncates`: also shorten the table where its end is empty, for which others must be kept out."""
         self._sql_vacuum = f"VACUUM (SKIP_LOCKED, TRUNCATE {truncates}) {table}"
-        self._sql_rows_left = f"SELECT reltuples FROM pg_class WHERE oid = '{table}'::regclass"  # noqa: S608
+        self._sql_rows_left = f"SELECT reltuples FROM pg_class WHERE oid = '{table}'::regclass"
         self._deleted = 0
         self._due_after = _LEAST_VACUUMED
 
@@ -76,9 +83,6 @@ class TableVacuum:
             driver.autocommit = False
         self._due_after = max(_LEAST_VACUUMED, rows // 4)
         return False
-
-
-Vacuum = FileVacuum | TableVacuum
 
 
 def _free_pages(driver: Any) -> int:

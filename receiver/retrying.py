@@ -1,0 +1,92 @@
+"""Trying again what failed and may work later: which errors may pass, after which pauses, and for how long."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from math import ldexp
+from typing import TypeVar
+
+from receiver.errors import (
+    BrokerError,
+    BrokerRefusedError,
+    MessageRefusedError,
+    OutputError,
+    StoreCorruptError,
+    StoreError,
+    StoreVersionError,
+)
+
+__all__ = ["Backoff", "Refusals", "may_pass", "until_done"]
+
+_T = TypeVar("_T")
+_PASSING = (BrokerError, StoreError, OutputError)
+_LASTING = (MessageRefusedError, StoreCorruptError, StoreVersionError)
+_REFUSED_SECS = 60.0
+"""A broker that is coming up may refuse what it will allow; after so long it is taken at its word."""
+_MOST_DOUBLINGS = 60
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether an error of the package is about a broker, a database or an output that may be back later."""
+    return isinstance(error, _PASSING) and not isinstance(error, _LASTING)
+
+
+class Refusals:
+    """Those of one broker, with nothing else said in between."""
+
+    def __init__(self) -> None:
+        self._since_secs: float | None = None
+
+    def are_meant(self, error: Exception) -> bool:
+        """Whether it has refused for so long that waiting won't help."""
+        now = time.monotonic()
+        if not isinstance(error, BrokerRefusedError):
+            self._since_secs = None
+        elif self._since_secs is None:
+            self._since_secs = now
+        return self._since_secs is not None and now - self._since_secs >= _REFUSED_SECS
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses that double from the first to the longest; all the same where these are one."""
+
+    first_secs: float
+    longest_secs: float
+
+    def pause_secs(self, failures: int) -> float:
+        """After so many failures, at least one."""
+        return min(ldexp(self.first_secs, min(failures - 1, _MOST_DOUBLINGS)), self.longest_secs)
+
+    def pauses_secs(self) -> Iterator[float]:
+        """Between half and all of each, so that those who were cut off together don't return together.
+
+        By Marc Brooker's measurements, "Exponential Backoff And Jitter"
+        (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/): there it is equal jitter.
+        """
+        for failures in count(1):
+            longest_secs = self.pause_secs(failures)
+            yield random.uniform(longest_secs / 2, longest_secs)  # noqa: S311 - nothing secret
+
+
+def until_done(
+    action: Callable[[], _T], *, is_passing: Callable[[Exception], bool], backoff: Backoff, patience_secs: float
+) -> _T:
+    """What the action gives in the end. An error that isn't passing is raised at once, another once patience is over.
+
+    The last try is made when it is, however long the pause before would have been.
+    """
+    give_up_at = time.monotonic() + patience_secs
+    pauses_secs = backoff.pauses_secs()
+    while True:
+        try:
+            return action()
+        except Exception as error:
+            left_secs = give_up_at - time.monotonic()
+            if left_secs <= 0 or not is_passing(error):
+                raise
+        time.sleep(min(next(pauses_secs), left_secs))

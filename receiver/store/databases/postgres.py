@@ -1,0 +1,230 @@
+"""PostgreSQL, through psycopg: a server, where who writes locks a row."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, text
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import ArgumentError
+
+from receiver.errors import MissingExtraError, SettingsError
+from receiver.settings import StoreSettings
+from receiver.store.connections import driver_of
+from receiver.store.databases import causes
+from receiver.store.databases.addresses import ADDRESSES, masked, shown
+from receiver.store.databases.causes import Cause
+from receiver.store.databases.database import Database
+from receiver.store.databases.postgres_log import PostgresLog, lock_timeout_ms
+from receiver.store.databases.space import TableVacuum
+from receiver.store.tables import METADATA, VERSION_TABLE, inbox
+
+__all__ = ["Postgres"]
+
+_LOCK_KEY = int.from_bytes(b"receiver", "big")
+_LONGEST_TABLE_WAIT_MS = 500
+"""How long a migration waits for a table before it begins anew. Receivers queue behind it only so long, and where they
+and it wait for each other, it gives up before the server ends one of them."""
+_CONNECTING = {
+    "connect_timeout": 10,
+    "application_name": "receiver",
+    # A server that vanished without a word is noticed within half a minute, not after the system's two hours.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
+_TOAST_BYTES = 2_000
+"""A large body is kept in rows of about this size, which are deleted with it."""
+_AMONG = f"FROM {inbox.name} WHERE target_id = %s AND place = ANY(%s::int8[])"
+# The length of a body is known without reading it.
+_DELETE_COUNTING = (
+    f"WITH gone AS (DELETE {_AMONG} RETURNING length(body) AS bytes)"
+    f" SELECT coalesce(sum(1 + bytes / {_TOAST_BYTES}), 0) FROM gone"
+)
+
+_FORBIDDEN = Cause("the user may not do this", "grant the right that is named")
+_REFUSED = Cause("the server refuses the user", "check user and password, and pg_hba.conf on the server")
+_NO_SUCH_DATABASE = Cause("there is no such database", "create it first: CREATE DATABASE")
+_FEW_CONNECTIONS = Cause("the server has no connection left", "close others, or raise its max_connections")
+_UNREACHABLE = Cause("the server can't be reached", "check host and port, and that it runs")
+_NOT_READY = Cause("the server isn't ready", "try again when it is")
+_LOST = Cause("the connection is lost", "try again when the server is back")
+_TOO_LONG = Cause("the server ended it, which took too long", "keep batches short, or raise the time-out named")
+_NO_TABLE = Cause("a table or its schema isn't there", "mind the search_path; restore a copy if it was dropped")
+_BAD_OPTION = Cause("the address is wrong", "mend the option that is named")
+_CANCELLED = Cause("the server cancelled the statement", "raise its statement_timeout for this user")
+_CAUSES = {
+    "08": _LOST,
+    "25006": causes.READ_ONLY,
+    "25P03": _TOO_LONG,
+    "25P04": _TOO_LONG,
+    "28": _REFUSED,
+    "3D000": _NO_SUCH_DATABASE,
+    "3F000": _NO_TABLE,
+    "40001": causes.OUTRUN,
+    "40P01": causes.OUTRUN,
+    "42501": _FORBIDDEN,
+    "42P01": _NO_TABLE,
+    "53100": causes.FULL,
+    "53200": causes.MEMORY,
+    "53300": _FEW_CONNECTIONS,
+    "55P03": causes.BUSY,
+    "57014": _CANCELLED,
+    "57P": _LOST,
+    "57P03": _NOT_READY,
+    "58": causes.INPUT_OUTPUT,
+    "XX001": causes.CORRUPT,
+    "XX002": causes.CORRUPT,
+}
+"""By SQLSTATE or the beginning of one: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+_IN_WORDS = {
+    "authentication failed": _REFUSED,
+    "no password supplied": _REFUSED,
+    "no pg_hba.conf entry": _REFUSED,
+    "too many": _FEW_CONNECTIONS,
+    "connection slots": _FEW_CONNECTIONS,
+    "permission denied": _FORBIDDEN,
+    "invalid connection option": _BAD_OPTION,
+    "bad value for": _BAD_OPTION,
+    'role "': _REFUSED,
+    'database "': _NO_SUCH_DATABASE,
+    "database system is": _NOT_READY,
+    "connection failed": _UNREACHABLE,
+    "connection is bad": _UNREACHABLE,
+    "failed to resolve": _UNREACHABLE,
+    "timeout": _UNREACHABLE,
+    "consuming input failed": _LOST,
+    "flushing failed": _LOST,
+    "connection": _LOST,
+}
+"""What fails while connecting, or for want of a connection, has no SQLSTATE: the first of these in its text."""
+
+
+class Postgres(Database):
+    name = "postgresql"
+    drivers = ("postgresql", "postgresql+psycopg")
+    log = PostgresLog
+    insert = staticmethod(postgresql.insert)
+
+    def checked(self, url: URL) -> URL:
+        if url.host and "@" in url.host:
+            raise SettingsError(f"{masked(url)!r:.200} has more than one @", hint="write %40 for one in a password")
+        try:
+            import psycopg  # noqa: F401 - is it there, and its libpq?
+        except ImportError as error:
+            raise MissingExtraError("postgres", f"the store {shown(url)}") from error
+        try:
+            url.get_dialect()().create_connect_args(url)
+        except ArgumentError as error:  # says what of several hosts and ports doesn't fit
+            raise SettingsError(f"{masked(url)!r:.200}: {error}", hint=ADDRESSES) from None
+        return url.set(drivername="postgresql+psycopg")
+
+    def writable(self, url: URL, settings: StoreSettings) -> Engine:
+        return _engine(url, "READ COMMITTED", {"lock_timeout": lock_timeout_ms(settings)})
+
+    def read_only(self, url: URL, settings: StoreSettings) -> Engine:
+        session = {"lock_timeout": lock_timeout_ms(settings), "default_transaction_read_only": "on"}
+        return _engine(url, "REPEATABLE READ", session)
+
+    def cause_of(self, raw: BaseException) -> Cause | None:
+        # Whoever never loaded psycopg can't have met its errors.
+        psycopg = sys.modules.get("psycopg")
+        if psycopg is None or not isinstance(raw, psycopg.Error):
+            return None
+        state = raw.sqlstate
+        if state is None:
+            said = str(raw)
+            return next((cause for words, cause in _IN_WORDS.items() if words in said), causes.UNKNOWN)
+        beginnings = (state[:length] for length in (5, 3, 2))
+        return next((_CAUSES[beginning] for beginning in beginnings if beginning in _CAUSES), causes.UNKNOWN)
+
+    def locked_file(self, url: URL) -> None:
+        """A transaction locks rows."""
+
+    def is_there(self, url: URL) -> bool:
+        del url
+        return True
+
+    def keep_migrators_out(self, connection: Connection) -> None:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+
+    def wait_briefly_for_tables(self, connection: Connection) -> None:
+        connection.execute(text(f"SET LOCAL lock_timeout = {_LONGEST_TABLE_WAIT_MS}"))
+
+    def is_replaced(self, driver: Any) -> bool:
+        del driver
+        return False
+
+    def tell_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
+        """A fork leaves nothing behind that another connection would mind."""
+
+    def autocommits(self, connection: Connection) -> bool:
+        return bool(driver_of(connection).autocommit)
+
+    def vacuum_of(self, table: str, *, truncates: bool) -> TableVacuum:
+        return TableVacuum(table, truncates=truncates)
+
+    def vacuum_of_all(self) -> None:
+        """Autovacuum does it."""
+
+    def add_waiting(self, driver: Any, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        statement, types = _copy(tuple(columns))
+        with driver.cursor() as cursor, cursor.copy(statement) as copy:
+            copy.set_types(types)
+            for row in rows:
+                copy.write_row(row)
+
+    def waiting(
+        self, driver: Any, columns: Sequence[str], target_id: int, places: Sequence[int]
+    ) -> Iterator[Sequence[Any]]:
+        with driver.cursor(binary=True) as cursor:
+            yield from cursor.execute(f"SELECT {', '.join(columns)} {_AMONG} ORDER BY place", (target_id, places))
+
+    def delete_waiting(self, driver: Any, target_id: int, places: Sequence[int]) -> int:
+        """Large bodies are more than a row each."""
+        (vacuumable,) = driver.execute(_DELETE_COUNTING, (target_id, places)).fetchone()
+        return int(vacuumable)
+
+    def accept_broken_text(self, driver: Any) -> None:
+        """The server takes none in."""
+
+    def damage(self, connection: Connection, advance: Callable[[int], None]) -> Iterator[str]:
+        """It finds out as it reads."""
+        del connection, advance
+        return iter(())
+
+    def size_bytes(self, connection: Connection, url: URL) -> int:
+        del url
+        sizes = " + ".join(f"pg_total_relation_size('{table}')" for table in (*METADATA.tables, VERSION_TABLE))
+        return int(connection.execute(text(f"SELECT {sizes}")).scalar_one())
+
+
+def _engine(url: URL, isolation_level: str, session: dict[str, str]) -> Engine:
+    options = {name: value for name, value in _CONNECTING.items() if name not in url.query}
+    engine = create_engine(
+        url,
+        poolclass=NullPool,
+        # Whatever the defaults of server, database and user are.
+        isolation_level=isolation_level,
+        connect_args={**options, "client_encoding": "utf8"},
+    )
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: Any, _record: object) -> None:
+        for name, value in session.items():
+            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+        connection.commit()
+
+    return engine
+
+
+@lru_cache
+def _copy(columns: tuple[str, ...]) -> tuple[str, list[str]]:
+    """The statement, and the types of what it takes."""
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    types = [inbox.c[name].type.compile(dialect).lower() for name in columns]
+    return f"COPY {inbox.name} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)", types

@@ -1,0 +1,101 @@
+"""SQLite's files: whether one can be a store, and how it is opened to write and to read."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from sqlalchemy import URL
+
+from receiver.errors import StoreCorruptError, StoreError
+from receiver.retrying import Backoff, until_done
+from receiver.settings import StoreSettings
+from receiver.store.databases import forks
+from receiver.store.databases.addresses import shown
+
+__all__ = ["is_file", "open_to_read", "open_to_write"]
+
+_BACKOFF = Backoff(0.01, 0.01)
+_LARGEST_IDLE_LOG_BYTES = 16 << 20
+"""Of SQLite's write-ahead log once all of it is in the file: what a larger transaction needed is given back."""
+_SHORTEST_DATABASE_BYTES = 512
+
+
+def is_file(url: URL) -> bool:
+    """Whether the file is there; StoreError if it can't be a database's."""
+    file, address = Path(url.database or ""), shown(url)
+    try:
+        if not file.parent.is_dir():
+            raise StoreError(f"{address}: there is no folder {file.parent}", hint="make it first")
+        if not file.exists():
+            return False
+        if not file.is_file():
+            raise StoreError(f"{address}: this is no file", hint="name the file itself")
+        size = file.stat().st_size
+    except OSError as error:
+        raise StoreError(f"{address}: it can't be looked at: {error.strerror}", hint="grant the right to") from error
+    # SQLite takes the shortest of files for empty ones, and would write over them.
+    if 0 < size < _SHORTEST_DATABASE_BYTES:
+        raise StoreCorruptError(f"{address}: it is no database: too short", hint="name another file")
+    return True
+
+
+def open_to_write(url: URL, settings: StoreSettings) -> sqlite3.Connection:
+    """The file is created if need be, and writes ahead from then on."""
+    connection = _opened(url, settings, "mode=rwc")
+    try:
+        if connection.execute("PRAGMA page_count").fetchone() == (0,):
+            # Only before the first page is written, so that forgotten rows' pages can be given back.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        _write_ahead(connection, settings.lock_timeout_secs)
+        connection.execute(f"PRAGMA synchronous = {settings.sqlite_synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit = {_LARGEST_IDLE_LOG_BYTES}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _write_ahead(connection: sqlite3.Connection, patience_secs: float) -> None:
+    """Switch the file to a write-ahead log, trying again: who meets another at it fails at once, whatever the timeout."""
+    until_done(
+        lambda: connection.execute("PRAGMA journal_mode = WAL"),
+        is_passing=lambda error: (
+            isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+        ),
+        backoff=_BACKOFF,
+        patience_secs=patience_secs,
+    )
+
+
+def open_to_read(url: URL, settings: StoreSettings) -> sqlite3.Connection:
+    """Creates and changes nothing."""
+    connection = _opened(url, settings, _way_to_read(Path(url.database or "").resolve()))
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _way_to_read(file: Path) -> str:
+    with suppress(FileNotFoundError):
+        if Path(f"{file}-wal").stat().st_size > 0:
+            return "mode=ro"  # the last to close a writable file brings it up to date from its log
+    if not os.access(file.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        return "immutable=1"  # else SQLite needs files beside it
+    return "mode=rw"  # which removes those files when it closes; with mode=ro they stay
+
+
+def _opened(url: URL, settings: StoreSettings, options: str) -> forks.Connection:
+    file = Path(url.database or "")
+    forks.check_not_inherited(file)
+    connection = sqlite3.connect(
+        f"{file.as_uri()}?{options}",
+        uri=True,
+        factory=forks.Connection,
+        timeout=settings.lock_timeout_secs,
+        isolation_level=None,  # transactions begin and end where we say
+        check_same_thread=False,  # threads take turns under a lock of the receiver's
+    )
+    connection.watch(file)
+    return connection

@@ -1,0 +1,203 @@
+"""Every policy declares all that is known of it, and that is enough: no other file of the package names it."""
+
+import ast
+import dataclasses
+import importlib
+import json
+
+import pytest
+
+import receiver.policies
+from receiver.compare.policies import bytes_per_id
+from receiver.compare.twins import twin_of
+from receiver.policies import POLICIES, policy
+from receiver.policies.declaration import LONGEST_KIND, Cause, Declaration, Use
+from receiver.policies.names import form_of, unasked
+from receiver.settings import CompareSettings
+from receiver.store.tables import domains
+from tests.policies.cases import KINDS
+from tests.policies.toys import FACTS, ROOT, grown, ran, told_toy, toy
+from tests.simulate.small_logs import Receipt, ingested
+
+EACH = pytest.mark.parametrize("kind", POLICIES, ids=lambda kind: kind.kind)
+FACTS_DECLARED = [field.name for field in dataclasses.fields(Declaration)]
+
+
+@pytest.fixture
+def imported(tmp_path, monkeypatch):
+    """Import a file as if it stood in the room of policies; the room is as before afterwards."""
+    monkeypatch.setattr(receiver.policies, "__path__", [*receiver.policies.__path__, str(tmp_path)])
+    monkeypatch.setattr("receiver.policies.interface._registered", list(POLICIES))
+
+    def import_(name, text):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        importlib.invalidate_caches()
+        return importlib.import_module(f"receiver.policies.{name}")
+
+    return import_
+
+
+def test_the_toy_declares_all_there_is(imported):
+    assert list(FACTS) == FACTS_DECLARED
+    assert imported("toy_whole", toy(FACTS)).Toy.declaration.memory_bytes_per_id == 100
+
+
+@pytest.mark.parametrize("fact", FACTS_DECLARED)
+def test_a_policy_that_leaves_out_a_fact_cannot_be_imported(imported, fact):
+    facts = {name: value for name, value in FACTS.items() if name != fact}
+    with pytest.raises(TypeError, match=f"policy toy does not declare {fact}$"):
+        imported(f"toy_without_{fact}", toy(facts))
+
+
+def test_all_that_is_left_out_is_named(imported):
+    with pytest.raises(TypeError, match=r"policy toy does not declare order, clock, twin$"):
+        imported("toy_lacking", toy({n: v for n, v in FACTS.items() if n not in {"order", "clock", "twin"}}))
+
+
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    {
+        "must declare a kind of 1 to 16 letters": {"kind": f'"{"t" * (LONGEST_KIND + 1)}"'},
+        "must declare either a twin or": {"twin": "None"},
+        "must declare either a twin or, in refusals": {"refusals": '(Refusal(Use.COMPARISON, "it is", "wait"),)'},
+        "must declare in vendors, the sizes": {"vendors": "()"},
+        "must declare a false_cause": {"keeps_ids": "False"},
+        "must declare a false_cause if": {"false_cause": "Cause.SEQUENCE_GAP"},
+        "has the parameters keep_us, but its class takes expiry_us": {"parameters": '(Parameter("keep", "keep_us"),)'},
+        "has the kind that ttl has": {"kind": '"ttl"'},
+        "has the order that apama has": {"order": "10"},
+    }.items(),
+)
+def test_a_policy_that_contradicts_itself_or_others_cannot_be_imported(imported, said, facts):
+    with pytest.raises(TypeError, match=f"policy toy {said}"):
+        imported(f"toy_{'_'.join(facts)}_{len(said)}", toy(FACTS | facts))
+
+
+@EACH
+def test_what_is_declared_can_be_used(kind):
+    """By all who go by it, so that nothing fails at the end of a run."""
+    declared = kind.declaration
+    for fact in ("name", "kind", "parameters", "records_duplicates", "keeps_ids", "goes_by_send_time"):
+        assert getattr(kind, fact) == getattr(declared, fact)
+    made = policy(form_of(kind, "7"))
+    assert type(made) is kind
+    assert bytes_per_id(made, CompareSettings()) > 0
+    if declared.twin is None:
+        assert [refusal.reason for refusal in declared.refusals if refusal.use is Use.COMPARISON]
+    else:
+        assert twin_of(made, ingested([Receipt(0)]))
+    assert all(refusal.reason and refusal.hint for refusal in declared.refusals)
+
+
+@EACH
+def test_what_is_said_of_its_vendors_can_be_meant(kind):
+    names = {other.name for other in POLICIES}
+    for vendor in kind.declaration.vendors:
+        if kind.declaration.twin is not None:
+            text = ":".join(filter(None, (kind.name, vendor.sizes)))
+            assert type(policy(text)) is kind
+            assert str(policy(text)) in unasked()
+        assert vendor.systems or vendor.remark
+        assert all(alias == alias.lower().strip() and alias not in names for alias in vendor.aliases)
+    assert kind.declaration.names_its_system or any(map(str, kind.declaration.vendors))
+
+
+def test_every_policy_is_held_against_a_model():
+    assert [case.name for case in KINDS] == [kind.kind for kind in POLICIES]
+
+
+def test_a_store_has_room_for_every_kind():
+    assert domains.c.policy.type.length == LONGEST_KIND
+
+
+def test_memory_is_stated_once_for_each_policy():
+    in_settings = set(CompareSettings().memory_bytes_per_id)
+    assert in_settings == {kind.name for kind in POLICIES if kind.declaration.memory_bytes_per_id is None}
+
+
+def test_every_cause_has_its_meaning():
+    assert all(cause.meaning and Cause(str(cause)) is cause for cause in Cause)
+
+
+@pytest.mark.parametrize("room", ["store", "report", "cli", "compare"])
+def test_no_other_room_names_a_policy(room):
+    """But for the schema, whose default migrations have fixed."""
+    names = {kind.name for kind in POLICIES} | {kind.kind for kind in POLICIES}
+    said = [
+        (file.name, node.value)
+        for file in sorted((ROOT / "receiver" / room).rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.value in names or any(f"{name}:" in node.value for name in names)
+    ]
+    assert [each for each in said if each != ("tables.py", "apama")] == []
+
+
+LOG = "received_at,unique_message_id,connection_id,destination\n1,a,c,q\n2,a,c,q\n20,a,c,q\n21,b,c,q\n"
+DURABLE = """
+from receiver import Receiver
+
+where = dict(connection_id="c", destination="queue://q")
+with Receiver.open("sqlite:///toys.db", domain="name:toy", policy="toy:keep=7", **where) as toys:
+    with toys.batch() as batch:
+        print([str(batch.receive("a", received_at_us=us).verdict) for us in (1, 2, 9_000_000)])
+with Receiver.open("sqlite:///toys.db", domain="name:told", policy="told-toy:retry=1,network=1", **where) as toys:
+    with toys.batch() as batch:
+        batch.receive("a", received_at_us=1)
+        batch.advance(min_msg_time_us=5_000_000)
+with Receiver.open("sqlite:///toys.db", domain="name:told", **where) as toys:
+    print(toys.status().policy)
+"""
+
+
+def test_a_new_policy_is_one_file(tmp_path):
+    """It is compared, explained, made durable and found sound, with nothing else changed in the package."""
+    grown(tmp_path, toy=toy(FACTS), told_toy=told_toy())
+    (tmp_path / "log.csv").write_text(LOG, encoding="utf-8")
+    helped = ran(tmp_path, "-m", "receiver", "compare", "--help")
+    assert helped.returncode == 0, helped.stderr
+    assert "| toy:keep=." in helped.stdout
+    assert "toy is that of Toy MQ (7)" in " ".join(helped.stdout.split())
+    asked = ran(tmp_path, "-m", "receiver", "compare", "log.csv", "--policy=toy:keep=7", "--policy=perfect", "--json")
+    assert asked.returncode == 0, asked.stderr
+    figures = json.loads(asked.stdout)["policies"][0]
+    assert (figures["caught"], figures["missed_causes"], figures["memory_bytes"]) == (1, {"expired": 1}, 200)
+    unasked_ = ran(tmp_path, "-m", "receiver", "compare", "log.csv", "--report", "page.html")
+    assert unasked_.returncode == 0, unasked_.stderr
+    assert "toy:keep=7" in unasked_.stdout
+    assert "Toy MQ" in unasked_.stdout
+    assert "Toy MQ" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    for text, said in {
+        "toymq": "write toy:keep=7",
+        "told-toy:retry=1,network=1": "can't be compared, for no toy is",
+    }.items():
+        refused = ran(tmp_path, "-m", "receiver", "compare", "log.csv", f"--policy={text}")
+        assert refused.returncode == 2
+        assert said in refused.stderr
+    durable = ran(tmp_path, "-c", DURABLE)
+    assert durable.returncode == 0, durable.stderr
+    assert durable.stdout.splitlines() == ["['new', 'duplicate', 'new']", "told-toy:retry=2,network=0"]
+    checked = ran(tmp_path, "-m", "receiver", "check", "sqlite:///toys.db")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({name: value for name, value in FACTS.items() if name != "misses"}, "policy toy does not declare misses"),
+        (FACTS | {"twin": '"none such"'}, "policy toy declares the compiled twin 'none such'"),
+    ],
+    ids=["a fact", "a twin"],
+)
+def test_the_package_is_not_imported_with_an_incomplete_policy(tmp_path, facts, said):
+    grown(tmp_path, toy=toy(facts))
+    failed = ran(tmp_path, "-c", "import receiver.compare.twins")
+    assert failed.returncode == 1
+    assert said in failed.stderr
+
+
+def test_no_receiver_goes_by_a_policy_that_is_refused_to_it(tmp_path):
+    grown(tmp_path, toy=toy(FACTS | {"refusals": '(Refusal(Use.RECEIVER, "it keeps nothing", "take ttl"),)'}))
+    failed = ran(tmp_path, "-c", DURABLE)
+    assert failed.returncode == 1
+    assert "policy 'toy:keep=7' can't be made durable, for it keeps nothing (take ttl)" in failed.stderr

@@ -1,0 +1,82 @@
+"""Two policies that aren't there, as files of `receiver/policies/`: all that a new one needs, and what each fact is for."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FACTS = {
+    "name": '"toy"',
+    "kind": '"toy"',
+    "order": "1_000",
+    "parameters": '(Parameter("keep", "expiry_us"),)',
+    "vendors": '(Vendor(("Toy MQ",), "keep=7", aliases=("toymq",)),)',
+    "names_its_system": "False",
+    "records_duplicates": "False",
+    "keeps_ids": "True",
+    "goes_by_send_time": "False",
+    "clock": "None",
+    "misses": "Misses(Cause.EXPIRED, limit=Limit.AGE)",
+    "false_cause": "None",
+    "memory_bytes_per_id": "100",
+    "twin": '"age"',
+    "refusals": "()",
+}
+TOLD = {
+    "name": '"told-toy"',
+    "kind": '"told-toy"',
+    "order": "1_001",
+    "parameters": '(Parameter("retry", "retry_us"), Parameter("network", "network_us"))',
+    "goes_by_send_time": "True",
+    "clock": "Clock.TOLD",
+    "twin": "None",
+    "refusals": '(Refusal(Use.COMPARISON, "no toy is", "play"), Refusal(Use.BRIDGE, "it sinks", "swim"))',
+}
+_TOYS = """
+from receiver.policies.cmq import CmqMinimumTimeCache
+from receiver.policies.declaration import *
+from receiver.policies.interface import registered, secs_text
+from receiver.policies.ttl import TimeToLive
+
+
+@registered(Declaration({facts}))
+class Toy({base}):
+    def __str__(self):
+        return {text}
+"""
+
+
+def toy(facts: dict[str, str]) -> str:
+    """The file of a toy that remembers ids for so long."""
+    text = "f'{self.name}:keep={secs_text(self.sizes[1])}'"
+    return _TOYS.format(facts=", ".join(map("=".join, facts.items())), base="TimeToLive", text=text)
+
+
+def told_toy() -> str:
+    """The file of one that is told its time, as a queue's minimum."""
+    facts = ", ".join(map("=".join, (FACTS | TOLD).items()))
+    return _TOYS.format(facts=facts, base="CmqMinimumTimeCache", text="super().__str__()")
+
+
+def grown(folder: Path, **files: str) -> None:
+    """The package in a folder, with more files in its room of policies; all else is linked, compiled code too."""
+    folder.joinpath("settings.yaml").symlink_to(ROOT / "settings.yaml")
+    folder.joinpath("migrations").symlink_to(ROOT / "migrations")
+    room = folder / "receiver" / "policies"
+    room.mkdir(parents=True)
+    for linked in (ROOT / "receiver").iterdir():
+        if linked.name not in {"policies", "__pycache__"}:
+            (folder / "receiver" / linked.name).symlink_to(linked)
+    for linked in (ROOT / "receiver" / "policies").glob("*.py"):
+        (room / linked.name).symlink_to(linked)
+    for name, text in files.items():
+        (room / f"{name}.py").write_text(text, encoding="utf-8")
+
+
+def ran(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python in that folder, with its package."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "300"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )

@@ -1,0 +1,156 @@
+"""What failed is tried again: after which errors, after which pauses, and until when."""
+
+import ast
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from receiver import errors, retrying
+from receiver.errors import (
+    BrokerError,
+    BrokerRefusedError,
+    MessageRefusedError,
+    OutputError,
+    SettingsError,
+    StoreBusyError,
+    StoreCorruptError,
+    StoreError,
+    StoreVersionError,
+)
+from receiver.retrying import Backoff, Refusals, may_pass, until_done
+
+PACKAGE = Path(retrying.__file__).parent
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time goes on by what is slept, and by nothing else."""
+    clock = Clock()
+    monkeypatch.setattr(retrying, "time", clock)
+    return clock
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1_000.0
+        self.slept = []
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, secs):
+        self.slept.append(secs)
+        self.now += secs
+
+
+def failing(times, error=None):
+    tries = []
+
+    def action():
+        tries.append(1)
+        if len(tries) <= times:
+            raise error or StoreBusyError("busy")
+        return "done"
+
+    return action, tries
+
+
+def test_pauses_double_up_to_the_longest_and_differ():
+    pauses = list(islice(Backoff(0.1, 30).pauses_secs(), 40))
+    assert all(Backoff(0.1, 30).pause_secs(n) / 2 <= pause for n, pause in enumerate(pauses, 1))
+    assert all(pause <= 30 for pause in pauses)
+    assert all(pause >= 15 for pause in pauses[20:])
+    assert len(set(pauses)) == 40
+
+
+def test_pauses_without_chance_are_exact():
+    assert [Backoff(0.5, 30).pause_secs(n) for n in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+@pytest.mark.parametrize("failures", [1_024, 1_025, 1_026, 10**9])
+def test_no_number_of_failures_is_too_large(failures):
+    """2**1024 is no float any more."""
+    assert Backoff(0.5, 30).pause_secs(failures) == 30
+
+
+def test_it_is_tried_until_it_works(clock):
+    action, tries = failing(3)
+    assert until_done(action, is_passing=may_pass, backoff=Backoff(1, 4), patience_secs=60) == "done"
+    assert len(tries) == 4
+    assert all(longest / 2 <= slept <= longest for slept, longest in zip(clock.slept, [1, 2, 4], strict=True))
+
+
+def test_the_last_try_is_when_patience_is_over(clock):
+    action, tries = failing(1_000)
+    with pytest.raises(StoreBusyError):
+        until_done(action, is_passing=may_pass, backoff=Backoff(8, 8), patience_secs=10)
+    assert sum(clock.slept) == pytest.approx(10)
+    assert len(tries) == len(clock.slept) + 1
+
+
+def test_without_patience_there_is_one_try(clock):
+    action, tries = failing(1_000)
+    with pytest.raises(StoreBusyError):
+        until_done(action, is_passing=may_pass, backoff=Backoff(1, 1), patience_secs=0)
+    assert (len(tries), clock.slept) == (1, [])
+
+
+def test_what_lasts_is_raised_at_once(clock):
+    action, tries = failing(1_000, StoreCorruptError("damaged"))
+    with pytest.raises(StoreCorruptError):
+        until_done(action, is_passing=may_pass, backoff=Backoff(1, 1), patience_secs=60)
+    assert (len(tries), clock.slept) == (1, [])
+
+
+def test_an_interrupt_is_no_failure_to_wait_for(clock):
+    action, _ = failing(1_000, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        until_done(action, is_passing=lambda _: True, backoff=Backoff(1, 1), patience_secs=60)
+    assert clock.slept == []
+
+
+PASSING = {BrokerError, BrokerRefusedError, OutputError, StoreError, StoreBusyError}
+LASTING = {MessageRefusedError, StoreCorruptError, StoreVersionError, SettingsError}
+
+
+def test_which_errors_may_pass():
+    assert all(may_pass(kind("why")) for kind in PASSING)
+    assert not any(may_pass(kind("why")) for kind in LASTING)
+    assert not may_pass(OSError("why"))
+
+
+def test_every_error_about_a_broker_or_a_store_is_decided():
+    families = (BrokerError, StoreError, OutputError)
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, families)]
+    assert set(kinds) <= PASSING | LASTING
+
+
+def test_refusals_are_meant_after_a_minute_of_nothing_else(clock):
+    refusals = Refusals()
+    assert not refusals.are_meant(BrokerRefusedError("no"))
+    clock.now += 59
+    assert not refusals.are_meant(BrokerRefusedError("no"))
+    clock.now += 1
+    assert refusals.are_meant(BrokerRefusedError("no"))
+    assert not refusals.are_meant(BrokerError("lost"))
+    assert not refusals.are_meant(BrokerRefusedError("no"))
+
+
+def test_nobody_else_doubles_pauses_or_catches_to_sleep():
+    """Other loops that sleep wait for something to happen, not for what failed to work."""
+    sleepers = {
+        str(file.relative_to(PACKAGE))
+        for file in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "sleep"
+    }
+    assert sleepers == {
+        "retrying.py",
+        "bridge/turns.py",  # lets others have a turn
+        "demo/artemis.py",  # until the broker says that it is up
+        "demo/director.py",  # until the play has come so far
+        "demo/sender.py",  # for ever, at one pace: a part of the play
+        "spark/failures.py",  # until Java has ended
+        "store/kept.py",  # lets others have the file
+    }
