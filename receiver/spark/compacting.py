@@ -48,7 +48,6 @@ _DAY_US = 86_400 * 1_000_000
 _NO_DIGEST = bytes(16)
 _TEXT_BYTES = 1 << 20
 _FOOTERS_AT_ONCE = 16
-_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _NAME = re.compile(r"domain=(\d+)/day=([^/]+)/part-(\d+)-[^/]*\.c(\d+)\.[^/]*$")
 """Spark's, of a file: by domain, day and task, and by its place among those that the task wrote for them."""
 
@@ -238,14 +237,8 @@ def _write(rows: DataFrame, folder: Folder, rows_per_file: int) -> None:
     """Files of one domain and day each."""
     writer = rows.write.partitionBy("domain", "day").mode("append").option("compression", "zstd")
     writer = writer.option("maxRecordsPerFile", rows_per_file).option("parquet.block.row.count.limit", _GROUP_ROWS)
-    settings = rows.sparkSession.conf
-    before = settings.get(_TIMESTAMPS)
-    settings.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
-    try:
-        # Spark takes each letter of a path for itself, where a URI would write some as %20.
-        writer.parquet(f"file://{folder.absolute()}" if isinstance(folder, Path) else str(folder))
-    finally:
-        settings.set(_TIMESTAMPS, before or "")
+    # Spark takes each letter of a path for itself, where a URI would write some as %20.
+    writer.parquet(f"file://{folder.absolute()}" if isinstance(folder, Path) else str(folder))
 
 
 def _files(written: Folder, domains: list[str], receipts: int) -> list[DomainFiles]:

@@ -76,10 +76,12 @@ class SparkFlow:
     told: Told | None = None
     arriving: Callable[[Row], Row] | None = None
     """What is made of each row as work takes it."""
+    held: DataFrame | None = None
+    """What is kept of it, of which `only` shows a part."""
 
     def map(self, work: _Map, *kinds: type[Any]) -> SparkFlow:
         frame = self.to_frame(lambda rows: task_output(work, rows, *kinds), ddl_of(*kinds))
-        return replace(self, frame=frame, kinds=kinds, arriving=None)
+        return replace(self, frame=frame, kinds=kinds, arriving=None, held=None)
 
     def to_frame(self, work: Callable[[Iterator[Row]], Iterator[pa.RecordBatch]], columns: str) -> DataFrame:
         """As `map`, where the work gives batches of a table's own columns."""
@@ -92,7 +94,7 @@ class SparkFlow:
         return self.frame.mapInArrow(task, columns)
 
     def dealt(self, keys: int) -> SparkFlow:
-        return replace(self, frame=self.frame.repartitionById(keys, col("key")))
+        return replace(self, frame=self.frame.repartitionById(keys, col("key")), held=None)
 
     def each_key(self, work: _OfKey, *kinds: type[Any]) -> SparkFlow:
         def of_key(rows: Iterator[Row]) -> Iterable[Row]:
@@ -114,10 +116,11 @@ class SparkFlow:
         frames = (other.frame for other in others)
         united = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames, self.frame)
         kinds = tuple(dict.fromkeys(kind for flow in (self, *others) for kind in flow.kinds))
-        return replace(self, frame=united, kinds=kinds)
+        return replace(self, frame=united, kinds=kinds, held=None)
 
     def kept(self, what: str, *counts: type[Any]) -> tuple[SparkFlow, list[Any]]:
-        kept = replace(self, frame=self.frame.persist(StorageLevel.DISK_ONLY))
+        frame = self.frame.persist(StorageLevel.DISK_ONLY)
+        kept = replace(self, frame=frame, held=frame)
         return kept, kept.only(*counts).collect(what)
 
     def collect(self, what: str) -> list[Any]:
@@ -125,7 +128,8 @@ class SparkFlow:
             return [row.value for row in rows_of(self.frame.toArrow().to_batches(), *self.kinds)]
 
     def forget(self) -> None:
-        self.frame.unpersist()
+        if self.held is not None:
+            self.held.unpersist()
 
 
 def _of_one_key(key: int, rows: Iterator[Row]) -> Iterator[Row]:

@@ -135,6 +135,7 @@ def _ids(plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDA
     chunks = np.flatnonzero(latest_us >= 0)
     yield Row(piece.unit % plan.partitions, Latest(chunks.astype(np.int32), latest_us[chunks]))
     part = _parts(plan, chunk[rows], piece.id_low[rows])
+    unit_row = (piece.first_row + np.arange(len(chunk))).astype(np.int32)
     channels_of_rows = channel_of(piece) if plan.looks_for_crossing else piece.channel[:0]
     for group in _groups(part, chunk[rows], rows):
         source, sources = used(group.of(piece.source), piece.sources)
@@ -148,7 +149,7 @@ def _ids(plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDA
                 unit=piece.unit,
                 chunk=group.chunk,
                 chunk_end=group.chunk_end,
-                unit_row=(piece.first_row + np.arange(len(chunk))[group.rows]).astype(np.int32),
+                unit_row=group.of(unit_row),
                 key_us=group.of(key_us),
                 id_high=group.of(piece.id_high),
                 id_low=group.of(piece.id_low),
@@ -177,21 +178,21 @@ def _parts(plan: Plan, chunk: npt.NDArray[np.int32], id_low: npt.NDArray[np.int6
 
 def _stretches(plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]) -> Iterator[Row]:
     clock_steps_back = not np.array_equal(key_us, piece.received_at_us)
+    unit_row = (piece.first_row + np.arange(len(chunk))).astype(np.int32)
     has_id = (piece.id_high | piece.id_low) != 0
     redelivered = np.zeros(len(chunk), np.bool_)
     redelivered[piece.redelivered_row] = True
     for group in _groups(plan.chunk_bundle[chunk], chunk, np.arange(len(chunk))):
         source, sources = used(group.of(piece.source), piece.sources)
-        follow = isinstance(group.rows, slice)
-        numbers = np.arange(len(chunk))[group.rows]
+        numbers = group.of(unit_row)
         yield Row(
             group.key,
             Stretch(
                 unit=piece.unit,
                 chunk=group.chunk,
                 chunk_end=group.chunk_end,
-                first_row=piece.first_row + int(numbers[0]),
-                unit_row=np.zeros(0, np.int32) if follow else (piece.first_row + numbers).astype(np.int32),
+                first_row=int(numbers[0]),
+                unit_row=numbers[:0] if isinstance(group.rows, slice) else numbers,
                 received_at_us=group.of(piece.received_at_us),
                 key_us=group.of(key_us) if clock_steps_back else key_us[:0],
                 source=source,

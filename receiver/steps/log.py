@@ -57,7 +57,7 @@ from receiver.steps.tails import tail_plan, tailing
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["ChunkedLog", "Sizes", "chunked_log"]
+__all__ = ["ChunkedLog", "Sizes", "assembled_chunks", "chunked_log", "linked_ids"]
 
 _LEAST_CHUNK_ROWS = 50_000
 
@@ -105,6 +105,18 @@ def chunked_log(
     return ChunkedLog(plan, reports, pieces, question=question)
 
 
+def linked_ids(pieces: Flow, plan: Plan) -> Flow:
+    """`Repeats` and `Departures`, `Latest` and `LinkCounts`."""
+    ids = pieces.map(cut_ids(plan), Ids, Latest)
+    return ids.grouped(linked(plan), plan.partitions, Repeats, Departures, Latest, LinkCounts)
+
+
+def assembled_chunks(pieces: Flow, links: Flow, plan: Plan, before_us: npt.NDArray[np.int64]) -> Flow:
+    """`State`, `Tally` and `Leaving` of each chunk; `before_us` as for `assembled`."""
+    receipts = pieces.map(cut_receipts(plan), Stretch).plus(links.only(Repeats, Departures))
+    return receipts.grouped(assembled(plan, before_us, plan.partitions), plan.bundles, State, Tally, Leaving)
+
+
 class ChunkedLog:
     """The `Replays` of a log whose `pieces` hold every `Piece`. They are forgotten as soon as they aren't needed."""
 
@@ -119,14 +131,10 @@ class ChunkedLog:
         self._pieces = pieces.only(Piece)
         self._behind: tuple[int, int, Flow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
-        ids = self._pieces.map(cut_ids(plan), Ids, Latest)
-        links = ids.grouped(linked(plan), plan.partitions, Repeats, Departures, Latest, LinkCounts)
-        links, counts = links.kept("Linking ids", Latest, LinkCounts)
+        links, counts = linked_ids(self._pieces, plan).kept("Linking ids", Latest, LinkCounts)
         self._link_counts = [each for each in counts if isinstance(each, LinkCounts)]
         before_us = _latest_before_us(plan, [each for each in counts if isinstance(each, Latest)])
-        receipts = self._pieces.map(cut_receipts(plan), Stretch).plus(links.only(Repeats, Departures))
-        chunks = receipts.grouped(assembled(plan, before_us, plan.partitions), plan.bundles, State, Tally, Leaving)
-        chunks, tallies = chunks.kept("Assembling chunks", Tally)
+        chunks, tallies = assembled_chunks(self._pieces, links, plan, before_us).kept("Assembling chunks", Tally)
         self._tallies: list[Tally] = sorted(tallies, key=lambda tally: tally.chunk)
         links.forget()
         if not plan.keeps_rows:

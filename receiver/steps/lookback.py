@@ -51,7 +51,7 @@ def looked_back(
 ) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
     """For `Flow.grouped`: `State`, `Arrivals` -> `Ready`, `ChunkNeeds` with up to `most` of the largest expiries needed.
 
-    `before_us` as for `settled`.
+    `before_us` as for `assembled`.
     """
 
     def work(_bundle: int, rows: Iterator[Row]) -> Iterator[Row]:

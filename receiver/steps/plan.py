@@ -75,7 +75,6 @@ def plan_of(
         domains=domains,
         carry_us=carry_us,
         chunk_domain=chunk_domain,
-        chunk_receipts=np.array([chunk.receipts for chunk in chunks], np.float64),
         chunk_bundle=bundles_of([chunk.receipts for chunk in chunks], chunk_rows),
         cut_key_us=np.array([chunk.key_us for chunk in chunks], np.int64),
         cut_unit=np.array([chunk.unit for chunk in chunks], np.int32),

@@ -178,8 +178,6 @@ class Plan:
     """Per unit, the largest time of its file before it, -1 if none."""
     chunk_domain: npt.NDArray[np.int32]
     """Chunk -> domain. Chunks are numbered domain by domain, in order of receipt."""
-    chunk_receipts: npt.NDArray[np.float64]
-    """About how many there are."""
     chunk_bundle: npt.NDArray[np.int32]
     cut_key_us: npt.NDArray[np.int64]
     """Chunk -> the place in the log where it begins, in three columns; a domain's first chunk begins before everything."""

@@ -110,6 +110,13 @@ def test_judge_tells_what_the_detector_tells(spark, log):
     assert sorted(map(tuple, found), key=str) == sorted(expected, key=str)
 
 
+def test_what_was_kept_of_a_frame_is_let_go(spark, log):
+    frame, kept = spark.read.parquet(str(log)), spark.sparkContext._jsc.getPersistentRDDs
+    before = len(kept())
+    size_windows(frame, domain="destination", windows=[5], expiries_secs=[1])
+    assert len(kept()) == before
+
+
 def test_the_settings_of_a_session_are_left_as_they_were(spark, log):
     before = dict(row for row in spark.sql("SET").collect())
     size_windows(spark.read.parquet(str(log)), windows=[1], expiries_secs=[1])

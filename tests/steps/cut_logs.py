@@ -14,24 +14,17 @@ from hypothesis import strategies as st
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, checked_options
 from receiver.logs.files import find_files
-from receiver.steps.chunks import assembled
-from receiver.steps.cut import cut_ids, cut_receipts
-from receiver.steps.link import linked
+from receiver.steps.cut import cut_ids
+from receiver.steps.log import assembled_chunks, linked_ids
 from receiver.steps.plan import plan_of
 from receiver.steps.read import Reading, reading, reports_of, units_of
 from receiver.steps.rows import Row as Made
 from receiver.steps.schemas import (
-    Departures,
     Ids,
     Latest,
-    Leaving,
-    LinkCounts,
     Piece,
     Plan,
-    Repeats,
     State,
-    Stretch,
-    Tally,
     Unit,
     UnitReport,
 )
@@ -73,10 +66,9 @@ class Assembled(NamedTuple):
         return self.pieces.only(Piece).map(cut_ids(self.plan), Ids, Latest)
 
     def chunks(self) -> list[State]:
-        links = self.ids().grouped(linked(self.plan), self.plan.partitions, Repeats, Departures, Latest, LinkCounts)
-        receipts = self.pieces.only(Piece).map(cut_receipts(self.plan), Stretch).plus(links.only(Repeats, Departures))
+        pieces = self.pieces.only(Piece)
         before_us = np.full(self.plan.chunks, -1, np.int64)
-        chunks = receipts.grouped(assembled(self.plan, before_us, 1), self.plan.bundles, State, Tally, Leaving)
+        chunks = assembled_chunks(pieces, linked_ids(pieces, self.plan), self.plan, before_us)
         return [row.value for row in chunks.only(State).rows]
 
 

@@ -95,7 +95,6 @@ def plan_of(log: Log, *, looks_for_crossing: bool, partitions: int = 1) -> Plan:
         domains=["x", "y", "z"],
         carry_us=nothing[:0],
         chunk_domain=np.array(log.chunk_domain, np.int32),
-        chunk_receipts=nothing.astype(np.float64),
         chunk_bundle=np.array(log.chunk_bundle, np.int32),
         cut_key_us=nothing,
         cut_unit=nothing.astype(np.int32),
