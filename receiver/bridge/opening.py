@@ -27,7 +27,7 @@ from receiver.bridge.targets.python_target import PythonTarget, imported
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
 from receiver.errors import SettingsError
-from receiver.policies.declaration import Use
+from receiver.policies.interface import Use
 from receiver.policies.names import refuse_unfit, stated_policy
 from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings

@@ -12,11 +12,11 @@ from receiver.cli.output import AsJson, console, print_json
 from receiver.cli.progress import progress
 from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
 from receiver.domains import domain_key
-from receiver.policies.names import POLICIES, examples, form_of
+from receiver.policies.names import POLICIES, examples, form_of, stated_policies
 from receiver.report.words import listed
 
 if TYPE_CHECKING:
-    from receiver.compare.figures import Comparison
+    from receiver.compare.comparison import Comparison
     from receiver.logs import ReadOptions
 
 __all__ = ["EPILOG", "compare"]
@@ -83,8 +83,6 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
 
     It says what each would have missed, what it would have dropped wrongly, what it keeps, and where they disagree.
     """
-    from receiver.compare.policies import stated_policies
-
     domain_key(domain)  # refused before the log is read, as policies are
     texts = tuple(policy or ())
     stated_policies(texts)
@@ -105,11 +103,11 @@ class _Asked(NamedTuple):
 
 def _compare(asked: _Asked) -> Comparison:
     """Read, judge and write the files asked for, which were made before the work begins."""
-    from receiver.compare.engine import compare_policies
-    from receiver.compare.verdicts import verdict_batches, verdict_schema
+    from receiver.compare.engine import compare_policies, verdict_batches
     from receiver.logs import read_logs
     from receiver.logs.writer import table_to_begin
     from receiver.simulate.ingest import ingest
+    from receiver.simulate.verdict_rows import verdict_schema
 
     with ExitStack() as outputs:
         write_report = outputs.enter_context(report_file(asked.report, _page))

@@ -84,7 +84,7 @@ def simulate_here(asked: Asked) -> Analysis:
     from receiver.logs.writer import open_table
     from receiver.simulate.analysis import analyse
     from receiver.simulate.ingest import ingest
-    from receiver.simulate.verdicts import SCHEMA, verdict_batches
+    from receiver.simulate.verdict_rows import SCHEMA, verdict_batches
     from receiver.simulate.whole import WholeLog
 
     question = asked.question

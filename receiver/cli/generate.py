@@ -57,7 +57,7 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
         start=_time(start),
     )
     from receiver.logs.writer import open_table
-    from receiver.simulate.scenarios.log import SCHEMA, batches
+    from receiver.simulate.synthetic import SCHEMA, batches
 
     with open_table(file, SCHEMA) as table, progress("Generating", receipts) as advance:
         for batch in batches(plan):

@@ -1,4 +1,12 @@
-"""The receipts on which not all policies say the same: how many, and some of them in full.
+"""Why a policy misses a duplicate, and the receipts on which policies differ: how many, and ten of them in full.
+
+An id is *not refreshed* where the policy goes by an id's first remembered receipt and has dropped that, though the newest
+earlier receipt of the id, a duplicate at the time, is within its limit: no older than the expiry, or, for a ring of n
+places, fewer than n ids were accepted after it. Had that duplicate counted as the first one does, the id would have been
+remembered. Else it is *expired* or *evicted*.
+
+Apama refreshes. With E > 0 each id that leaves its source's queue comes to the time queue, if only to be too old for it,
+so what it misses is expired; with E = 0 it is evicted.
 
 Policies disagree in few ways, of which one may be many times as frequent as the others. So those shown are the first
 receipt of each way, that is, of each set of policies that call it a duplicate; and after these the first of all.
@@ -7,27 +15,56 @@ receipt of each way, that is, of each set of policies that call it a duplicate; 
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from receiver.compare.causes import CAUSES, missed_causes
-from receiver.compare.figures import Cause, Dispute
+from receiver.compare.comparison import Cause, Dispute
+from receiver.policies.interface import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
-    from receiver.compare.twins import Judged
+    from receiver.compare.compiled_policies import Judged
     from receiver.policies.interface import Policy
     from receiver.simulate.ingest import Receipts
-    from receiver.simulate.replay import Domain
+    from receiver.simulate.rows import Domain, DomainRows
 
-__all__ = ["Disputes"]
+__all__ = ["CAUSES", "Disputes", "missed_causes"]
 
+CAUSES = tuple(Cause)
+"""Causes are told by their places here."""
 _SHOWN = 10
 _BY_ROW = attrgetter("row")
+
+
+def missed_causes(
+    policy: Policy, rows: DomainRows, judged: Judged, missed: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int8]:
+    """The place of the cause among `CAUSES`, for each of these rows, which are duplicates that the policy missed."""
+    if not len(missed):
+        return np.zeros(0, np.int8)
+    misses = policy.declaration.misses
+    if misses is None:
+        raise AssertionError(f"{policy} misses nothing")
+    size, expiry_us = policy.sizes
+    cause = misses.cause if expiry_us or misses.without_expiry is None else misses.without_expiry
+    refreshed = np.zeros(len(missed), np.bool_)
+    earlier = rows.earlier[missed]
+    match misses.limit:
+        case Limit.AGE:
+            refreshed = rows.received_at_us[missed] - rows.received_at_us[earlier] <= expiry_us
+        case Limit.ACCEPTED:
+            accepted = np.cumsum(~judged.is_duplicate, dtype=np.int32)
+            refreshed = accepted[missed - 1] - accepted[earlier] < size
+        case None:
+            pass
+        case never:
+            assert_never(never)
+    causes = np.where(refreshed, CAUSES.index(Cause.NOT_REFRESHED), CAUSES.index(cause))
+    return causes.astype(np.int8)
 
 
 class Disputes:

@@ -11,30 +11,30 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.compare.causes import CAUSES, missed_causes
-from receiver.compare.disputes import Disputes
-from receiver.compare.figures import Cause, Comparison, DomainFigures, PolicyFigures
-from receiver.compare.policies import bytes_per_id, stated_policies, vendor_texts
-from receiver.compare.twins import Judged, Twin, twin_of
+from receiver.compare.comparison import Cause, Comparison, DomainFigures, PolicyFigures
+from receiver.compare.compiled_policies import Judged, Twin, twin_of
+from receiver.compare.disputes import CAUSES, Disputes, missed_causes
 from receiver.errors import IdFormatError
+from receiver.message import Verdict
 from receiver.policies.interface import Policy
-from receiver.policies.names import policy, two_tier
+from receiver.policies.names import policy, stated_policies, two_tier, unasked
 from receiver.settings import CompareSettings, ReceiverSettings
 from receiver.simulate.analysis import Question, analyse
-from receiver.simulate.facts import log_figures
-from receiver.simulate.replay import split_domains
-from receiver.simulate.whole import WholeLog
+from receiver.simulate.rows import split_domains
+from receiver.simulate.verdict_rows import VERDICTS, receipt_batches, verdict_schema
+from receiver.simulate.whole import WholeLog, log_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
+    import pyarrow as pa
 
     from receiver.simulate.figures import Recommendation
     from receiver.simulate.ingest import Receipts
-    from receiver.simulate.replay import Domain
+    from receiver.simulate.rows import Domain
 
-__all__ = ["Compared", "compare_policies"]
+__all__ = ["Compared", "bytes_per_id", "compare_policies", "verdict_batches"]
 
 _ROWS_WORTH_THREADS = 20_000
 
@@ -166,7 +166,7 @@ def _all_that_can(receipts: Receipts, key: str) -> _Field:
     log = WholeLog(receipts)
     window, expiry_us = ReceiverSettings().sizes  # a grid of one, as only what the log needs is wanted
     recommendation = analyse(log, Question(key, [window], [expiry_us])).recommendation
-    texts = vendor_texts()
+    texts = list(unasked())
     if recommendation is not None:
         texts.append(str(two_tier(recommendation.setting.window, recommendation.setting.expiry_us)))
     field = _Field([], log.domains, recommendation)
@@ -186,3 +186,32 @@ def _crossed_domains(receipts: Receipts, domains: Iterable[Domain]) -> int:
     """Receipts new in their domain beyond the first of each id in the log."""
     new = sum(len(domain.log_rows) - domain.rows.duplicates for domain in domains)
     return new - (receipts.ids.count - 1)  # one of the texts is the missing id
+
+
+def bytes_per_id(policy: Policy, settings: CompareSettings) -> int:
+    """What an id costs the policy: as measured, unless settings say otherwise."""
+    declared = policy.declaration.memory_bytes_per_id
+    if declared is not None and policy.name not in settings.memory_bytes_per_id:
+        return declared
+    return settings.memory_bytes(policy.name, 1)
+
+
+def verdict_batches(receipts: Receipts, compared: Compared) -> Iterator[pa.RecordBatch]:
+    """One row per receipt, in the order of the log; a column per policy, named by its text (see `verdict_schema`).
+
+    The comparison was made `with_verdicts`.
+    """
+    is_duplicate = compared.is_duplicate
+    assert is_duplicate is not None  # noqa: S101 - whoever asks for verdicts has said so before
+
+    def verdicts(rows: slice) -> list[npt.NDArray[np.int32]]:
+        unchecked = receipts.id_number[rows] == 0
+        return [_places(judged[rows], unchecked) for judged in is_duplicate]
+
+    return receipt_batches(receipts, verdicts, verdict_schema([p.policy for p in compared.comparison.policies]))
+
+
+def _places(is_duplicate: npt.NDArray[np.bool_], unchecked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    places = np.where(is_duplicate, VERDICTS.index(Verdict.DUPLICATE), VERDICTS.index(Verdict.NEW))
+    places[unchecked] = VERDICTS.index(Verdict.UNCHECKED)
+    return places.astype(np.int32)

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from receiver.policies.sequence import MOST_DIGITS
 from receiver.simulate.compiled import compiled
-from receiver.simulate.interning import TextNumbers
-from receiver.simulate.verdicts import stretches
+from receiver.simulate.numbering import TextNumbers
+from receiver.simulate.verdict_rows import stretches
 
 if TYPE_CHECKING:
     import numpy.typing as npt

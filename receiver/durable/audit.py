@@ -10,8 +10,7 @@ from receiver.durable.cache import policy_of
 from receiver.durable.retiring import longer_silent_than
 from receiver.durable.status import status_line
 from receiver.errors import IdFormatError, SettingsError
-from receiver.policies.declaration import Clock
-from receiver.policies.interface import Policy
+from receiver.policies.interface import Clock, Policy
 from receiver.policies.names import POLICIES
 from receiver.store.audit import audit_domains, audit_tables, audited_rows, audited_state, readable, shown_columns
 from receiver.store.engine import store_url

@@ -13,8 +13,7 @@ from receiver.domains import Channel, DomainKey
 from receiver.durable.cache import policy_of, resize
 from receiver.errors import SettingsError, StoreError
 from receiver.policies.artemis import ArtemisIdCache
-from receiver.policies.declaration import Use
-from receiver.policies.interface import Policy
+from receiver.policies.interface import Policy, Use
 from receiver.policies.names import policy, refuse_unfit, stated_policy, two_tier
 from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.databases.database import LONGEST_NAME_BYTES

@@ -6,8 +6,18 @@ from collections import deque
 from typing import Self
 
 from receiver.detector import TwoTierDetector, serial_of
-from receiver.policies.declaration import Cause, Clock, Declaration, Misses, Parameter, Vendor
-from receiver.policies.interface import Declared, check_size, registered, secs_text
+from receiver.policies.interface import (
+    Cause,
+    Clock,
+    Declaration,
+    Declared,
+    Misses,
+    Parameter,
+    Vendor,
+    check_size,
+    registered,
+    secs_text,
+)
 from receiver.settings import ReceiverSettings
 
 __all__ = ["ApamaTwoTier"]

@@ -9,9 +9,8 @@ from typing import Any, Self
 
 from receiver.errors import SettingsError
 from receiver.message import Verdict, check_receipt
-from receiver.policies.declaration import Cause, Declaration, Limit, Misses, Parameter, Vendor
 from receiver.policies.firsts import Entry, FirstReceipts
-from receiver.policies.interface import check_size, registered
+from receiver.policies.interface import Cause, Declaration, Limit, Misses, Parameter, Vendor, check_size, registered
 
 __all__ = ["ArtemisIdCache"]
 

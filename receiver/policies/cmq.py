@@ -8,9 +8,20 @@ from heapq import heappop, heappush
 from typing import Any, Self
 
 from receiver.errors import SettingsError
-from receiver.policies.declaration import Cause, Clock, Declaration, Misses, Parameter, Refusal, Use, Vendor
 from receiver.policies.firsts import Entry, KeptIds
-from receiver.policies.interface import check_size, registered, secs_text
+from receiver.policies.interface import (
+    Cause,
+    Clock,
+    Declaration,
+    Misses,
+    Parameter,
+    Refusal,
+    Use,
+    Vendor,
+    check_size,
+    registered,
+    secs_text,
+)
 from receiver.policies.ttl import TimeToLive
 
 __all__ = ["CmqKeyCache", "CmqMinimumTimeCache"]

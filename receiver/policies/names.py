@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 from importlib import import_module
@@ -11,8 +12,7 @@ from pkgutil import iter_modules
 
 from receiver.errors import SettingsError
 from receiver.policies.apama import ApamaTwoTier
-from receiver.policies.declaration import Parameter, Use, Vendor
-from receiver.policies.interface import Policy, registered_policies
+from receiver.policies.interface import Parameter, Policy, Use, Vendor, registered_policies
 
 __all__ = [
     "POLICIES",
@@ -21,6 +21,7 @@ __all__ = [
     "policy",
     "policy_of_kind",
     "refuse_unfit",
+    "stated_policies",
     "stated_policy",
     "two_tier",
     "unasked",
@@ -63,6 +64,16 @@ def stated_policy(text: str) -> tuple[type[Policy], Policy | None]:
     kind, _ = _read(text)
     is_bare = ":" not in text and bool(kind.parameters)
     return kind, None if is_bare else policy(text)
+
+
+def stated_policies(texts: Sequence[str]) -> list[Policy]:
+    """The policies that texts name; SettingsError for what `policy` refuses, what can't be compared, and equal texts."""
+    policies = [policy(text) for text in texts]
+    for place, (text, stated) in enumerate(zip(texts, policies, strict=True)):
+        refuse_unfit(type(stated), Use.COMPARISON, text)
+        if text in texts[:place]:
+            raise SettingsError(f"policy {text!r:.80} is given twice")
+    return policies
 
 
 def policy_of_kind(kind: str, window: int, expiry_us: int) -> Policy:

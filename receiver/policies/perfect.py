@@ -1,12 +1,13 @@
-"""The yardstick: every id for ever."""
+"""Every id for ever: the yardstick, and the look-up in a database that Solace recommends to applications."""
 
 from __future__ import annotations
 
-from receiver.policies.declaration import Declaration, Vendor
-from receiver.policies.firsts import KeptIds
-from receiver.policies.interface import registered
+from dataclasses import replace
 
-__all__ = ["Perfect"]
+from receiver.policies.firsts import KeptIds
+from receiver.policies.interface import Declaration, Vendor, registered
+
+__all__ = ["Perfect", "SolaceLookup"]
 
 
 @registered(
@@ -30,3 +31,22 @@ __all__ = ["Perfect"]
 )
 class Perfect(KeptIds):
     """Never forgets, so it misses nothing and calls nothing wrongly a duplicate; its memory grows without bound."""
+
+
+@registered(
+    replace(
+        Perfect.declaration,
+        name="solace-lookup",
+        kind="solace-lookup",
+        order=30,
+        vendors=(Vendor(("Solace",), aliases=("solace",)),),
+        names_its_system=True,
+    )
+)
+class SolaceLookup(Perfect):
+    """Every id is looked up in a database of all that were processed: nothing is missed, nothing forgotten.
+
+    Source: "Detecting Duplicate Messages" in Solace's API developer guide
+    (https://docs.solace.com/API/API-Developer-Guide/Detecting-Duplicate-Mess.htm). Where we differ: any text will do for
+    an id, and is compared as exact text, so a replication group message id written in another case is another id.
+    """

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from receiver.errors import IdFormatError
-from receiver.policies.declaration import Cause, Declaration, Vendor
 from receiver.policies.firsts import Entry, FirstReceipts
-from receiver.policies.interface import registered
+from receiver.policies.interface import Cause, Declaration, Vendor, registered
 
 __all__ = ["MOST_DIGITS", "HighestSequence", "parse_sequence"]
 

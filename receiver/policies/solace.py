@@ -1,36 +1,66 @@
-"""Both ways to detect duplicates that Solace recommends to applications."""
+"""Comparing with the last, one of the ways to detect duplicates that Solace recommends to applications.
+
+The other, a look-up in a database, is in `perfect.py`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass
+from typing import Self
 
-from receiver.errors import NotComparableError
-from receiver.policies.declaration import Cause, Declaration, Misses, Vendor
+from receiver.errors import IdFormatError, NotComparableError
 from receiver.policies.firsts import Entry, FirstReceipts
-from receiver.policies.interface import registered
-from receiver.policies.perfect import Perfect
-from receiver.policies.rgmid import ReplicationGroupMessageId
+from receiver.policies.interface import Cause, Declaration, Misses, Vendor, registered
 
-__all__ = ["SolaceLast", "SolaceLookup"]
+__all__ = ["ReplicationGroupMessageId", "SolaceLast"]
+
+_FORM = re.compile("rmid1:([0-9A-Fa-f]{5})-([0-9A-Fa-f]{11})-([0-9A-Fa-f]{8})-([0-9A-Fa-f]{8})")
+_NUMBER_BITS = 64
 
 
-@registered(
-    replace(
-        Perfect.declaration,
-        name="solace-lookup",
-        kind="solace-lookup",
-        order=30,
-        vendors=(Vendor(("Solace",), aliases=("solace",)),),
-        names_its_system=True,
-    )
-)
-class SolaceLookup(Perfect):
-    """Every id is looked up in a database of all that were processed: nothing is missed, nothing forgotten.
+@dataclass(frozen=True, slots=True)
+class ReplicationGroupMessageId:
+    """What a Solace broker numbers a message by, the same on both mates of a replication group.
 
-    Source: "Detecting Duplicate Messages" in Solace's API developer guide
-    (https://docs.solace.com/API/API-Developer-Guide/Detecting-Duplicate-Mess.htm). Where we differ: any text will do for
-    an id, and is compared as exact text, so a replication group message id written in another case is another id.
+    `origin`, the first 16 hexadecimal digits, tells who numbered it; ids of one origin are ordered by `number`, the
+    last 16. Ids of different origins can't be ordered. Equality is that of the two numbers, whatever the case they were
+    written in. Source: "Detecting Duplicate Messages" in Solace's API developer guide
+    (https://docs.solace.com/API/API-Developer-Guide/Detecting-Duplicate-Mess.htm), and what Solace's own client library
+    makes of such texts.
     """
+
+    origin: int
+    number: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.origin < 1 << _NUMBER_BITS and 0 <= self.number < 1 << _NUMBER_BITS):
+            raise IdFormatError(f"origin and number must have 64 bits, not {self.origin!r:.40} and {self.number!r:.40}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From `rmid1:` and 5-11-8-8 hexadecimal digits of either case, with nothing around; else `IdFormatError`."""
+        found = _FORM.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise IdFormatError(
+                f"{text!r:.80} is no replication group message id",
+                hint="those are like rmid1:0d77c-b0b2e66aece-00000000-00000001: 5-11-8-8 hexadecimal digits",
+            )
+        digits = "".join(found.groups())
+        return cls(int(digits[:16], 16), int(digits[16:], 16))
+
+    def __str__(self) -> str:
+        """The canonical text, in lower case."""
+        digits = f"{self.origin << _NUMBER_BITS | self.number:032x}"
+        return f"rmid1:{digits[:5]}-{digits[5:16]}-{digits[16:24]}-{digits[24:]}"
+
+    def compare(self, other: ReplicationGroupMessageId) -> int:
+        """-1, 0 or 1 as this id is older than the other, the same or newer; `NotComparableError` where none of it is so."""
+        if self.origin != other.origin:
+            raise NotComparableError(
+                f"{self} and {other} come from different origins", hint="take the message for a new one"
+            )
+        return (self.number > other.number) - (self.number < other.number)
 
 
 @registered(

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections import deque
 from typing import Self
 
-from receiver.policies.declaration import Cause, Declaration, Limit, Misses, Parameter, Vendor
 from receiver.policies.firsts import Entry, KeptIds
-from receiver.policies.interface import check_size, registered, secs_text
+from receiver.policies.interface import (
+    Cause,
+    Declaration,
+    Limit,
+    Misses,
+    Parameter,
+    Vendor,
+    check_size,
+    registered,
+    secs_text,
+)
 
 __all__ = ["TimeToLive"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from receiver.compare.figures import Cause, PolicyFigures
+from receiver.compare.comparison import Cause, PolicyFigures
 from receiver.report.vega import AMBER, BLUE, GREEN, INK, RED, Spec, decades, inline, labels, one_two_five, spec
 from receiver.report.words import compact, size, tamed
 

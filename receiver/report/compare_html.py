@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from receiver.compare.figures import Cause, Comparison
+from receiver.compare.comparison import Cause, Comparison
 from receiver.report.compare_charts import causes_chart, memory_chart, with_number
 from receiver.report.compare_words import (
     best_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from receiver.compare.figures import Cause, Comparison, Dispute, DomainFigures, PolicyFigures
+from receiver.compare.comparison import Cause, Comparison, Dispute, DomainFigures, PolicyFigures
 from receiver.message import Verdict
 from receiver.report.json_object import dumped, log_object, recommendation_object
 from receiver.report.words import moment

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from receiver.compare.figures import Comparison
+from receiver.compare.comparison import Comparison
 from receiver.report.compare_words import (
     best_of,
     disagreement,

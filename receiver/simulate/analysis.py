@@ -12,7 +12,7 @@ from receiver.simulate.figures import Analysis, DomainFigures, SettingFigures, S
 from receiver.simulate.findings import Evidence, findings_of
 from receiver.simulate.grid import check_grid, chosen_expiries_us, chosen_windows
 from receiver.simulate.recommend import candidates_of, recommend
-from receiver.simulate.summaries import value_histogram
+from receiver.simulate.replays import value_histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Functions compiled to machine code, which only the first run waits for where the code can be kept."""
+"""Functions compiled to machine code, and how much the numbers of 32 bits that they work on can number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import Any, TypeVar
 
 from numba import njit
 
-__all__ = ["compiled"]
+from receiver.errors import LogFormatError
+
+__all__ = ["MOST_NUMBERED", "check_numbered", "compiled"]
+
+MOST_NUMBERED = 2**31 - 2
+"""Of a kind. Two numbers are taken: that of the missing id, and the largest, which stands for "after all rows"."""
+
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -24,3 +30,13 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
         return machine_code
 
     return compile_
+
+
+def check_numbered(count: int, what: str) -> None:
+    """`LogFormatError` where there are, or may be with what comes next, more than can be numbered; asked before they are."""
+    if count > MOST_NUMBERED:
+        raise LogFormatError(
+            "the log",
+            f"more than {MOST_NUMBERED:,} {what}, which is all that one process can number",
+            hint="receiver simulate --engine spark cuts a log of any size into chunks; or take a part of it",
+        )

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.domains import Channel, DomainKey
-from receiver.simulate.interning import TextNumbers
-from receiver.simulate.limits import check_numbered
+from receiver.simulate.compiled import check_numbered
 from receiver.simulate.numbering import (
     Channels,
     Names,
+    TextNumbers,
     Texts,
     check_columns,
     digest_hashes,

@@ -34,7 +34,7 @@ import numpy.typing as npt
 from receiver.simulate.compiled import compiled
 from receiver.simulate.rows import DomainRows
 
-__all__ = ["GridCounts", "replay_grid"]
+__all__ = ["GridCounts", "is_caught", "replay_grid"]
 
 _NOTHING = -1
 _ROWS_WORTH_THREADS = 20_000
@@ -253,3 +253,8 @@ def replay_grid(
             list(pool.map(replay, range(len(windows))))
     uncounted = np.count_nonzero(rows.earlier[:counted_from] != _NOTHING)
     return GridCounts(caught, peak_ids, needs_us.T[uncounted:])
+
+
+def is_caught(needs_us: npt.NDArray[np.int64], expiry_us: int) -> npt.NDArray[np.bool_]:
+    """Of duplicates with such needs (see `GridCounts`) under a window: whether this expiry catches them."""
+    return (needs_us < 0) | ((needs_us <= expiry_us) & (expiry_us > 0))

@@ -1,18 +1,23 @@
-"""What is made of a batch's columns as it comes, whoever replays them: numbers for names, hashes for digests, checks."""
+"""Numbers for what a log names: its ids, sources and channels; and checks of its columns as they are read.
+
+Numbers for ids are exact: equal texts get equal numbers, different texts never do. A 64-bit hash gives the slot in the
+table and the bytes of the id's first receipt decide, so nothing rests on hashes being unequal. The hash is seeded anew in
+every process: no log can be made to collide.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterable
 from math import prod
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from receiver.domains import Channel, DomainKey
 from receiver.errors import LogFormatError
-from receiver.simulate.interning import hash_texts, text_buffers
-from receiver.simulate.limits import check_numbered
+from receiver.simulate.compiled import check_numbered, compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,14 +27,191 @@ if TYPE_CHECKING:
 __all__ = [
     "Channels",
     "Names",
+    "TextNumbers",
     "Texts",
     "check_columns",
     "digest_hashes",
     "distinct",
+    "hash_texts",
     "lacking_parts",
     "longest_delivery_us",
     "plain_text",
+    "text_buffers",
 ]
+
+_FREE = -1
+_LEAST_SLOTS = 1 << 12
+_TOGETHER = 64
+
+
+@compiled(inline="always")
+def _mixed(hash_: np.uint64, word: np.uint64) -> np.uint64:
+    hash_ = (hash_ ^ word) * np.uint64(0x9E3779B97F4A7C15)
+    return hash_ ^ (hash_ >> np.uint64(29))
+
+
+@compiled()
+def _hash(data: npt.NDArray[np.uint8], start: int, end: int, seed: np.uint64) -> np.uint64:
+    hash_ = _mixed(seed, np.uint64(end - start))
+    at = start
+    while at + 8 <= end:
+        word = np.uint64(0)
+        for i in range(8):
+            word |= np.uint64(data[at + i]) << np.uint64(8 * i)
+        hash_ = _mixed(hash_, word)
+        at += 8
+    word = np.uint64(0)
+    for i in range(end - at):
+        word |= np.uint64(data[at + i]) << np.uint64(8 * i)
+    hash_ = _mixed(hash_, word)
+    return _mixed(hash_, hash_ >> np.uint64(32))
+
+
+@compiled()
+def hash_texts(
+    offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], seed: np.uint64, hashes: npt.NDArray[np.uint64]
+) -> None:
+    """A 64-bit hash per text."""
+    for i in range(len(hashes)):
+        hashes[i] = _hash(data, offsets[i], offsets[i + 1], seed)
+
+
+@compiled()
+def _same(  # noqa: PLR0917 - compiled functions take no names
+    data: npt.NDArray[np.uint8], start: int, end: int, stored: npt.NDArray[np.uint8], at: int, stored_end: int
+) -> bool:
+    if end - start != stored_end - at:
+        return False
+    for i in range(end - start):  # noqa: SIM110
+        if data[start + i] != stored[at + i]:
+            return False
+    return True
+
+
+@compiled()
+def _touched(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64], start: int, mask: np.uint64) -> int:
+    """Bring the slots of the next hashes into the cache: their misses overlap here, but not where each waits for one."""
+    touched = 0
+    for row in range(start, min(start + _TOGETHER, len(hashes))):
+        touched ^= slots[hashes[row] & mask]
+    return touched
+
+
+@compiled()
+def _rebuild(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64]) -> int:
+    """Enter all hashes anew; what it returns means nothing (see `_touched`)."""
+    mask = np.uint64(len(slots) - 1)
+    touched = 0
+    for number in range(len(hashes)):
+        if number % _TOGETHER == 0:
+            touched ^= _touched(slots, hashes, number, mask)
+        slot = hashes[number] & mask
+        while slots[slot] != _FREE:
+            slot = (slot + np.uint64(1)) & mask
+        slots[slot] = number
+    return touched
+
+
+@compiled()
+def _number_texts(  # noqa: PLR0917 - compiled functions take no names
+    offsets: npt.NDArray[np.int32],
+    data: npt.NDArray[np.uint8],
+    row_hashes: npt.NDArray[np.uint64],
+    numbers: npt.NDArray[np.int32],
+    slots: npt.NDArray[np.int32],
+    hashes: npt.NDArray[np.uint64],
+    ends: npt.NDArray[np.int64],
+    stored: npt.NDArray[np.uint8],
+    count: int,
+) -> int:
+    mask = np.uint64(len(slots) - 1)
+    for row in range(len(numbers)):
+        if row % _TOGETHER == 0:
+            numbers[row] = _touched(slots, row_hashes, row, mask)  # a place for it, so that it isn't optimised away
+        start, end = offsets[row], offsets[row + 1]
+        hash_ = row_hashes[row]
+        slot = hash_ & mask
+        while True:
+            number = slots[slot]
+            if number == _FREE:
+                number = count
+                slots[slot] = number
+                hashes[number] = hash_
+                at = ends[number]
+                for i in range(end - start):
+                    stored[at + i] = data[start + i]
+                ends[number + 1] = at + end - start
+                count += 1
+                break
+            if hashes[number] == hash_ and _same(data, start, end, stored, ends[number], ends[number + 1]):
+                break
+            slot = (slot + np.uint64(1)) & mask
+        numbers[row] = number
+    return count
+
+
+def text_buffers(texts: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """Offsets and bytes of a `string` array without nulls, without a copy."""
+    _, offsets, data = texts.buffers()
+    starts = np.frombuffer(offsets, np.int32, count=len(texts) + 1, offset=4 * texts.offset)
+    return starts, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+
+
+class TextNumbers:
+    """Numbers texts from 0 in the order of their first coming, and keeps their bytes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._seed = np.uint64(secrets.randbits(64))
+        self._slots = np.full(_LEAST_SLOTS, _FREE, np.int32)
+        self._hashes = np.empty(_LEAST_SLOTS, np.uint64)
+        self._ends = np.zeros(_LEAST_SLOTS + 1, np.int64)
+        self._stored = np.empty(_LEAST_SLOTS, np.uint8)
+
+    def number(self, texts: pa.Array) -> npt.NDArray[np.int32]:
+        """The numbers of a `string` array without nulls; `LogFormatError` where they may be too many."""
+        check_numbered(self.count + len(texts) - 1, "ids")  # the missing id has a number of its own
+        offsets, data = text_buffers(texts)
+        self._make_room(len(texts), int(offsets[-1] - offsets[0]))
+        row_hashes = np.empty(len(texts), np.uint64)
+        hash_texts(offsets, data, self._seed, row_hashes)
+        numbers = np.empty(len(texts), np.int32)
+        self.count = _number_texts(
+            offsets, data, row_hashes, numbers, self._slots, self._hashes, self._ends, self._stored, self.count
+        )
+        return numbers
+
+    def buffers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+        """All texts without a copy: where each begins, with the end of the last behind, and their bytes."""
+        return self._ends[: self.count + 1], self._stored
+
+    def sizes_bytes(self, numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        """How long the texts of numbers are."""
+        return self._ends[numbers + 1] - self._ends[numbers]
+
+    def texts(self, numbers: npt.NDArray[np.int32]) -> pa.Array:
+        """The `string` array of numbers that were given out."""
+        stored = pa.LargeStringArray.from_buffers(
+            self.count, pa.py_buffer(self._ends[: self.count + 1]), pa.py_buffer(self._stored)
+        )
+        return stored.take(pa.array(numbers)).cast(pa.string())
+
+    def _make_room(self, rows: int, size_bytes: int) -> None:
+        self._hashes = _grown(self._hashes, self.count + rows)
+        self._ends = _grown(self._ends, self.count + rows + 1)
+        self._stored = _grown(self._stored, int(self._ends[self.count]) + size_bytes)
+        if 2 * (self.count + rows) > len(self._slots):
+            self._slots = np.full(1 << (4 * (self.count + rows)).bit_length(), _FREE, np.int32)
+            _rebuild(self._slots, self._hashes[: self.count])
+
+
+def _grown(column: npt.NDArray[Any], least: int) -> npt.NDArray[Any]:
+    if len(column) >= least:
+        return column
+    longer = np.empty(max(least, 2 * len(column)), column.dtype)
+    longer[: len(column)] = column
+    return longer
+
 
 _DIGEST_SEED = np.uint64(0x5DEECE66D)
 _MANY = 1 << 20

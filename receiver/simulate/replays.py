@@ -1,16 +1,20 @@
 """What an analysis asks of a log, whoever replays it: one process that holds it whole, or many that hold a chunk each.
 
-Everything here adds up over parts of a log. So an engine has to count, and what is said of the counts is written once.
+Everything here adds up over parts of a log. So an engine has to count, and what turns counts into facts is written once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from receiver.domains import Channel, destination_name
 from receiver.simulate.figures import Histogram, LogFigures, Timeline
 
 if TYPE_CHECKING:
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from receiver.logs import StatusLine
 
 __all__ = [
+    "STEPS",
+    "WORST_SOURCES",
     "Crossing",
     "DomainCounts",
     "Facts",
@@ -28,7 +34,22 @@ __all__ = [
     "Replays",
     "SourceNeeds",
     "ValueCounts",
+    "counts_of",
+    "crossing_ways",
+    "histogram_of",
+    "in_order",
+    "maybe_worst",
+    "parted_queues",
+    "queues_of",
+    "slices_of",
+    "value_histogram",
+    "worst",
 ]
+
+STEPS = np.array([0, *chain.from_iterable((10**p, 2 * 10**p, 5 * 10**p) for p in range(18))], np.int64)
+"""Where the bars of histograms begin: 0, 1, 2, 5, 10, 20, ..."""
+WORST_SOURCES = 50
+_SLICES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +197,98 @@ class Replays(Protocol):
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
         """Replay the grid of `windows` and `expiries_us`, both ascending, and the pairs (window, expiry_us)."""
         ...
+
+
+def counts_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How many values stand between each of the `STEPS` and the next; counts of parts add up."""
+    return np.bincount(np.searchsorted(STEPS, values, side="right") - 1, minlength=len(STEPS))
+
+
+def histogram_of(counts: npt.NDArray[np.int64]) -> Histogram:
+    """Of counts between the `STEPS`, those that values span."""
+    filled = np.flatnonzero(counts)
+    if not len(filled):
+        return Histogram((), ())
+    first, last = int(filled[0]), int(filled[-1])
+    return Histogram(tuple(STEPS[first : last + 2].tolist()), tuple(counts[first : last + 1].tolist()))
+
+
+def value_histogram(values: ValueCounts) -> Histogram:
+    """The histogram of values that were counted one by one."""
+    below = np.searchsorted(values.values, STEPS)
+    sums = np.concatenate([[0], np.cumsum(values.counts)])
+    return histogram_of(np.diff(sums[below], append=sums[-1]))
+
+
+def slices_of(first_us: int, last_us: int) -> tuple[int, int]:
+    """Slices of a round length for a log's time, at most some two hundred. -> (length in microseconds, how many)"""
+    slice_us = int(STEPS[np.searchsorted(STEPS, (last_us - first_us) // _SLICES + 1)])
+    return slice_us, (last_us - first_us) // slice_us + 1
+
+
+def _by_need(source: SourceNeeds) -> tuple[int, int, str, str]:
+    """A key to sort by, the source that needs most first."""
+    return -source.window_need, -source.expiry_need_us, source.domain, source.source
+
+
+def worst(sources: Iterable[SourceNeeds]) -> tuple[SourceNeeds, ...]:
+    """Those that need most, worst first, and no more than `WORST_SOURCES`."""
+    return tuple(heapq.nsmallest(WORST_SOURCES, sources, _by_need))
+
+
+def maybe_worst(window_needs: npt.NDArray[np.int64], expiry_needs_us: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+    """The places of sources that may be among the worst by these needs: all but such as surely aren't."""
+    if len(window_needs) <= WORST_SOURCES:
+        return np.arange(len(window_needs))
+    last = np.lexsort((expiry_needs_us, window_needs))[-WORST_SOURCES]
+    window, expiry_us = window_needs[last], expiry_needs_us[last]
+    return np.flatnonzero((window_needs > window) | ((window_needs == window) & (expiry_needs_us >= expiry_us)))
+
+
+def in_order(lines: Iterable[StatusLine]) -> tuple[StatusLine, ...]:
+    """Status lines in the order they were logged, those of one time by what they say."""
+    return tuple(sorted(lines, key=lambda line: (line.logged_at_us, sorted(line.values.items()))))
+
+
+def queues_of(destinations: Iterable[str]) -> npt.NDArray[np.int32]:
+    """Per destination, the number of its queue, or -1.
+
+    Every receiver of a topic gets a copy of its own, so a topic's ids rightly come more than once.
+    """
+    numbers: dict[str, int] = {}
+    names = [destination_name(destination) for destination in destinations]
+    return np.array(
+        [numbers.setdefault(name, len(numbers)) if name.startswith("queue://") else -1 for name in names], np.int32
+    )
+
+
+def parted_queues(channels: Collection[Channel], domains: Collection[Hashable]) -> npt.NDArray[np.int32]:
+    """Per channel, the number of its queue where the queue's channels fall into several `domains`, else -1."""
+    queue = queues_of(channel.destination for channel in channels)
+    domains_of = Counter(number for number, _ in set(zip(queue.tolist(), domains, strict=True)))
+    is_parted = np.array([domains_of[number] > 1 for number in queue.tolist()], np.bool_)
+    return np.where(is_parted, queue, np.int32(-1))
+
+
+def crossing_ways(
+    queue: npt.NDArray[np.int32],
+    ids: npt.NDArray[np.int32],
+    new: npt.NDArray[np.bool_],
+    connection: npt.NDArray[np.int32],
+    names: Sequence[str],
+) -> dict[tuple[str, str], int]:
+    """How many receipts are new in their domain, although their queue brought the id before: by (connection of the newest
+    such receipt, connection of this one).
+
+    The columns are of receipts in order; those of ids that are new in one domain only may be left out. `connection` is
+    told by its place in `names`, which may repeat.
+    """
+    order = np.lexsort((ids, queue))
+    before, after = order[:-1], order[1:]
+    again = (queue[before] == queue[after]) & (ids[before] == ids[after]) & new[after]
+    pairs = connection[before[again]].astype(np.int64) * len(names) + connection[after[again]]
+    ways: Counter[tuple[str, str]] = Counter()
+    for pair, count in zip(*(column.tolist() for column in np.unique(pairs, return_counts=True)), strict=True):
+        source, target = divmod(pair, len(names))
+        ways[names[source], names[target]] += count
+    return dict(ways)

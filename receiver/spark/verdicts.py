@@ -31,7 +31,7 @@ from receiver.errors import OutputError
 from receiver.logs.output import UNFINISHED, appearing, naming
 from receiver.logs.writer import open_table
 from receiver.message import Tier, Verdict
-from receiver.simulate.verdicts import SCHEMA
+from receiver.simulate.verdict_rows import SCHEMA
 from receiver.spark.frames import SparkFlow
 from receiver.steps.cut import keys_us
 from receiver.steps.schemas import channel_of, channels_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from receiver.simulate.limits import check_numbered
+from receiver.simulate.compiled import check_numbered
 from receiver.steps.columns import (
     by_chunk,
     changes,

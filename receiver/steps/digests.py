@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.simulate.compiled import compiled
-from receiver.simulate.interning import text_buffers
+from receiver.simulate.numbering import text_buffers
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.simulate.crossing import crossing_ways, queues_of
+from receiver.simulate.replays import crossing_ways, queues_of
 from receiver.steps.columns import changes, column, in_one, joined, split_by, used
 from receiver.steps.digests import numbered
 from receiver.steps.rows import Row, values_in

@@ -18,8 +18,18 @@ from receiver.simulate.grid import chosen_expiries_us, chosen_windows
 from receiver.simulate.headroom import LeftCounts, expiry_need_us, pair_outcome
 from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.recommend import with_margin
-from receiver.simulate.replays import Crossing, DomainCounts, Facts, Replayed, SourceNeeds, ValueCounts
-from receiver.simulate.summaries import STEPS, histogram_of, in_order, worst
+from receiver.simulate.replays import (
+    STEPS,
+    Crossing,
+    DomainCounts,
+    Facts,
+    Replayed,
+    SourceNeeds,
+    ValueCounts,
+    histogram_of,
+    in_order,
+    worst,
+)
 from receiver.steps.chunks import assembled
 from receiver.steps.cut import cut_ids, cut_receipts
 from receiver.steps.link import linked

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.simulate.compiled import compiled
-from receiver.simulate.needs import needs_of
-from receiver.simulate.replays import ValueCounts
+from receiver.simulate.headroom import needs_of
+from receiver.simulate.replays import ValueCounts, counts_of
 from receiver.simulate.rows import link_rows
-from receiver.simulate.summaries import counts_of
 from receiver.steps.columns import by_chunk, changes, column, in_one, split_by, stable_order, used
 from receiver.steps.rows import Row, values_in
 from receiver.steps.schemas import NEVER, Arrivals, ChunkNeeds, Leaving, Plan, Ready, State

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.domains import Channel, DomainKey
-from receiver.simulate.crossing import parted_queues
-from receiver.simulate.summaries import slices_of
+from receiver.simulate.replays import parted_queues, slices_of
 from receiver.steps.schemas import Plan, Unit, UnitReport, channels_of
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.simulate.headroom import outcomes_of, places_of
-from receiver.simulate.kernel import GridCounts, replay_grid
+from receiver.simulate.kernel import GridCounts, is_caught, replay_grid
 from receiver.simulate.replays import SourceNeeds
 from receiver.simulate.rows import DomainRows, link_rows
-from receiver.simulate.verdicts import is_caught
 from receiver.steps.columns import by_chunk, changes, column, in_one
 from receiver.steps.lookback import dense_ids
 from receiver.steps.rows import Row, values_in

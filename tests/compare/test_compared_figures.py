@@ -5,11 +5,11 @@ from compared_logs import PLAIN, RGMID, SEQUENCE, by_id, judged, logs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from receiver.compare.comparison import Cause, Dispute
 from receiver.compare.engine import compare_policies
-from receiver.compare.figures import Cause, Dispute
-from receiver.compare.policies import stated_policies, vendor_texts
 from receiver.errors import IdFormatError, SettingsError
 from receiver.policies import POLICIES, policy
+from receiver.policies.names import stated_policies, unasked
 from receiver.settings import CompareSettings
 from tests.simulate.small_logs import Receipt, analysed, domains_of, ingested
 
@@ -161,7 +161,7 @@ def test_without_names_all_that_can_judge_are_compared_and_the_recommended_setti
     window, secs = recommended.setting.window, recommended.setting.expiry_us // 1_000_000
     texts = [figures.policy for figures in comparison.policies]
     recommended_text = f"apama:window={window},expiry={secs}"
-    assert set(texts) == set(vendor_texts()) - {"solace-last"} | {recommended_text}
+    assert set(texts) == set(unasked()) - {"solace-last"} | {recommended_text}
     written = [
         *["apama:window=2000,expiry=120", "artemis:id_cache_size=20000", "solace-lookup"],
         "cmq:retention=43200,retry=0,network=0",
@@ -236,7 +236,7 @@ def test_progress_is_told_of_each_domain():
 
 
 def test_the_vendors_defaults_name_each_policy_there_is():
-    names = {stated.name for stated in stated_policies(vendor_texts())}
+    names = {stated.name for stated in stated_policies(list(unasked()))}
     assert names == {kind.name for kind in POLICIES if kind.declaration.twin is not None}
     assert names >= set(CompareSettings().memory_bytes_per_id)
 

@@ -10,7 +10,7 @@ from receiver.compare.id_forms import first_not_rgmid, first_not_sequence, numbe
 from receiver.errors import IdFormatError
 from receiver.policies import ReplicationGroupMessageId
 from receiver.policies.sequence import parse_sequence
-from receiver.simulate.interning import TextNumbers
+from receiver.simulate.numbering import TextNumbers
 
 near_sequences = st.one_of(
     st.text("0129:/aé٣ -+\n\x00", max_size=8),
@@ -68,7 +68,7 @@ def test_ids_of_one_source_have_one_producer(texts):
 
 
 def test_producers_are_numbered_through_stretches(monkeypatch):
-    monkeypatch.setattr("receiver.simulate.verdicts._BATCH_ROWS", 3)
+    monkeypatch.setattr("receiver.simulate.verdict_rows._BATCH_ROWS", 3)
     producers, _ = number_producers(numbered([f"{n}:{n % 4}" for n in range(20)]))
     assert [producers[1 + n] for n in range(20)] == [producers[1 + n % 4] for n in range(20)]
     assert len(set(producers[1:].tolist())) == 4

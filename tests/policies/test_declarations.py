@@ -8,10 +8,10 @@ import json
 import pytest
 
 import receiver.policies
-from receiver.compare.policies import bytes_per_id
-from receiver.compare.twins import twin_of
+from receiver.compare.compiled_policies import twin_of
+from receiver.compare.engine import bytes_per_id
 from receiver.policies import POLICIES, policy
-from receiver.policies.declaration import LONGEST_KIND, Cause, Declaration, Use
+from receiver.policies.interface import LONGEST_KIND, Cause, Declaration, Use
 from receiver.policies.names import form_of, unasked
 from receiver.settings import CompareSettings
 from receiver.store.tables import domains
@@ -191,7 +191,7 @@ def test_a_new_policy_is_one_file(tmp_path):
 )
 def test_the_package_is_not_imported_with_an_incomplete_policy(tmp_path, facts, said):
     grown(tmp_path, toy=toy(facts))
-    failed = ran(tmp_path, "-c", "import receiver.compare.twins")
+    failed = ran(tmp_path, "-c", "import receiver.compare.compiled_policies")
     assert failed.returncode == 1
     assert said in failed.stderr
 

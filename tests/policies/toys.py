@@ -35,7 +35,7 @@ TOLD = {
 }
 _TOYS = """
 from receiver.policies.cmq import CmqMinimumTimeCache
-from receiver.policies.declaration import *
+from receiver.policies.interface import *
 from receiver.policies.interface import registered, secs_text
 from receiver.policies.ttl import TimeToLive
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from analyses import HOSTILE_TEXTS, realistic
 
-from receiver.compare.figures import Cause, Comparison, Dispute, DomainFigures, PolicyFigures
+from receiver.compare.comparison import Cause, Comparison, Dispute, DomainFigures, PolicyFigures
 from receiver.simulate.figures import Recommendation, SettingFigures
 
 NAMES = (

@@ -11,7 +11,7 @@ from comparisons import agreeing, alone, comparison, dispute, hostile, without_d
 from rich.cells import cell_len
 from rich.console import Console
 
-from receiver.compare.figures import Cause
+from receiver.compare.comparison import Cause
 from receiver.report.compare_table import print_table
 from receiver.report.compare_words import sides
 

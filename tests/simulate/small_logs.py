@@ -14,7 +14,7 @@ from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.figures import Analysis, Histogram
 from receiver.simulate.ingest import Receipts, ingest
-from receiver.simulate.summaries import counts_of, histogram_of
+from receiver.simulate.replays import counts_of, histogram_of
 from receiver.simulate.whole import WholeLog
 
 SECOND_US = 1_000_000

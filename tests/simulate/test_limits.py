@@ -12,10 +12,9 @@ from receiver import cli
 from receiver.domains import domain_key
 from receiver.errors import LogFormatError
 from receiver.logs import ReadOptions, read_logs
-from receiver.simulate import limits
+from receiver.simulate import compiled
 from receiver.simulate.ingest import ingest
-from receiver.simulate.interning import TextNumbers
-from receiver.simulate.numbering import Channels, Names, Texts
+from receiver.simulate.numbering import Channels, Names, TextNumbers, Texts
 from receiver.simulate.rows import link_rows
 
 FIVE = [Receipt(time, f"id{time}", f"s{time}") for time in range(5)]
@@ -24,11 +23,11 @@ FIVE = [Receipt(time, f"id{time}", f"s{time}") for time in range(5)]
 @pytest.fixture
 def few(monkeypatch):
     """Pretend that numbers end early."""
-    return lambda most: monkeypatch.setattr(limits, "MOST_NUMBERED", most)
+    return lambda most: monkeypatch.setattr(compiled, "MOST_NUMBERED", most)
 
 
 def test_numbers_of_32_bits_hold_the_most_and_the_two_that_are_taken():
-    assert np.iinfo(np.int32).max == limits.MOST_NUMBERED + 1
+    assert np.iinfo(np.int32).max == compiled.MOST_NUMBERED + 1
 
 
 def test_the_most_is_taken_and_one_more_is_not(few):

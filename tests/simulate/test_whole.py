@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from small_logs import ingested, judged, logs, repeats
 
 from receiver.domains import Channel
-from receiver.simulate.crossing import parted_queues
+from receiver.simulate.replays import parted_queues
 from receiver.simulate.whole import WholeLog
 
 KEYS = st.sampled_from(["default", "destination", "connection", "receiver", "name:all"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from receiver.domains import Channel, destination_name, domain_key
 from receiver.logs import read_logs
 from receiver.simulate.ingest import ingest
-from receiver.simulate.replay import split_domains
+from receiver.simulate.rows import split_domains
 from receiver.steps.digests import digests_of
 from receiver.steps.schemas import Ids, Latest, State
 from tests.logs.reading import Row

@@ -12,7 +12,7 @@ from receiver.errors import LogFormatError
 from receiver.logs import read_logs
 from receiver.report.json_object import json_text
 from receiver.settings import SimulateSettings
-from receiver.simulate import limits
+from receiver.simulate import compiled
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
@@ -108,7 +108,7 @@ def test_a_log_of_more_receipts_than_one_process_can_number(monkeypatch):
     rows = [Row(received_at=time, unique_message_id=f"id{time % 40}") for time in range(200)]
     with written([File("csv", rows)]) as paths:
         expected = analysed_whole(paths, Question("default"))
-        monkeypatch.setattr(limits, "MOST_NUMBERED", 150)
+        monkeypatch.setattr(compiled, "MOST_NUMBERED", 150)
         assert_same(analysed_in_chunks(paths, Question("default"), Cutting(chunks_per_domain=7)), expected)
         with pytest.raises(LogFormatError, match="more than 150 receipts"):
             analysed_whole(paths, Question("default"))

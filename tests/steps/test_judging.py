@@ -10,7 +10,7 @@ from test_chunked import KEYS, hot_domains
 from receiver.domains import domain_key
 from receiver.logs import read_logs
 from receiver.simulate.ingest import ingest
-from receiver.simulate.verdicts import verdict_batches
+from receiver.simulate.verdict_rows import verdict_batches
 from receiver.steps.log import ChunkedLog
 
 SETTINGS = st.tuples(st.integers(0, 6), st.sampled_from([0, 1, 3, 10, 40, 1000])).filter(any)

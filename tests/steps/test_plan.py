@@ -5,7 +5,7 @@ import pytest
 from cut_logs import Cutting, File, assemble, cuttings, files, written
 from hypothesis import given, settings
 
-from receiver.simulate.summaries import slices_of
+from receiver.simulate.replays import slices_of
 from tests.logs.reading import Row
 
 

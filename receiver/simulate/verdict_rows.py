@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.message import Verdict
-from receiver.simulate.kernel import replay_grid
-from receiver.simulate.replay import split_domains
+from receiver.simulate.kernel import is_caught, replay_grid
+from receiver.simulate.rows import split_domains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "SCHEMA",
     "VERDICTS",
-    "is_caught",
     "receipt_batches",
     "stretches",
     "verdict_batch",
@@ -45,11 +44,6 @@ VERDICTS = (Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED)
 _NAMES = pa.array([str(verdict) for verdict in VERDICTS], pa.string())
 _BATCH_ROWS = 1 << 17
 _BATCH_BYTES = 1 << 25
-
-
-def is_caught(needs_us: npt.NDArray[np.int64], expiry_us: int) -> npt.NDArray[np.bool_]:
-    """Of duplicates with such needs (see `kernel.GridCounts`) under a window: whether this expiry catches them."""
-    return (needs_us < 0) | ((needs_us <= expiry_us) & (expiry_us > 0))
 
 
 def verdicts_of(receipts: Receipts, window: int, expiry_us: int) -> npt.NDArray[np.int32]:

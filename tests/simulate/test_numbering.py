@@ -4,8 +4,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from receiver.simulate import interning
-from receiver.simulate.interning import TextNumbers
+from receiver.simulate import numbering
+from receiver.simulate.numbering import TextNumbers
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 HOSTILE = ["", " ", "\0", "\0\0", "a", "a\0", "é", "e\u0301", "x" * 65_536, "x" * 65_535 + "y", "12345678", "123456789"]
@@ -42,7 +42,7 @@ def test_the_table_grows_with_its_texts():
 
 
 def test_nothing_rests_on_hashes_being_unequal(monkeypatch):
-    monkeypatch.setattr(interning, "hash_texts", lambda _offsets, _data, _seed, hashes: hashes.fill(7))
+    monkeypatch.setattr(numbering, "hash_texts", lambda _offsets, _data, _seed, hashes: hashes.fill(7))
     texts = pa.array([*HOSTILE, *HOSTILE, *(f"{number}" for number in range(3_000))], pa.string())
     interned = TextNumbers()
     numbers = interned.number(texts)

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 from small_logs import Receipt, analysed, histogram, logs, repeats
 
 from receiver.logs import StatusLine
-from receiver.simulate.replays import SourceNeeds, ValueCounts
-from receiver.simulate.summaries import (
+from receiver.simulate.replays import (
     WORST_SOURCES,
+    SourceNeeds,
+    ValueCounts,
     counts_of,
     histogram_of,
     in_order,

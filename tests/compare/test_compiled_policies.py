@@ -7,9 +7,9 @@ from compared_logs import PLAIN, RGMID, SEQUENCE, by_id, judged, logs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from receiver.compare.engine import compare_policies
-from receiver.compare.verdicts import verdict_batches, verdict_schema
+from receiver.compare.engine import compare_policies, verdict_batches
 from receiver.policies import POLICIES
+from receiver.simulate.verdict_rows import verdict_schema
 from tests.simulate.small_logs import Receipt, domains_of, ingested
 
 TEXTS = ["apama", "artemis", "solace-lookup", "solace-last", "cmq:retention=0.00001,retry=0,network=0.000002"]

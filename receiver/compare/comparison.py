@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from receiver.policies.declaration import Cause
+from receiver.policies.interface import Cause
 
 if TYPE_CHECKING:
     from receiver.simulate.figures import LogFigures, Recommendation

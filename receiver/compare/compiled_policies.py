@@ -23,14 +23,13 @@ from receiver.errors import IdFormatError
 from receiver.policies.interface import Policy
 from receiver.policies.names import POLICIES
 from receiver.simulate.compiled import compiled
-from receiver.simulate.kernel import replay_grid
-from receiver.simulate.verdicts import is_caught
+from receiver.simulate.kernel import is_caught, replay_grid
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from receiver.simulate.ingest import Receipts
-    from receiver.simulate.replay import Domain
+    from receiver.simulate.rows import Domain
 
 __all__ = ["Judged", "Twin", "twin_of"]
 
