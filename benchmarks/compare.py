@@ -59,12 +59,12 @@ def compare(scale: float) -> list[Comparison]:
             anchor_name=anchor_name,
             goal=Goal(8, aim=3, at_most=True),
         )
-    compared, found = json.loads(ours.printed), json.loads(anchor.printed)["log"]
-    for read in (compared["log"], found):
+    compared, expected = json.loads(ours.printed), json.loads(anchor.printed)["log"]
+    for read in (compared["log"], expected):
         check_read(read, receipts)
     perfect = compared["policies"][-1]
-    if perfect["caught"] != found["duplicates"]:
-        raise AssertionError(f"the perfect policy caught {perfect['caught']} of {found['duplicates']} duplicates")
+    if perfect["caught"] != expected["duplicates"]:
+        raise AssertionError(f"the perfect policy caught {perfect['caught']} of {expected['duplicates']} duplicates")
     memory = Comparison(
         name="compare-memory",
         work=work + ", peak memory",

@@ -1,4 +1,4 @@
-"""Receipts a second through the detector, against `cachetools.TTLCache` asked and told by hand."""
+"""Receipts a second through the detector, against `cachetools.TTLCache` asked and updated by hand."""
 
 from __future__ import annotations
 

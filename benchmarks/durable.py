@@ -48,8 +48,8 @@ def _append(raw: Raw, rows: list[RawRow], batch_size: int) -> None:
         for row in rows:
             raw.append_one(row)
     else:
-        for some in in_batches(rows, batch_size):
-            raw.append(some)
+        for batch_rows in in_batches(rows, batch_size):
+            raw.append(batch_rows)
 
 
 def _speed(database: Database, scale: float, *, by_thousands: Goal, by_ones: Goal) -> Iterator[Comparison]:

@@ -48,9 +48,9 @@ def receive(receiver: Receiver, rows: Rows, batch_size: int) -> None:
             with receiver.batch() as batch:
                 batch.receive(id_, source, received_at_us=received_at_us)
     else:
-        for some in in_batches(rows, batch_size):
+        for batch_rows in in_batches(rows, batch_size):
             with receiver.batch() as batch:
-                batch.receive_many(some)
+                batch.receive_many(batch_rows)
 
 
 def open_receiver(url: str, window: int, expiry_share: float = 1, record: Recording | None = None) -> Receiver:

@@ -38,7 +38,7 @@ class Comparison:
     ratios: tuple[float, ...]
     """Ours divided by the anchor, for each turn."""
     goal: Goal | None = None
-    """None for a figure that is told for its own sake."""
+    """None for a figure without a goal."""
 
     @property
     def ratio(self) -> float:

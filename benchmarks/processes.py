@@ -23,7 +23,7 @@ class Process:
         start = time.perf_counter()
         with subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True) as process:
             self.printed = process.stdout.read() if process.stdout else ""
-            _, status, usage = os.wait4(process.pid, 0)  # unlike wait(), tells the memory
+            _, status, usage = os.wait4(process.pid, 0)  # unlike wait(), gives the memory
             process.returncode = os.waitstatus_to_exitcode(status)
         took = time.perf_counter() - start
         if process.returncode:

@@ -57,10 +57,10 @@ def simulate(scale: float) -> list[Comparison]:
             anchor_name="DuckDB, count(distinct unique_message_id)",
             goal=Goal(8, aim=5, at_most=True),
         )
-    found = json.loads(ours.printed)["log"]
-    check_read(found, receipts)
-    if found["receipts"] - found["duplicates"] != int(duckdb.printed):
-        raise AssertionError(f"ours found {found}, DuckDB {duckdb.printed.strip()} distinct ids")
+    log_figures = json.loads(ours.printed)["log"]
+    check_read(log_figures, receipts)
+    if log_figures["receipts"] - log_figures["duplicates"] != int(duckdb.printed):
+        raise AssertionError(f"ours counts {log_figures}, DuckDB {duckdb.printed.strip()} distinct ids")
     memory = Comparison(
         name="simulate-memory",
         work=work + ", peak memory",

@@ -72,7 +72,7 @@ class _Run:
 
 
 def _tree_bytes(pid: int) -> int:
-    """Memory of a process and its descendants but for mapped files, 0 where the system doesn't tell."""
+    """Memory of a process and its descendants but for mapped files, 0 where the system doesn't show it."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:

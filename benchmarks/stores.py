@@ -27,7 +27,7 @@ RawRow = tuple[object, ...]
 _NAMES = ("domain_id", *ROW_COLUMNS)
 _COLUMNS = ", ".join(_NAMES)
 _REST = (None,) * (len(_NAMES) - 5)
-"""What only some receipts have."""
+"""Empty values of the columns that are optional in a receipt."""
 _SELECT = f"SELECT {', '.join(ROW_COLUMNS)} FROM {receipts.name} WHERE domain_id = 1 ORDER BY seq"  # noqa: S608 - the table's own names
 _INSERT = f"INSERT INTO {receipts.name} ({_COLUMNS}) VALUES "  # noqa: S608
 # In text: the server takes that a third faster than binary, although bytes are twice as long in it.
@@ -91,8 +91,8 @@ class _RawSqlite(Raw):
         self.connection.commit()
 
     def fetch(self) -> list[RawRow]:
-        found: list[RawRow] = self.connection.execute(_SELECT).fetchall()
-        return found
+        rows: list[RawRow] = self.connection.execute(_SELECT).fetchall()
+        return rows
 
     def size_bytes(self) -> int:
         """Of the file, and of its write-ahead log as long as somebody has it open."""
@@ -118,8 +118,8 @@ class _RawPostgres(Raw):
         self.connection.commit()
 
     def fetch(self) -> list[RawRow]:
-        found: list[RawRow] = self.connection.execute(_SELECT, binary=True).fetchall()
-        return found
+        rows: list[RawRow] = self.connection.execute(_SELECT, binary=True).fetchall()
+        return rows
 
     def size_bytes(self) -> int:
         """Of the table and its index."""

@@ -50,7 +50,7 @@ def source_text(source: int) -> str:
 
 
 def id_text(message: int, source: int) -> str:
-    """An id of the default form, `seqNo:messageSourceId`, of some 45 characters."""
+    """An id of the default form, `seqNo:messageSourceId`, of about 45 characters."""
     return f"{message}:{source_text(source)}"
 
 
@@ -64,8 +64,8 @@ def stream(count: int) -> Iterator[tuple[str, str, int]]:
     arrays = trace(count)
     sources = [source_text(source) for source in range(SOURCES)]
     for start in range(0, count, _ROWS_AT_ONCE):
-        some = (column[start : start + _ROWS_AT_ONCE].tolist() for column in arrays)
-        for received_at_us, source, message in zip(*some, strict=True):
+        columns = (column[start : start + _ROWS_AT_ONCE].tolist() for column in arrays)
+        for received_at_us, source, message in zip(*columns, strict=True):
             id_ = id_text(message, source)
             hash(id_)
             yield id_, sources[source], received_at_us

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EPILOG", "compare"]
 
-_COMPARED = [kind for kind in POLICIES if kind.declaration.twin is not None]
+_COMPARED = [kind for kind in POLICIES if kind.declaration.compiled_policy is not None]
 _EXAMPLE, _ANOTHER, *_ = examples()
 
 

@@ -10,12 +10,12 @@ import typer
 
 from receiver.cli.progress import progress
 from receiver.errors import SettingsError
-from receiver.simulate.scenarios import SCENARIOS, Plan
+from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 
 __all__ = ["EPILOG", "generate"]
 
 _SCENARIOS_HELP = "\n\n".join(["What goes wrong:", *(f"{name}: {what}." for name, what in SCENARIOS.items())])
-_DEFAULTS = Plan(scenario="steady", receipts=1)
+_DEFAULTS = ScenarioPlan(scenario="steady", receipts=1)
 
 EPILOG = """Examples:
 
@@ -47,7 +47,7 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
     ),
 ) -> None:
     """Write a synthetic log of receipts to try settings on. The same seed gives the same log."""
-    plan = Plan(
+    plan = ScenarioPlan(
         scenario=scenario,
         receipts=receipts,
         seed=seed,

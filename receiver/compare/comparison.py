@@ -1,4 +1,4 @@
-"""What a comparison found out, as values: everything that is shown of it is made from these."""
+"""What a comparison shows, as values: tables, pages and JSON are made from these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from receiver.policies.interface import Cause
 if TYPE_CHECKING:
     from receiver.simulate.figures import LogFigures, Recommendation
 
-__all__ = ["Cause", "Comparison", "Dispute", "DomainFigures", "PolicyFigures"]
+__all__ = ["Cause", "ComparedDomain", "Comparison", "Dispute", "PolicyFigures"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class PolicyFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainFigures:
+class ComparedDomain:
     """One domain, such as one address of a broker, whose cache is sized by itself; per policy in their order."""
 
     domain: str
@@ -70,7 +70,7 @@ class Comparison:
     """The KEY that named the domains."""
     log: LogFigures
     policies: tuple[PolicyFigures, ...]
-    domains: tuple[DomainFigures, ...]
+    domains: tuple[ComparedDomain, ...]
     """By name."""
     disputed: int
     """Receipts on which not all policies say the same."""

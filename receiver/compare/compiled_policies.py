@@ -1,8 +1,8 @@
 """The rules of `receiver.policies` once more, compiled: each judges a whole domain, and is proven equal to the readable one.
 
-What the duplicates are of, the newest earlier receipt of each one's id, is known beforehand (`DomainRows.earlier`). So a
+Which receipt each duplicate repeats, the newest earlier one of its id, is known beforehand (`DomainRows.earlier`). So a
 rule that goes by an id's first remembered receipt carries what it has to know of that along these links, and needs no
-table of ids. Nor does it forget: what is too old is told when it is asked for.
+table of ids. Nor does it forget: whether a receipt is too old is decided when its id comes again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from receiver.simulate.ingest import Receipts
     from receiver.simulate.rows import Domain
 
-__all__ = ["Judged", "Twin", "twin_of"]
+__all__ = ["CompiledPolicy", "Judged", "compiled_policy_of"]
 
 _NOTHING = -1
 
@@ -44,25 +44,25 @@ class Judged(NamedTuple):
     peak_ids: int
 
 
-class Twin(Protocol):
+class CompiledPolicy(Protocol):
     """A policy's rule over the columns of a domain, beginning anew in each."""
 
     def __call__(self, domain: Domain, /) -> Judged: ...
 
 
-_Maker = Callable[[Policy, "Receipts"], Twin]
+_Maker = Callable[[Policy, "Receipts"], CompiledPolicy]
 _MAKERS: dict[str, _Maker] = {}
 
 
-def twin_of(policy: Policy, receipts: Receipts) -> Twin:
-    """The compiled twin of a policy, for domains of these receipts; IdFormatError where it can't judge all of them."""
-    if policy.declaration.twin is None:
-        raise TypeError(f"{policy} has no compiled twin")
-    return _MAKERS[policy.declaration.twin](policy, receipts)
+def compiled_policy_of(policy: Policy, receipts: Receipts) -> CompiledPolicy:
+    """A policy's rule compiled, for domains of these receipts; IdFormatError where it can't judge all of their ids."""
+    if policy.declaration.compiled_policy is None:
+        raise TypeError(f"{policy} has no compiled policy")
+    return _MAKERS[policy.declaration.compiled_policy](policy, receipts)
 
 
-def _twin(name: str) -> Callable[[_Maker], _Maker]:
-    """Make a twin the one of all policies that declare this name."""
+def _compiles(name: str) -> Callable[[_Maker], _Maker]:
+    """Register what makes the compiled policy of all policies that declare this name."""
 
     def keep(maker: _Maker) -> _Maker:
         _MAKERS[name] = maker
@@ -71,8 +71,8 @@ def _twin(name: str) -> Callable[[_Maker], _Maker]:
     return keep
 
 
-@_twin("all")
-def _all(_policy: Policy, _receipts: Receipts) -> Twin:
+@_compiles("all")
+def _all(_policy: Policy, _receipts: Receipts) -> CompiledPolicy:
     def judge(domain: Domain) -> Judged:
         came_before = domain.rows.earlier != _NOTHING
         return Judged(came_before, len(came_before) - domain.rows.duplicates)
@@ -80,8 +80,8 @@ def _all(_policy: Policy, _receipts: Receipts) -> Twin:
     return judge
 
 
-@_twin("two-tier")
-def _two_tier(policy: Policy, _receipts: Receipts) -> Twin:
+@_compiles("two-tier")
+def _two_tier(policy: Policy, _receipts: Receipts) -> CompiledPolicy:
     window, expiry_us = policy.sizes
 
     def judge(domain: Domain) -> Judged:
@@ -116,8 +116,8 @@ def _judge_by_age(
     return peak_ids
 
 
-@_twin("age")
-def _age(policy: Policy, _receipts: Receipts) -> Twin:
+@_compiles("age")
+def _age(policy: Policy, _receipts: Receipts) -> CompiledPolicy:
     _, expiry_us = policy.sizes
 
     def judge(domain: Domain) -> Judged:
@@ -129,33 +129,33 @@ def _age(policy: Policy, _receipts: Receipts) -> Twin:
 
 
 @compiled()
-def _judge_by_place(earlier: npt.NDArray[np.int32], size: int, is_duplicate: npt.NDArray[np.bool_]) -> int:
-    """-> how many places were taken, each by a receipt of its own: plain sends never hold an id twice."""
-    place = np.empty(len(earlier), np.int32)  # of each row's id
-    places = 0
+def _judge_by_slot(earlier: npt.NDArray[np.int32], size: int, is_duplicate: npt.NDArray[np.bool_]) -> int:
+    """-> how many slots of the ring were taken, each by a receipt of its own: plain sends never hold an id twice."""
+    slot = np.empty(len(earlier), np.int32)  # of each row's id
+    slots = 0
     for row in range(len(earlier)):
-        if earlier[row] != _NOTHING and places - place[earlier[row]] < size:
-            place[row] = place[earlier[row]]
+        if earlier[row] != _NOTHING and slots - slot[earlier[row]] < size:
+            slot[row] = slot[earlier[row]]
             is_duplicate[row] = True
         else:
-            places += 1
-            place[row] = places
-    return places
+            slots += 1
+            slot[row] = slots
+    return slots
 
 
-@_twin("ring")
-def _ring(policy: Policy, _receipts: Receipts) -> Twin:
+@_compiles("ring")
+def _ring(policy: Policy, _receipts: Receipts) -> CompiledPolicy:
     size, _ = policy.sizes
 
     def judge(domain: Domain) -> Judged:
         is_duplicate = np.zeros(len(domain.rows.earlier), np.bool_)
-        return Judged(is_duplicate, min(size, _judge_by_place(domain.rows.earlier, size, is_duplicate)))
+        return Judged(is_duplicate, min(size, _judge_by_slot(domain.rows.earlier, size, is_duplicate)))
 
     return judge
 
 
-@_twin("highest")
-def _sequence(policy: Policy, receipts: Receipts) -> Twin:
+@_compiles("highest")
+def _sequence(policy: Policy, receipts: Receipts) -> CompiledPolicy:
     _refuse(policy, receipts, first_not_sequence(*receipts.ids.buffers()))
     producers, count = number_producers(receipts.ids)
     highest = np.full(count, _NOTHING, np.int32)
@@ -168,8 +168,8 @@ def _sequence(policy: Policy, receipts: Receipts) -> Twin:
     return judge
 
 
-@_twin("last")
-def _last(policy: Policy, receipts: Receipts) -> Twin:
+@_compiles("last")
+def _last(policy: Policy, receipts: Receipts) -> CompiledPolicy:
     _refuse(policy, receipts, first_not_rgmid(*receipts.ids.buffers()))
 
     def judge(domain: Domain) -> Judged:
@@ -191,11 +191,11 @@ def _refuse(policy: Policy, receipts: Receipts, number: int) -> None:
         policy.receive(id_, received_at_us=0)
     except IdFormatError as error:
         raise IdFormatError(f"in row {row}, {error.message}", hint=error.hint) from None
-    raise AssertionError(f"{policy} takes {id_!r:.80}, and its twin doesn't")
+    raise AssertionError(f"{policy} takes {id_!r:.80}, and its compiled policy doesn't")
 
 
 for _kind in POLICIES:
-    if _kind.declaration.twin is not None and _kind.declaration.twin not in _MAKERS:
+    if _kind.declaration.compiled_policy is not None and _kind.declaration.compiled_policy not in _MAKERS:
         raise TypeError(
-            f"policy {_kind.name} declares the compiled twin {_kind.declaration.twin!r}, which {__name__} lacks"
+            f"policy {_kind.name} declares the compiled policy {_kind.declaration.compiled_policy!r}, which {__name__} lacks"
         )

@@ -2,7 +2,7 @@
 
 An id is *not refreshed* where the policy goes by an id's first remembered receipt and has dropped that, though the newest
 earlier receipt of the id, a duplicate at the time, is within its limit: no older than the expiry, or, for a ring of n
-places, fewer than n ids were accepted after it. Had that duplicate counted as the first one does, the id would have been
+slots, fewer than n ids were accepted after it. Had that duplicate counted as the first one does, the id would have been
 remembered. Else it is *expired* or *evicted*.
 
 Apama refreshes. With E > 0 each id that leaves its source's queue comes to the time queue, if only to be too old for it,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["CAUSES", "Disputes", "missed_causes"]
 
 CAUSES = tuple(Cause)
-"""Causes are told by their places here."""
+"""Columns of causes hold indexes of this."""
 _SHOWN = 10
 _BY_ROW = attrgetter("row")
 
@@ -43,7 +43,7 @@ _BY_ROW = attrgetter("row")
 def missed_causes(
     policy: Policy, rows: DomainRows, judged: Judged, missed: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int8]:
-    """The place of the cause among `CAUSES`, for each of these rows, which are duplicates that the policy missed."""
+    """Per row of `missed`, duplicates that the policy missed, the index of the cause in `CAUSES`."""
     if not len(missed):
         return np.zeros(0, np.int8)
     misses = policy.declaration.misses
@@ -68,7 +68,7 @@ def missed_causes(
 
 
 class Disputes:
-    """Collects them domain by domain."""
+    """Collects the receipts on which policies differ, domain by domain."""
 
     def __init__(self, receipts: Receipts, policies: Sequence[Policy]) -> None:
         self.count = 0
@@ -77,16 +77,16 @@ class Disputes:
         self._candidates: list[Dispute] = []
 
     def shown(self) -> tuple[Dispute, ...]:
-        """Up to ten, in the order of the log."""
+        """Up to ten of them, in the order of the log."""
         return tuple(_firsts(self._candidates[:_SHOWN]))
 
     def add(self, domain: Domain, judged: Sequence[Judged]) -> None:
         """What the policies, in their order, made of one more domain."""
-        some, all_ = judged[0].is_duplicate.copy(), judged[0].is_duplicate.copy()
+        by_any, by_all = judged[0].is_duplicate.copy(), judged[0].is_duplicate.copy()
         for each in judged[1:]:
-            some |= each.is_duplicate
-            all_ &= each.is_duplicate
-        disputed = np.flatnonzero(some & ~all_)
+            by_any |= each.is_duplicate
+            by_all &= each.is_duplicate
+        disputed = np.flatnonzero(by_any & ~by_all)
         if not len(disputed):
             return
         self.count += len(disputed)
@@ -100,21 +100,21 @@ class Disputes:
         ids = receipts.ids.texts(receipts.id_number[log_rows]).to_pylist()
         causes = [self._causes(domain, each, policy, rows) for each, policy in zip(judged, self._policies, strict=True)]
         disputes = []
-        for place, (row, log_row) in enumerate(zip(rows.tolist(), log_rows.tolist(), strict=True)):
+        for index, (row, log_row) in enumerate(zip(rows.tolist(), log_rows.tolist(), strict=True)):
             earlier = int(domain.rows.earlier[row])
             times = domain.rows.received_at_us
             disputes.append(
                 Dispute(
                     row=log_row,
                     domain=domain.name,
-                    unique_message_id=ids[place],
+                    unique_message_id=ids[index],
                     message_source_id=receipts.sources[receipts.source_number[log_row]],
                     received_at_us=int(receipts.received_at_us[log_row]),
                     is_duplicate=earlier >= 0,
                     earlier_row=int(domain.log_rows[earlier]) if earlier >= 0 else None,
                     age_us=int(times[row] - times[earlier]) if earlier >= 0 else None,
                     duplicate_by=tuple(bool(each.is_duplicate[row]) for each in judged),
-                    causes=tuple(of_rows[place] for of_rows in causes),
+                    causes=tuple(of_rows[index] for of_rows in causes),
                 )
             )
         return disputes
@@ -127,9 +127,9 @@ class Disputes:
             policy.declaration.false_cause if false else None for false in (called & ~came_before).tolist()
         ]
         missed = np.flatnonzero(came_before & ~called)
-        found = missed_causes(policy, domain.rows, judged, rows[missed])
-        for place, cause in zip(missed.tolist(), found.tolist(), strict=True):
-            causes[place] = CAUSES[cause]
+        missed_because = missed_causes(policy, domain.rows, judged, rows[missed])
+        for index, cause in zip(missed.tolist(), missed_because.tolist(), strict=True):
+            causes[index] = CAUSES[cause]
         return causes
 
 
@@ -150,7 +150,7 @@ def _ways(disputes: Iterable[Dispute]) -> list[Dispute]:
 
 
 def _first_columns(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-    """Where each column that is there stands first."""
+    """The index of the first of each set of equal columns."""
     packed = np.packbits(flags, axis=0)
     words = np.zeros((-(-len(packed) // 8) * 8, packed.shape[1]), np.uint8)
     words[: len(packed)] = packed

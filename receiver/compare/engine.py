@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.compare.comparison import Cause, Comparison, DomainFigures, PolicyFigures
-from receiver.compare.compiled_policies import Judged, Twin, twin_of
+from receiver.compare.comparison import Cause, ComparedDomain, Comparison, PolicyFigures
+from receiver.compare.compiled_policies import CompiledPolicy, Judged, compiled_policy_of
 from receiver.compare.disputes import CAUSES, Disputes, missed_causes
 from receiver.errors import IdFormatError
 from receiver.message import Verdict
@@ -51,7 +51,7 @@ class _Contender:
 
     text: str
     policy: Policy
-    twin: Twin
+    compiled_policy: CompiledPolicy
     bytes_per_id: int
     caught: int = 0
     missed: Counter[Cause] = dataclasses.field(default_factory=Counter)
@@ -87,7 +87,7 @@ class _Contender:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Who is compared, on what."""
+    """The policies that are compared, and the domains that each of them judges."""
 
     contenders: list[_Contender]
     domains: list[Domain]
@@ -107,23 +107,23 @@ def compare_policies(
 
     Without `texts`: every policy that can judge the log's ids, at its vendor's defaults, and the two-tier setting
     recommended for the log. `SettingsError` as `stated_policies`; `IdFormatError` where a policy that was asked for can't
-    judge an id of the log. `advance` is told of each domain that is done.
+    judge an id of the log. `advance` is called with 1 for each domain that is done.
     """
     field = _asked_for(receipts, texts) if texts else _all_that_can(receipts, key)
     contenders = field.contenders
     is_duplicate = np.zeros((len(contenders), len(receipts.received_at_us)), np.bool_) if with_verdicts else None
     disputes = Disputes(receipts, [contender.policy for contender in contenders])
-    domains: list[DomainFigures] = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # the twins run without Python's lock
+    domains: list[ComparedDomain] = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # compiled policies run without Python's lock
         for domain in field.domains:
             judged = _judge(domain, contenders, pool)
             counted = [contender.count(domain, each) for contender, each in zip(contenders, judged, strict=True)]
             domains.append(
-                DomainFigures(domain.name, domain.receipts, domain.rows.duplicates, *zip(*counted, strict=True))
+                ComparedDomain(domain.name, domain.receipts, domain.rows.duplicates, *zip(*counted, strict=True))
             )
             if is_duplicate is not None:
-                for place, each in enumerate(judged):
-                    is_duplicate[place, domain.log_rows] = each.is_duplicate
+                for index, each in enumerate(judged):
+                    is_duplicate[index, domain.log_rows] = each.is_duplicate
             disputes.add(domain, judged)
             if advance:
                 advance(1)
@@ -143,7 +143,7 @@ def compare_policies(
 
 def _judge(domain: Domain, contenders: Sequence[_Contender], pool: ThreadPoolExecutor) -> list[Judged]:
     def judge(contender: _Contender) -> Judged:
-        return contender.twin(domain)
+        return contender.compiled_policy(domain)
 
     is_large = len(domain.log_rows) >= _ROWS_WORTH_THREADS
     return list(pool.map(judge, contenders) if is_large else map(judge, contenders))
@@ -179,7 +179,7 @@ def _all_that_can(receipts: Receipts, key: str) -> _Field:
 
 
 def _contender(text: str, stated: Policy, receipts: Receipts) -> _Contender:
-    return _Contender(text, stated, twin_of(stated, receipts), bytes_per_id(stated, CompareSettings()))
+    return _Contender(text, stated, compiled_policy_of(stated, receipts), bytes_per_id(stated, CompareSettings()))
 
 
 def _crossed_domains(receipts: Receipts, domains: Iterable[Domain]) -> int:
@@ -206,12 +206,12 @@ def verdict_batches(receipts: Receipts, compared: Compared) -> Iterator[pa.Recor
 
     def verdicts(rows: slice) -> list[npt.NDArray[np.int32]]:
         unchecked = receipts.id_number[rows] == 0
-        return [_places(judged[rows], unchecked) for judged in is_duplicate]
+        return [_verdict_indexes(judged[rows], unchecked) for judged in is_duplicate]
 
     return receipt_batches(receipts, verdicts, verdict_schema([p.policy for p in compared.comparison.policies]))
 
 
-def _places(is_duplicate: npt.NDArray[np.bool_], unchecked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    places = np.where(is_duplicate, VERDICTS.index(Verdict.DUPLICATE), VERDICTS.index(Verdict.NEW))
-    places[unchecked] = VERDICTS.index(Verdict.UNCHECKED)
-    return places.astype(np.int32)
+def _verdict_indexes(is_duplicate: npt.NDArray[np.bool_], unchecked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    indexes = np.where(is_duplicate, VERDICTS.index(Verdict.DUPLICATE), VERDICTS.index(Verdict.NEW))
+    indexes[unchecked] = VERDICTS.index(Verdict.UNCHECKED)
+    return indexes.astype(np.int32)

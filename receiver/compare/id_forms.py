@@ -1,6 +1,6 @@
 """Ids that say more than which message it is, judged where their bytes stand: no id's text is copied but for producers'.
 
-Ids are told by their numbers in `TextNumbers`, of which 0 is the missing id; `starts` and `stored` are its buffers.
+Ids are given as their numbers in `TextNumbers`, of which 0 is the missing id; `starts` and `stored` are its buffers.
 Sequence numbers are compared digit by digit, so they may have as many as the policy takes.
 """
 
@@ -69,12 +69,12 @@ def number_producers(ids: TextNumbers) -> tuple[npt.NDArray[np.int32], int]:
     starts, stored = ids.buffers()
     sources = TextNumbers()
     of_id = np.empty(ids.count, np.int32)
-    for some in stretches(ids.count, lambda some: np.diff(starts[some.start : some.stop + 1])):
-        edges = starts[some.start : some.stop + 1]
+    for numbers in stretches(ids.count, lambda numbers: np.diff(starts[numbers.start : numbers.stop + 1])):
+        edges = starts[numbers.start : numbers.stop + 1]
         offsets = np.zeros(len(edges), np.int32)
         data = np.empty(edges[-1] - edges[0], np.uint8)
         _copy_producers(edges, stored, offsets, data)
-        of_id[some] = sources.number(
+        of_id[numbers] = sources.number(
             pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
         )
     return of_id, sources.count
@@ -137,8 +137,8 @@ def _hex_digit(byte: int) -> np.uint64:
 
 
 @compiled(forceinline=True)
-def _is_dash_place(place: int) -> bool:
-    return place in {11, 23, 32}
+def _is_dash_at(index: int) -> bool:
+    return index in {11, 23, 32}
 
 
 @compiled()
@@ -148,11 +148,11 @@ def first_not_rgmid(starts: npt.NDArray[np.int64], stored: npt.NDArray[np.uint8]
         start = starts[number]
         if starts[number + 1] - start != _RGMID_BYTES:
             return number
-        for place in range(_RGMID_BYTES):
-            byte = stored[start + place]
-            if place < len(_RGMID_PREFIX):
-                fits = byte == _RGMID_PREFIX[place]
-            elif _is_dash_place(place):
+        for index in range(_RGMID_BYTES):
+            byte = stored[start + index]
+            if index < len(_RGMID_PREFIX):
+                fits = byte == _RGMID_PREFIX[index]
+            elif _is_dash_at(index):
                 fits = byte == _DASH
             else:
                 fits = _hex_digit(byte) != _NO_DIGIT

@@ -199,7 +199,7 @@ class Batch:
             if self._histories:
                 self._cache.forget_history(id_)
             rows = self._rows
-            rows.append((self._next_seq + len(rows), id_, source, now_us, None, None, self._policy.mark))
+            rows.append((self._next_seq + len(rows), id_, source, now_us, None, None, self._policy.policy_state))
         else:
             decision = self._with_history(id_, source, decision, redelivered, body_digest)
         return decision
@@ -238,7 +238,7 @@ class Batch:
         seq = self._next_seq + len(self._rows)
         self._cache.note(seq, id_, history)
         self._rows.append(
-            row_of(seq, id_, source, now_us, history, self._policy.mark if decision.age_us is None else None)
+            row_of(seq, id_, source, now_us, history, self._policy.policy_state if decision.age_us is None else None)
         )
         return decision
 

@@ -41,7 +41,7 @@ __all__ = ["ApamaTwoTier"]
         misses=Misses(Cause.EXPIRED, without_expiry=Cause.EVICTED),
         false_cause=None,
         memory_bytes_per_id=None,
-        twin="two-tier",
+        compiled_policy="two-tier",
         refusals=(),
     )
 )
@@ -54,7 +54,7 @@ class ApamaTwoTier(TwoTierDetector, Declared):
 
     __slots__ = ()
 
-    mark = None
+    policy_state = None
 
     def __init__(self, window: int, expiry_us: int) -> None:
         super().__init__(window, check_size("expiry_us", expiry_us) / 1_000_000)

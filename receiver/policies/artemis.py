@@ -32,7 +32,7 @@ _DEFAULT_SIZE = 20_000
         misses=Misses(Cause.EVICTED, limit=Limit.ACCEPTED),
         false_cause=None,
         memory_bytes_per_id=None,
-        twin="ring",
+        compiled_policy="ring",
         refusals=(),
     )
 )
@@ -43,14 +43,14 @@ class ArtemisIdCache(FirstReceipts):
     (https://activemq.apache.org/artemis/docs/latest/duplicate-detection.html), its class `DuplicateIDCache`, and what a
     broker 2.44.0 answered. A duplicate isn't added again and refreshes nothing. In a transaction ids become visible at
     the commit only, and one id that an earlier commit holds rejects all of it. Two equal ids inside one transaction are
-    both accepted and take two places; whichever of them is overwritten first takes the id out of the cache, the other
-    place is then dead. A new id is entered before what lay in its place is taken out, so an id that overwrites itself is
+    both accepted and take two slots; whichever of them is overwritten first takes the id out of the cache, the other
+    slot is then dead. A new id is entered before what lay in its slot is taken out, so an id that overwrites itself is
     forgotten too.
 
     Where we differ: an address is a domain here, and the empty text is no id, which to the broker it is. The broker
     looks an id up when its message is sent, and enters those of a transaction once the commit is safe on its disk: what
     is sent between the two isn't compared with them, while here a transaction is one step. A broker that restarts reads
-    the ring back from its journal, which brings ids of dead places to life; so does `restarted`, but not a durable
+    the ring back from its journal, which brings ids of dead slots to life; so does `restarted`, but not a durable
     receiver that is merely opened again. A broker killed at work may lack its oldest id afterwards, or, with a larger
     size than before, still have one that it had just overwritten; `restarted` is what it has when it was at rest.
     """
@@ -58,14 +58,14 @@ class ArtemisIdCache(FirstReceipts):
     def __init__(self, id_cache_size: int = _DEFAULT_SIZE) -> None:
         super().__init__()
         self._size = check_size("id_cache_size", id_cache_size)
-        self._ring: deque[tuple[int, int, str, int]] = deque()  # places, oldest first; of each number, id and time
-        # Of each id that is remembered, number, time and place of its latest receipt; places count from 1.
+        self._ring: deque[tuple[int, int, str, int]] = deque()  # slots, oldest first; of each number, id and time
+        # Of each id that is remembered, number, time and slot of its latest receipt; slots count from 1.
         self._kept: dict[str, tuple[int, int, int]] = {}
-        self._several: dict[str, deque[int]] = {}  # the places of each id that has, or had, more than one; oldest first
-        self._places = 0  # ever taken, which counts them
+        self._several: dict[str, deque[int]] = {}  # the slots of each id that has, or had, more than one; oldest first
+        self._slots_taken = 0  # how many were ever taken
         self._asleep = self._ring  # with a size of 0, what the journal holds from before
         self._pending: list[tuple[int, int, str, int]] | None = None  # of the transaction under way
-        # A place that was overwritten while a later one held the same id left that one dead. Without its row a replay
+        # A slot that was overwritten while a later one held the same id left that one dead. Without its row a replay
         # would bring the id to life, so it stays as long as the dead one: by the number of that, its number.
         self._killers: dict[int, int] = {}
 
@@ -86,17 +86,17 @@ class ArtemisIdCache(FirstReceipts):
         return len(self._kept)
 
     def restarted(self, id_cache_size: int | None = None) -> Self:
-        """What the broker has after a restart, perhaps with another size: the newest places, the id of each alive.
+        """What the broker has after a restart, perhaps with another size: the newest slots, the id of each alive.
 
-        A restart with a size of 0 leaves the places in the journal, where one with a larger size finds them again.
+        A restart with a size of 0 leaves the slots in the journal, where one with a larger size finds them again.
         """
         size = self._size if id_cache_size is None else id_cache_size
         after = type(self)(size)
-        places = self._ring or self._asleep
+        slots = self._ring or self._asleep
         if not size:
-            after._asleep = places.copy()  # noqa: SLF001 - one of its own kind
-        newest = islice(places, max(0, len(places) - size), None)
-        after.replay(((serial, id_, None, us, None, None, place) for place, serial, id_, us in newest), None)
+            after._asleep = slots.copy()  # noqa: SLF001 - one of its own kind
+        newest = islice(slots, max(0, len(slots) - size), None)
+        after.replay(((serial, id_, None, us, None, None, slot) for slot, serial, id_, us in newest), None)
         after.serial, after.latest_us = self.serial, self.latest_us
         return after
 
@@ -114,7 +114,7 @@ class ArtemisIdCache(FirstReceipts):
             return Verdict.DUPLICATE
         for id_ in checked:
             self.serial += 1
-            self._enter(self._places + 1, self.serial, id_, self.latest_us)
+            self._enter(self._slots_taken + 1, self.serial, id_, self.latest_us)
         self.peak_ids = max(self.peak_ids, len(self._kept))
         return Verdict.NEW if checked else Verdict.UNCHECKED
 
@@ -125,43 +125,43 @@ class ArtemisIdCache(FirstReceipts):
     def commit_transaction(self) -> None:
         """Enter what came since `begin_transaction`."""
         pending, self._pending = self._pending or (), None
-        for place in pending:
-            self._enter(*place)
+        for slot in pending:
+            self._enter(*slot)
         self.peak_ids = max(self.peak_ids, len(self._kept))
 
-    def _found(self, id_: str) -> Entry | None:
-        found = self._kept.get(id_)
-        # The first of its places will take the id out, even a dead one.
-        return found if found is None or id_ not in self._several else (*found[:2], self._several[id_][0])
+    def _entry_of(self, id_: str) -> Entry | None:
+        entry = self._kept.get(id_)
+        # The first of its slots will take the id out, even a dead one.
+        return entry if entry is None or id_ not in self._several else (*entry[:2], self._several[id_][0])
 
-    def _left(self, found: Entry) -> tuple[int | None, int | None]:
-        return self._size - 1 - (self._places - found[2]), 0
+    def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
+        return self._size - 1 - (self._slots_taken - entry[2]), 0
 
-    def _marked(self, jms_timestamp_ms: int | None) -> int | None:
-        """The place that it takes, by which those that it overwrites are known even where rows between are gone."""
+    def _state_of(self, jms_timestamp_ms: int | None) -> int | None:
+        """The slot that it takes, by which those that it overwrites are known even where rows between are gone."""
         del jms_timestamp_ms
-        return self._places + len(self._pending or ()) + 1
+        return self._slots_taken + len(self._pending or ()) + 1
 
-    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
-        place = self._places + 1 if mark is None else mark
+    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
+        slot = self._slots_taken + 1 if policy_state is None else policy_state
         if self._pending is None:
-            self._enter(place, self.serial, id_, now_us)
+            self._enter(slot, self.serial, id_, now_us)
         else:
-            self._pending.append((place, self.serial, id_, now_us))
+            self._pending.append((slot, self.serial, id_, now_us))
 
-    def _enter(self, place: int, serial: int, id_: str, received_at_us: int) -> None:
-        self._places = place
+    def _enter(self, slot: int, serial: int, id_: str, received_at_us: int) -> None:
+        self._slots_taken = slot
         if not self._size:
             self._forgotten.append(serial)
             return
-        self._overwrite(before=place - self._size)
-        self._ring.append((place, serial, id_, received_at_us))
+        self._overwrite(before=slot - self._size)
+        self._ring.append((slot, serial, id_, received_at_us))
         if id_ in self._several:
-            self._several[id_].append(place)
+            self._several[id_].append(slot)
         elif id_ in self._kept:
-            self._several[id_] = deque((self._kept[id_][2], place))
-        self._kept[id_] = serial, received_at_us, place
-        self._overwrite(before=place - self._size + 1)
+            self._several[id_] = deque((self._kept[id_][2], slot))
+        self._kept[id_] = serial, received_at_us, slot
+        self._overwrite(before=slot - self._size + 1)
 
     def _overwrite(self, *, before: int) -> None:
         while self._ring and self._ring[0][0] < before:

@@ -91,11 +91,11 @@ class CmqKeyCache(TimeToLive):
         records_duplicates=False,
         keeps_ids=True,
         goes_by_send_time=True,
-        clock=Clock.TOLD,
+        clock=Clock.CALLER,
         misses=Misses(Cause.EXPIRED),
         false_cause=None,
         memory_bytes_per_id=None,
-        twin=None,
+        compiled_policy=None,
         refusals=(
             Refusal(Use.COMPARISON, "no log tells the queue's minimum message time", _FOR_THE_LIBRARY),
             Refusal(Use.BRIDGE, "no broker tells the queue's minimum message time", _FOR_THE_LIBRARY),
@@ -105,7 +105,7 @@ class CmqKeyCache(TimeToLive):
 class CmqMinimumTimeCache(KeptIds):
     """A key is kept until the queue's minimum unconsumed message time has passed its send time by retries and network.
 
-    Source: the second formula of the same page, for a queue that tells `min_msg_time`; `advance` is how to tell it
+    Source: the second formula of the same page, for a queue that gives `min_msg_time`; `advance` is how to pass it on
     here. The send time is JMSTimestamp, or when the message was received where that is missing. Nothing is forgotten
     before `advance` is called. Where we differ: a minimum that goes back is not followed, for the keys are gone; a key
     that the minimum has passed by exactly the limit is still kept. A store keeps the sum alone.
@@ -153,16 +153,16 @@ class CmqMinimumTimeCache(KeptIds):
                 del self._kept[id_]
             self._forgotten.append(serial)
 
-    def _left(self, found: Entry) -> tuple[int | None, int | None]:
-        passed_us = 0 if self._minimum_us is None else max(0, self._minimum_us - found[2])
+    def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
+        passed_us = 0 if self._minimum_us is None else max(0, self._minimum_us - entry[2])
         return 0, self._limit_us - passed_us
 
-    def _marked(self, jms_timestamp_ms: int | None) -> int | None:
+    def _state_of(self, jms_timestamp_ms: int | None) -> int | None:
         """When it was sent, None where that isn't known."""
         return jms_timestamp_ms * 1000 if jms_timestamp_ms else None
 
-    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
-        sent_us = now_us if mark is None else mark
+    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
+        sent_us = now_us if policy_state is None else policy_state
         self._kept[id_] = self.serial, now_us, sent_us
         heappush(self._by_send_time, (sent_us, self.serial, id_))
         self._forget_passed()

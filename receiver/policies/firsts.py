@@ -25,7 +25,7 @@ class FirstReceipts(Declared, ABC):
         self.clock_clamped = 0
         self.peak_ids = 0
         self.serial = 0
-        self.mark: int | None = None
+        self.policy_state: int | None = None
         self._forgotten: deque[int] = deque(maxlen=0)
 
     @classmethod
@@ -49,17 +49,17 @@ class FirstReceipts(Declared, ABC):
     def remembered_ids(self) -> int: ...
 
     def __contains__(self, unique_message_id: str) -> bool:
-        return self._found(unique_message_id) is not None
+        return self._entry_of(unique_message_id) is not None
 
     @abstractmethod
-    def _found(self, id_: str) -> Entry | None:
+    def _entry_of(self, id_: str) -> Entry | None:
         """The entry that makes a duplicate of a receipt of the id, None if it is new; IdFormatError if neither."""
 
     @abstractmethod
-    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
+    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
         """Enter a receipt that is new, whose number is `serial`."""
 
-    def _marked(self, jms_timestamp_ms: int | None) -> int | None:
+    def _state_of(self, jms_timestamp_ms: int | None) -> int | None:
         """What to keep of a receipt that is new, beside its id and time."""
         del jms_timestamp_ms
         return None
@@ -67,9 +67,9 @@ class FirstReceipts(Declared, ABC):
     def _forget(self, now_us: int) -> None:
         """Drop what is too old for a receipt that comes now."""
 
-    def _left(self, found: Entry) -> tuple[int | None, int | None]:
+    def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
         """The `window_left` and `expiry_left_us` of a duplicate of the entry."""
-        del found
+        del entry
         return None, None
 
     @abstractmethod
@@ -96,19 +96,19 @@ class FirstReceipts(Declared, ABC):
         self.clock_clamped += now_us > received_at_us
         self.latest_us = now_us
         self._forget(now_us)
-        found = self._found(id_)
+        entry = self._entry_of(id_)
         self.serial += 1
-        if found is not None:
-            window_left, expiry_left_us = self._left(found)
+        if entry is not None:
+            window_left, expiry_left_us = self._headroom(entry)
             return Decision(
                 Verdict.DUPLICATE,
-                age_us=now_us - found[1],
+                age_us=now_us - entry[1],
                 window_left=window_left,
                 expiry_left_us=expiry_left_us,
-                distance=self.serial - found[0],
+                distance=self.serial - entry[0],
             )
-        self.mark = self._marked(jms_timestamp_ms)
-        self._remember(id_, now_us, self.mark)
+        self.policy_state = self._state_of(jms_timestamp_ms)
+        self._remember(id_, now_us, self.policy_state)
         self.peak_ids = max(self.peak_ids, self.remembered_ids)
         return NEW
 
@@ -137,12 +137,12 @@ class FirstReceipts(Declared, ABC):
 
     def replay(self, entries: Iterable[tuple[Any, ...]], clock_us: int | None) -> None:
         del clock_us
-        for serial, id_, _, received_at_us, first_received_at_us, _, mark in entries:
+        for serial, id_, _, received_at_us, first_received_at_us, _, policy_state in entries:
             self.serial = serial
             self.latest_us = received_at_us
             self._forget(received_at_us)
             if first_received_at_us is None:  # else it was a duplicate, of which only its history is kept
-                self._remember(id_, received_at_us, mark)
+                self._remember(id_, received_at_us, policy_state)
                 self.peak_ids = max(self.peak_ids, self.remembered_ids)
 
 
@@ -157,11 +157,11 @@ class KeptIds(FirstReceipts):
     def remembered_ids(self) -> int:
         return len(self._kept)
 
-    def _found(self, id_: str) -> Entry | None:
+    def _entry_of(self, id_: str) -> Entry | None:
         return self._kept.get(id_)
 
-    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
-        del mark
+    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
+        del policy_state
         self._kept[id_] = self.serial, now_us
 
     def entries(self) -> list[int]:

@@ -82,14 +82,14 @@ class Cause(StrEnum):
         return cause
 
     EVICTED = "evicted", "newer ids had taken its place"
-    """It would have taken more places to keep it."""
+    """It would have taken a larger memory to keep it."""
     EXPIRED = "expired", "it was older than the policy keeps ids"
     NOT_REFRESHED = (
         "not refreshed",
         "evicted or expired, as it counts from its first receipt; from its latest it would still be kept",
     )
     OTHER_ORIGIN = "other origin", "the last id came from another broker or site, and can't be compared with it"
-    """Or was set back by one that does."""
+    """Or was set back by an id that does come from there."""
     SEQUENCE_GAP = (
         "sequence gap",
         "not above the highest number seen, though it never came before: it came late, counting began anew, or several "  # noqa: ISC004 - a pair
@@ -104,7 +104,7 @@ class Limit(Enum):
     AGE = auto()
     """Its expiry."""
     ACCEPTED = auto()
-    """As many ids as it has places, accepted after it."""
+    """As many ids as its ring has slots, accepted after it."""
 
 
 class Misses(NamedTuple):
@@ -135,12 +135,12 @@ class Refusal(NamedTuple):
 
 
 class Clock(Enum):
-    """What moves the time by which a policy forgets, where its rows alone don't tell it (`Policy.clock_us`)."""
+    """What moves the time by which a policy forgets, where its rows alone don't show it (`Policy.clock_us`)."""
 
     RECEIPTS = auto()
     """A receipt that has entered its time queue: it is never ahead of the latest one."""
-    TOLD = auto()
-    """Whoever uses it, at any time."""
+    CALLER = auto()
+    """Whoever uses it, at any time, by a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +173,8 @@ class Declaration:
     """Why an id that never came before is called a duplicate; None: it never is."""
     memory_bytes_per_id: int | None
     """Measured by `python -m benchmarks memory`; None: in `settings.yaml`, by the policy's name."""
-    twin: str | None
-    """Its compiled twin, by the name in `receiver.compare.compiled_policies`; None where it is refused for comparisons."""
+    compiled_policy: str | None
+    """Its rule compiled, by the name in `receiver.compare.compiled_policies`; None where it is refused for comparisons."""
     refusals: tuple[Refusal, ...]
 
     def __new__(cls, **facts: Any) -> Self:
@@ -188,8 +188,11 @@ class Declaration:
         is_refused = any(refusal.use is Use.COMPARISON for refusal in self.refusals)
         for is_right, rule in (
             (0 < len(self.kind) <= LONGEST_KIND, f"a kind of 1 to {LONGEST_KIND} letters, which a store has room for"),
-            ((self.twin is None) == is_refused, "either a twin or, in refusals, why it can't be compared"),
-            (self.twin is None or self.vendors, "in vendors, the sizes at which a comparison tries it"),
+            (
+                (self.compiled_policy is None) == is_refused,
+                "either a compiled_policy or, in refusals, why it can't be compared",
+            ),
+            (self.compiled_policy is None or self.vendors, "in vendors, the sizes at which a comparison tries it"),
             ((self.false_cause is None) == self.keeps_ids, "a false_cause if it doesn't keep each id, and only then"),
         ):
             if not is_right:
@@ -245,7 +248,7 @@ class Policy(Protocol):
         """How many ids it keeps, and for how many microseconds; 0 for what doesn't bound it."""
 
     @property
-    def mark(self) -> int | None:
+    def policy_state(self) -> int | None:
         """What a row of the log must keep of the receipt just judged new, for a replay; None for most policies."""
 
     @property

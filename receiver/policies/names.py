@@ -60,7 +60,7 @@ def policy(text: str) -> Policy:
 
 
 def stated_policy(text: str) -> tuple[type[Policy], Policy | None]:
-    """The class that a text names, and the policy unless the text leaves all of its sizes to whoever has some."""
+    """The class that a text names, and the policy; None where the text gives no sizes, so that the domain's own hold."""
     kind, _ = _read(text)
     is_bare = ":" not in text and bool(kind.parameters)
     return kind, None if is_bare else policy(text)
@@ -69,9 +69,9 @@ def stated_policy(text: str) -> tuple[type[Policy], Policy | None]:
 def stated_policies(texts: Sequence[str]) -> list[Policy]:
     """The policies that texts name; SettingsError for what `policy` refuses, what can't be compared, and equal texts."""
     policies = [policy(text) for text in texts]
-    for place, (text, stated) in enumerate(zip(texts, policies, strict=True)):
+    for index, (text, stated) in enumerate(zip(texts, policies, strict=True)):
         refuse_unfit(type(stated), Use.COMPARISON, text)
-        if text in texts[:place]:
+        if text in texts[:index]:
             raise SettingsError(f"policy {text!r:.80} is given twice")
     return policies
 
@@ -87,7 +87,7 @@ def policy_of_kind(kind: str, window: int, expiry_us: int) -> Policy:
 
 
 def two_tier(window: int, expiry_us: int) -> Policy:
-    """Apama's rule, whose sizes `simulate` recommends, and which a domain has if it is told no other."""
+    """Apama's rule, whose sizes `simulate` recommends, and which a domain has unless another is asked for."""
     return ApamaTwoTier(window, expiry_us)
 
 
@@ -106,7 +106,7 @@ def unasked() -> dict[str, str]:
     return {
         str(policy(_text_of(kind, vendor.sizes))): "" if kind.declaration.names_its_system else str(vendor)
         for kind in POLICIES
-        if kind.declaration.twin is not None
+        if kind.declaration.compiled_policy is not None
         for vendor in kind.declaration.vendors
     }
 

@@ -25,7 +25,7 @@ __all__ = ["Perfect", "SolaceLookup"]
         misses=None,
         false_cause=None,
         memory_bytes_per_id=None,
-        twin="all",
+        compiled_policy="all",
         refusals=(),
     )
 )

@@ -37,7 +37,7 @@ def parse_sequence(text: str) -> tuple[int, str]:
         misses=None,
         false_cause=Cause.SEQUENCE_GAP,
         memory_bytes_per_id=None,
-        twin="highest",
+        compiled_policy="highest",
         refusals=(),
     )
 )
@@ -64,13 +64,13 @@ class HighestSequence(FirstReceipts):
     def _check_form(self, id_: str) -> None:
         parse_sequence(id_)
 
-    def _found(self, id_: str) -> Entry | None:
+    def _entry_of(self, id_: str) -> Entry | None:
         number, source = parse_sequence(id_)
         highest = self._highest.get(source)
         return highest[1] if highest is not None and number <= highest[0] else None
 
-    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
-        del mark
+    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
+        del policy_state
         number, source = parse_sequence(id_)
         replaced = self._highest.get(source)
         if replaced is not None:

@@ -23,7 +23,7 @@ _NUMBER_BITS = 64
 class ReplicationGroupMessageId:
     """What a Solace broker numbers a message by, the same on both mates of a replication group.
 
-    `origin`, the first 16 hexadecimal digits, tells who numbered it; ids of one origin are ordered by `number`, the
+    `origin`, the first 16 hexadecimal digits, says who numbered it; ids of one origin are ordered by `number`, the
     last 16. Ids of different origins can't be ordered. Equality is that of the two numbers, whatever the case they were
     written in. Source: "Detecting Duplicate Messages" in Solace's API developer guide
     (https://docs.solace.com/API/API-Developer-Guide/Detecting-Duplicate-Mess.htm), and what Solace's own client library
@@ -40,13 +40,13 @@ class ReplicationGroupMessageId:
     @classmethod
     def parse(cls, text: str) -> Self:
         """From `rmid1:` and 5-11-8-8 hexadecimal digits of either case, with nothing around; else `IdFormatError`."""
-        found = _FORM.fullmatch(text) if isinstance(text, str) else None
-        if found is None:
+        match = _FORM.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
             raise IdFormatError(
                 f"{text!r:.80} is no replication group message id",
                 hint="those are like rmid1:0d77c-b0b2e66aece-00000000-00000001: 5-11-8-8 hexadecimal digits",
             )
-        digits = "".join(found.groups())
+        digits = "".join(match.groups())
         return cls(int(digits[:16], 16), int(digits[16:], 16))
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class ReplicationGroupMessageId:
         misses=Misses(Cause.OTHER_ORIGIN),
         false_cause=Cause.SEQUENCE_GAP,
         memory_bytes_per_id=None,
-        twin="last",
+        compiled_policy="last",
         refusals=(),
     )
 )
@@ -105,7 +105,7 @@ class SolaceLast(FirstReceipts):
     def _check_form(self, id_: str) -> None:
         ReplicationGroupMessageId.parse(id_)
 
-    def _found(self, id_: str) -> Entry | None:
+    def _entry_of(self, id_: str) -> Entry | None:
         if self._last is None:
             return None
         try:
@@ -114,8 +114,8 @@ class SolaceLast(FirstReceipts):
             return None
         return None if is_newer else self._entry
 
-    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
-        del mark
+    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
+        del policy_state
         self._forgotten.extend(self._entry[:1])
         self._last = ReplicationGroupMessageId.parse(id_)
         self._entry = self.serial, now_us

@@ -40,7 +40,7 @@ __all__ = ["TimeToLive"]
         misses=Misses(Cause.EXPIRED, limit=Limit.AGE),
         false_cause=None,
         memory_bytes_per_id=None,
-        twin="age",
+        compiled_policy="age",
         refusals=(),
     )
 )
@@ -76,11 +76,11 @@ class TimeToLive(KeptIds):
     def __str__(self) -> str:
         return f"{self.name}:expiry={secs_text(self._expiry_us)}"
 
-    def _left(self, found: Entry) -> tuple[int | None, int | None]:
-        return 0, self._expiry_us - (self.latest_us - found[1])
+    def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
+        return 0, self._expiry_us - (self.latest_us - entry[1])
 
-    def _remember(self, id_: str, now_us: int, mark: int | None) -> None:
-        super()._remember(id_, now_us, mark)
+    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
+        super()._remember(id_, now_us, policy_state)
         self._ids.append(id_)
 
     def _forget(self, now_us: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from receiver.compare.comparison import Cause, Comparison, Dispute, DomainFigures, PolicyFigures
+from receiver.compare.comparison import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
 from receiver.message import Verdict
 from receiver.report.json_object import dumped, log_object, recommendation_object
 from receiver.report.words import moment
@@ -42,7 +42,7 @@ def _policy(figures: PolicyFigures) -> dict[str, Any]:
     }
 
 
-def _domain(domain: DomainFigures, policies: list[str]) -> dict[str, Any]:
+def _domain(domain: ComparedDomain, policies: list[str]) -> dict[str, Any]:
     counted = zip(policies, domain.caught, domain.false_duplicates, domain.peak_ids, strict=True)
     return {
         "domain": domain.domain,

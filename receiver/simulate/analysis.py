@@ -26,7 +26,7 @@ __all__ = ["Question", "analyse"]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to find out: the KEY of the domains and the grid, a list left None being chosen from the log."""
+    """What an analysis is asked: the KEY of the domains, and the grid; a list that is None is chosen from the log."""
 
     key: str
     windows: list[int] | None = None
@@ -63,7 +63,7 @@ def analyse(replays: Replays, question: Question) -> Analysis:
         sources=_source_figures(facts, outcome),
         window_needs=value_histogram(facts.window_needs),
         expiry_needs_us=facts.expiry_needs,
-        headroom=headroom_of(outcome.lefts),
+        headroom=headroom_of(outcome.slack),
         timeline=facts.timeline,
         bytes_per_id=settings.memory_bytes_per_id,
     )
@@ -111,5 +111,5 @@ def _source_figures(facts: Facts, outcome: PairOutcome) -> tuple[SourceFigures, 
             window_left=window_left,
             expiry_left_us=expiry_left_us,
         )
-        for source, (window_left, expiry_left_us) in zip(facts.sources, outcome.source_lefts, strict=True)
+        for source, (window_left, expiry_left_us) in zip(facts.sources, outcome.source_slack, strict=True)
     )

@@ -12,7 +12,7 @@ from receiver.errors import LogFormatError
 __all__ = ["MOST_NUMBERED", "check_numbered", "compiled"]
 
 MOST_NUMBERED = 2**31 - 2
-"""Of a kind. Two numbers are taken: that of the missing id, and the largest, which stands for "after all rows"."""
+"""The most receipts, ids or names. Two numbers are taken: the missing id's, and the largest, for "after all rows"."""
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -25,7 +25,7 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
         machine_code: _Function
         try:
             machine_code = njit(cache=True, nogil=True, **options)(function)
-        except RuntimeError:  # neither place can be written to, as in many a container: then each run compiles
+        except RuntimeError:  # neither folder can be written to, as in many a container: then each run compiles
             machine_code = njit(nogil=True, **options)(function)
         return machine_code
 
@@ -33,7 +33,7 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
 
 
 def check_numbered(count: int, what: str) -> None:
-    """`LogFormatError` where there are, or may be with what comes next, more than can be numbered; asked before they are."""
+    """Raise `LogFormatError` for a `count` of `what` that is more than can be numbered, before any of it is numbered."""
     if count > MOST_NUMBERED:
         raise LogFormatError(
             "the log",

@@ -1,6 +1,6 @@
-"""What a replay found, as plain values: the reports format them, and nothing here knows how they were found.
+"""What a replay shows, as plain values: the reports format them, and nothing here knows how they were counted.
 
-Times are whole microseconds (`_us`); sizes are bytes. "Needs" are exact: the smallest setting that would have caught
+Times are whole microseconds (`_us`); sizes are bytes. "ReuseDistances" are exact: the smallest setting that would have caught
 the duplicate in question.
 """
 
@@ -12,7 +12,7 @@ __all__ = [
     "Analysis",
     "DomainFigures",
     "Finding",
-    "Headroom",
+    "HeadroomFigures",
     "Histogram",
     "LogFigures",
     "Recommendation",
@@ -90,13 +90,13 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Headroom:
+class HeadroomFigures:
     """How close the caught duplicates came to being missed, for the recommended setting."""
 
     caught_by_source: int
-    """Duplicates that some source's queue still held; `window_left` is the histogram of their headroom in W."""
+    """Duplicates whose id a source's queue still held; `window_left` is the histogram of their headroom in W."""
     caught_by_time: int
-    """Duplicates that only the time queue still held; `expiry_left_us` is the histogram of their headroom in E."""
+    """Duplicates whose id only the time queue still held; `expiry_left_us` is the histogram of their headroom in E."""
     window_left: Histogram
     expiry_left_us: Histogram
     least_window_left: int | None
@@ -152,7 +152,7 @@ class Analysis:
     """Per duplicate, the smallest W that catches it alone: the reuse distance in distinct ids of the source, plus 1."""
     expiry_needs_us: Histogram
     """Per duplicate, the smallest E that catches it alone (W = 0)."""
-    headroom: Headroom | None
+    headroom: HeadroomFigures | None
     timeline: Timeline | None
     """None for a log without receipts."""
     bytes_per_id: int

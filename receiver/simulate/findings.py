@@ -56,13 +56,13 @@ def _without_duplicates(evidence: Evidence) -> Finding | None:
 
 
 def _crosses_connections(evidence: Evidence) -> Finding | None:
-    crossing = evidence.facts.crossing
-    if crossing is None:
+    cross_domain = evidence.facts.cross_domain
+    if cross_domain is None:
         return None
-    (source, target), most = max(crossing.ways.items(), key=lambda item: (item[1], item[0]))
+    (source, target), most = max(cross_domain.by_connections.items(), key=lambda item: (item[1], item[0]))
     return Finding(
         "crosses-connections",
-        f"Receipts that repeat an id of the same queue, but over another connection or receiver: {crossing.receipts:,}. The "
+        f"Receipts that repeat an id of the same queue, but over another connection or receiver: {cross_domain.receipts:,}. The "
         f"domain key '{evidence.key}' can't see them, so they are not among the {evidence.facts.log.duplicates:,} "
         f"duplicates counted here (most often first over '{source}', then over '{target}': {most:,}). If these "
         "connections compete for one queue, share one domain: --domain destination.",

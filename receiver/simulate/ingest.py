@@ -1,6 +1,6 @@
 """From batches of a log to whole columns of numbers: the form in which a log is replayed.
 
-A receipt takes some twenty bytes here, and each distinct id its text once.
+A receipt takes about twenty bytes here, and each distinct id its text once.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Receipts:
     """All receipts of a log, in order. Numbers index `ids`, `sources`, `channels` and `domains`."""
 
     received_at_us: npt.NDArray[np.int64]
-    """As read."""
+    """As read, not clamped."""
     id_number: npt.NDArray[np.int32]
-    """Of the id's text; the empty text, which means unchecked, is number 0."""
+    """The number of the id's text; the empty text, which means unchecked, is number 0."""
     source_number: npt.NDArray[np.int32]
     channel_number: npt.NDArray[np.int32]
     redelivered: npt.NDArray[np.bool_] | None
@@ -110,7 +110,7 @@ def ingest(batches: LogBatches, key: DomainKey, *, advance: Callable[[int], None
     """Read a log to its end.
 
     `LogFormatError` for a KEY that needs a column which the whole log lacks, and for more receipts than can be numbered:
-    before the first is read, where the files tell how many they hold.
+    before the first is read, where the files say how many they hold.
     """
     check_numbered(batches.known_receipts, "receipts")
     collector = _Collector()

@@ -127,7 +127,7 @@ def _number_texts(  # noqa: PLR0917 - compiled functions take no names
     mask = np.uint64(len(slots) - 1)
     for row in range(len(numbers)):
         if row % _TOGETHER == 0:
-            numbers[row] = _touched(slots, row_hashes, row, mask)  # a place for it, so that it isn't optimised away
+            numbers[row] = _touched(slots, row_hashes, row, mask)  # stored, so that it isn't optimised away
         start, end = offsets[row], offsets[row + 1]
         hash_ = row_hashes[row]
         slot = hash_ & mask
@@ -249,7 +249,7 @@ class Texts(Names[str]):
 
 
 class Channels(Names[Channel]):
-    """The ways that receipts came in."""
+    """The channels that receipts came in by."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ class Channels(Names[Channel]):
         check_numbered(
             prod(sizes) >> 32, "possible channels"
         )  # their numbers below have 64 bits: 2**31 of check_numbered, times 2**32
-        found, place = distinct((parts[0].astype(np.int64) * sizes[1] + parts[1]) * sizes[2] + parts[2])
+        triples, index = distinct((parts[0].astype(np.int64) * sizes[1] + parts[1]) * sizes[2] + parts[2])
         numbers = [
             self.number(
                 Channel(
@@ -275,22 +275,22 @@ class Channels(Names[Channel]):
                     self._parts[2].names[triple % sizes[2]],
                 )
             )
-            for triple in found.tolist()
+            for triple in triples.tolist()
         ]
-        return np.array(numbers, np.int32)[place]
+        return np.array(numbers, np.int32)[index]
 
 
 def distinct(
     numbers: npt.NDArray[np.int32] | npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """The different numbers (from 0 up) in ascending order, and the place of each row's among them."""
+    """The different numbers (from 0 up) in ascending order, and per row the index of its number among them."""
     if int(numbers.max(initial=0)) > _MANY:
-        found, inverse = np.unique(numbers, return_inverse=True)
-        return found.astype(np.int64), inverse.astype(np.int32)
-    found = np.flatnonzero(np.bincount(numbers))
-    place = np.zeros(int(found[-1]) + 1 if len(found) else 0, np.int32)
-    place[found] = np.arange(len(found))
-    return found, place[numbers]
+        ascending, inverse = np.unique(numbers, return_inverse=True)
+        return ascending.astype(np.int64), inverse.astype(np.int32)
+    ascending = np.flatnonzero(np.bincount(numbers))
+    index = np.zeros(int(ascending[-1]) + 1 if len(ascending) else 0, np.int32)
+    index[ascending] = np.arange(len(ascending))
+    return ascending, index[numbers]
 
 
 def plain_text(texts: pa.Array) -> pa.Array:
@@ -311,8 +311,8 @@ def longest_delivery_us(batch: Batch) -> int:
     """The longest time from JMSTimestamp to receipt among redelivered receipts; 0 without any."""
     if batch.jms_timestamp_ms is None or batch.jms_redelivered is None:
         return 0
-    told = batch.jms_redelivered & (batch.jms_timestamp_ms > 0)
-    took = batch.received_at_us[told] - batch.jms_timestamp_ms[told] * 1000
+    redelivered = batch.jms_redelivered & (batch.jms_timestamp_ms > 0)
+    took = batch.received_at_us[redelivered] - batch.jms_timestamp_ms[redelivered] * 1000
     return int(took.max(initial=0))
 
 

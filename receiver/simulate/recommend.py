@@ -63,20 +63,20 @@ def candidates_of(
     replays: Replays, needs: ValueCounts, settings: SimulateSettings, defaults: ReceiverSettings
 ) -> list[Candidate]:
     """The settings to choose from, ascending, for a log whose duplicates have these window `needs`."""
-    found: dict[tuple[int, int], tuple[int, int] | None] = {}
+    needs_by_setting: dict[tuple[int, int], tuple[int, int] | None] = {}
     if needs.total:
         windows = _windows(needs, settings.max_missed)
         expiries_us = replays.expiry_needs_us(windows, settings.max_missed)
         for need in zip(windows, expiries_us, strict=True):
             if need != (0, 0):
-                found.setdefault(with_margin(*need, settings.margin), need)
-    if not found:
+                needs_by_setting.setdefault(with_margin(*need, settings.margin), need)
+    if not needs_by_setting:
         pair = (
             defaults.dup_detection_per_source_expiry_window_size,
             expiry_us_of(defaults.dup_detection_expiry_time_secs),
         )
-        found[pair] = None
-    return [Candidate(pair, found[pair]) for pair in sorted(found)]
+        needs_by_setting[pair] = None
+    return [Candidate(pair, needs_by_setting[pair]) for pair in sorted(needs_by_setting)]
 
 
 def recommend(

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 __all__ = [
     "STEPS",
     "WORST_SOURCES",
-    "Crossing",
+    "CrossDomainDuplicates",
     "DomainCounts",
     "Facts",
-    "Lefts",
     "PairOutcome",
     "Replayed",
     "Replays",
+    "Slack",
     "SourceNeeds",
     "ValueCounts",
     "counts_of",
-    "crossing_ways",
+    "cross_domain_counts",
     "histogram_of",
     "in_order",
     "maybe_worst",
@@ -62,11 +62,11 @@ class ValueCounts:
 
     @classmethod
     def of(cls, values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64] | None = None) -> ValueCounts:
-        """Of values in any order; of repeated values, the counts add up."""
-        distinct, place = np.unique(values, return_inverse=True)
+        """Count values in any order; the `counts` of equal values add up, and each counts once without them."""
+        distinct, index = np.unique(values, return_inverse=True)
         weights = np.ones(len(values), np.int64) if counts is None else counts
         sums = np.zeros(len(distinct), np.int64)
-        np.add.at(sums, place, weights)
+        np.add.at(sums, index, weights)
         return cls(distinct, sums)
 
     @property
@@ -105,11 +105,11 @@ class SourceNeeds:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
-    """Receipts that repeat an id of the same queue in another domain."""
+class CrossDomainDuplicates:
+    """Receipts that repeat an id of their queue, but of another domain, so that the KEY hides the repeat."""
 
     receipts: int
-    ways: dict[tuple[str, str], int]
+    by_connections: dict[tuple[str, str], int]
     """How many by (connection of the receipt before, connection of this one)."""
 
 
@@ -134,7 +134,7 @@ class Facts:
     ended_sources: ValueCounts
     """Per source that sent its last id before `LogFigures.middle_us`, by the clamped time, its receipts with an id."""
     timeline: Timeline | None
-    crossing: Crossing | None
+    cross_domain: CrossDomainDuplicates | None
     """None where the KEY can't hide a repeat, or there is none."""
     lacking: dict[str, int]
     """How many receipts lack a part of their channel, by part."""
@@ -145,15 +145,15 @@ class Facts:
     unmarked_duplicates: int
     """Duplicates without the flag JMSRedelivered."""
     marked_firsts: int
-    """Receipts of new ids with it."""
+    """Receipts of new ids with the flag JMSRedelivered."""
     largest_step_back_us: int
     status_lines: tuple[StatusLine, ...]
     """In order of the time they were logged at."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lefts:
-    """Headroom of duplicates that a setting catches, by tier, as counts between the steps of `summaries.STEPS`."""
+class Slack:
+    """The slack of all duplicates that a setting catches, by tier: counts between the `STEPS`, and the least slack."""
 
     window_counts: npt.NDArray[np.int64]
     expiry_counts: npt.NDArray[np.int64]
@@ -168,14 +168,14 @@ class PairOutcome:
     caught: int
     peak_ids: int
     """The sum of the domains' peaks."""
-    lefts: Lefts
-    source_lefts: tuple[tuple[int | None, int | None], ...]
+    slack: Slack
+    source_slack: tuple[tuple[int | None, int | None], ...]
     """Per source of `Facts.sources`, in their order: its least headroom in W, and in E (microseconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Figures for every pair of a grid, per domain, indexed [window, expiry]; and for some pairs more."""
+    """Figures for every pair of a grid, per domain, indexed [window, expiry]; and the outcomes of the pairs asked for."""
 
     caught: tuple[npt.NDArray[np.int64], ...]
     """Per domain of `Facts.domains`, in their order."""
@@ -205,7 +205,7 @@ def counts_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def histogram_of(counts: npt.NDArray[np.int64]) -> Histogram:
-    """Of counts between the `STEPS`, those that values span."""
+    """The histogram of counts between the `STEPS`, cut to the steps that hold a value."""
     filled = np.flatnonzero(counts)
     if not len(filled):
         return Histogram((), ())
@@ -221,7 +221,7 @@ def value_histogram(values: ValueCounts) -> Histogram:
 
 
 def slices_of(first_us: int, last_us: int) -> tuple[int, int]:
-    """Slices of a round length for a log's time, at most some two hundred. -> (length in microseconds, how many)"""
+    """Slices of a round length for a log's time, at most 201. -> (length in microseconds, how many)"""
     slice_us = int(STEPS[np.searchsorted(STEPS, (last_us - first_us) // _SLICES + 1)])
     return slice_us, (last_us - first_us) // slice_us + 1
 
@@ -237,7 +237,7 @@ def worst(sources: Iterable[SourceNeeds]) -> tuple[SourceNeeds, ...]:
 
 
 def maybe_worst(window_needs: npt.NDArray[np.int64], expiry_needs_us: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    """The places of sources that may be among the worst by these needs: all but such as surely aren't."""
+    """The indexes of the sources that may be among the worst by these needs; those left out surely aren't."""
     if len(window_needs) <= WORST_SOURCES:
         return np.arange(len(window_needs))
     last = np.lexsort((expiry_needs_us, window_needs))[-WORST_SOURCES]
@@ -246,7 +246,7 @@ def maybe_worst(window_needs: npt.NDArray[np.int64], expiry_needs_us: npt.NDArra
 
 
 def in_order(lines: Iterable[StatusLine]) -> tuple[StatusLine, ...]:
-    """Status lines in the order they were logged, those of one time by what they say."""
+    """Status lines in the order they were logged; lines of one time are ordered by their values."""
     return tuple(sorted(lines, key=lambda line: (line.logged_at_us, sorted(line.values.items()))))
 
 
@@ -270,7 +270,7 @@ def parted_queues(channels: Collection[Channel], domains: Collection[Hashable]) 
     return np.where(is_parted, queue, np.int32(-1))
 
 
-def crossing_ways(
+def cross_domain_counts(
     queue: npt.NDArray[np.int32],
     ids: npt.NDArray[np.int32],
     new: npt.NDArray[np.bool_],
@@ -280,15 +280,15 @@ def crossing_ways(
     """How many receipts are new in their domain, although their queue brought the id before: by (connection of the newest
     such receipt, connection of this one).
 
-    The columns are of receipts in order; those of ids that are new in one domain only may be left out. `connection` is
-    told by its place in `names`, which may repeat.
+    The columns are of receipts in order; those of ids that are new in one domain only may be left out. `connection`
+    holds indexes of `names`, which may repeat.
     """
     order = np.lexsort((ids, queue))
     before, after = order[:-1], order[1:]
     again = (queue[before] == queue[after]) & (ids[before] == ids[after]) & new[after]
     pairs = connection[before[again]].astype(np.int64) * len(names) + connection[after[again]]
-    ways: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for pair, count in zip(*(column.tolist() for column in np.unique(pairs, return_counts=True)), strict=True):
         source, target = divmod(pair, len(names))
-        ways[names[source], names[target]] += count
-    return dict(ways)
+        counts[names[source], names[target]] += count
+    return dict(counts)

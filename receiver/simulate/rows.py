@@ -43,9 +43,9 @@ class DomainRows(NamedTuple):
     following: npt.NDArray[np.int32]
     """The next receipt from the same source; where there is none, a number above all rows."""
     slab_start: npt.NDArray[np.int64]
-    """Source -> its first place among the rows ordered by source, then by receipt."""
-    place: npt.NDArray[np.int32]
-    """Row -> its place in that order."""
+    """Source -> the index of its first row, where rows are ordered by source, then by receipt: a slab for each source."""
+    slab_index: npt.NDArray[np.int32]
+    """Row -> its index in that order."""
     duplicates: int
     """How many receipts have an earlier one."""
 
@@ -75,16 +75,16 @@ def _link_by_source(
     source: npt.NDArray[np.int32],
     first: npt.NDArray[np.int32],
     following: npt.NDArray[np.int32],
-    next_place: npt.NDArray[np.int64],
-    place: npt.NDArray[np.int32],
+    next_index: npt.NDArray[np.int64],
+    slab_index: npt.NDArray[np.int32],
 ) -> None:
     for row in range(len(source) - 1, -1, -1):
         s = source[row]
         following[row] = first[s]
         first[s] = row
     for row in range(len(source)):
-        place[row] = next_place[source[row]]
-        next_place[source[row]] += 1
+        slab_index[row] = next_index[source[row]]
+        next_index[source[row]] += 1
 
 
 @compiled()
@@ -132,10 +132,10 @@ def link_rows(
     _turn_round(replaced, replaced_by)
     first = np.full(sources, above_all, np.int32)
     following = np.empty(len(ids), np.int32)
-    place = np.empty(len(ids), np.int32)
+    slab_index = np.empty(len(ids), np.int32)
     slab_start = np.zeros(sources, np.int64)
     np.cumsum(np.bincount(source, minlength=sources)[:-1], out=slab_start[1:])
-    _link_by_source(source, first, following, slab_start.copy(), place)
+    _link_by_source(source, first, following, slab_start.copy(), slab_index)
     return DomainRows(
         received_at_us,
         source,
@@ -147,7 +147,7 @@ def link_rows(
         first,
         following,
         slab_start,
-        place,
+        slab_index,
         duplicates,
     )
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from receiver.errors import SettingsError
 
-__all__ = ["SCENARIOS", "Plan"]
+__all__ = ["SCENARIOS", "ScenarioPlan"]
 
 SCENARIOS = {
     "steady": "Poisson arrivals over many sources, now and then a redelivery",
@@ -33,7 +33,7 @@ _LAST_SECS = datetime(9999, 12, 31, tzinfo=UTC).timestamp() - 366 * _DAY_SECS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ScenarioPlan:
     """What to generate; equal plans give equal logs. `SettingsError` for what can't be meant."""
 
     scenario: str

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from receiver.logs.columns import SCHEMA
-from receiver.simulate.scenarios import Plan
+from receiver.simulate.scenarios import ScenarioPlan
 
 __all__ = ["SCENARIO_FUNCTIONS", "SCHEMA", "batches"]
 
@@ -37,7 +37,7 @@ _DIGEST_LETTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Receipts:
+class ReceiptColumns:
     """Rows in columns, still as numbers. All columns have the same length."""
 
     received_at_us: npt.NDArray[np.int64]
@@ -51,31 +51,31 @@ class Receipts:
     def __len__(self) -> int:
         return len(self.received_at_us)
 
-    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_] | slice) -> Receipts:
-        return Receipts(*(getattr(self, column.name)[rows] for column in fields(self)))
+    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_] | slice) -> ReceiptColumns:
+        return ReceiptColumns(*(getattr(self, column.name)[rows] for column in fields(self)))
 
     @staticmethod
-    def joined(parts: Sequence[Receipts]) -> Receipts:
-        columns = (column.name for column in fields(Receipts))
-        return Receipts(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
+    def joined(parts: Sequence[ReceiptColumns]) -> ReceiptColumns:
+        columns = (column.name for column in fields(ReceiptColumns))
+        return ReceiptColumns(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
 
-    def in_order(self) -> Receipts:
+    def in_order(self) -> ReceiptColumns:
         return self.take(np.argsort(self.received_at_us, kind="stable"))
 
 
 def queue_of(source: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Where sources send to: 0 is the queue of orders, 1 that of payments, which every fifth source uses."""
+    """Per source, the queue that it sends to: 0 is that of orders, 1 that of payments, which every fifth source uses."""
     return source.astype(np.int64) % 5 // 4
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TrafficBlock:
     """The first receipts of a stretch of the log, in order of time, for a scenario to work on."""
 
     number: int
-    plan: Plan
+    plan: ScenarioPlan
     rng: np.random.Generator
-    firsts: Receipts
+    firsts: ReceiptColumns
 
     @property
     def resends(self) -> float:
@@ -89,36 +89,36 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class BlockOutcome:
     """A block after its scenario."""
 
-    firsts: Receipts
-    """The same rows, some of them later or over another connection."""
-    resends: Receipts
+    firsts: ReceiptColumns
+    """The block's rows in their order, a few of them received later or over another connection."""
+    resends: ReceiptColumns
     """In any order; those received after the block are kept until their time has come."""
     silence_us: tuple[int, int] | None = None
     """From when on everything comes later, and by how much."""
 
 
-Story = Callable[[Block], Told]
+Story = Callable[[TrafficBlock], BlockOutcome]
 
 
-def traffic(plan: Plan, story: Story, block_rows: int = BLOCK_ROWS) -> Iterator[Receipts]:
+def traffic(plan: ScenarioPlan, story: Story, block_rows: int = BLOCK_ROWS) -> Iterator[ReceiptColumns]:
     """The plan's receipts in order of time, a block at a time; `plan.receipts` of them in all."""
     rows = min(block_rows, max(1, plan.receipts // _LEAST_BLOCKS))
     senders = _Senders(plan)
     clock_us = round(plan.start.timestamp() * 1_000_000)
-    waiting: list[Receipts] = []
+    waiting: list[ReceiptColumns] = []
     left = plan.receipts
     for number in itertools.count():
         # A stream of random numbers for each block, whatever the blocks before have drawn.
         rng = np.random.Generator(np.random.PCG64([plan.seed, number]))
         firsts = senders.firsts(rng, max(1, round(rows * (1 - plan.duplicates))), clock_us)
-        told = story(Block(number, plan, rng, firsts))
-        if told.silence_us:
-            waiting = [_later(part, *told.silence_us) for part in waiting]
-        merged = Receipts.joined([*waiting, told.firsts, told.resends]).in_order()
-        clock_us = int(told.firsts.received_at_us.max())
+        outcome = story(TrafficBlock(number, plan, rng, firsts))
+        if outcome.silence_us:
+            waiting = [_later(part, *outcome.silence_us) for part in waiting]
+        merged = ReceiptColumns.joined([*waiting, outcome.firsts, outcome.resends]).in_order()
+        clock_us = int(outcome.firsts.received_at_us.max())
         due = int(np.searchsorted(merged.received_at_us, clock_us, side="right"))
         yield merged.take(slice(0, min(due, left)))
         left -= due
@@ -127,7 +127,7 @@ def traffic(plan: Plan, story: Story, block_rows: int = BLOCK_ROWS) -> Iterator[
         waiting = [merged.take(slice(due, None))]
 
 
-def _later(receipts: Receipts, start_us: int, by_us: int) -> Receipts:
+def _later(receipts: ReceiptColumns, start_us: int, by_us: int) -> ReceiptColumns:
     received = receipts.received_at_us
     return replace(receipts, received_at_us=np.where(received >= start_us, received + by_us, received))
 
@@ -135,7 +135,7 @@ def _later(receipts: Receipts, start_us: int, by_us: int) -> Receipts:
 class _Senders:
     """The upstream sources: who sends next, and which sequence number."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ScenarioPlan) -> None:
         self._mean_gap_us = 1e6 / plan.rate
         # A few sources send most, as in real logs; one hardly sends at all.
         shares = 1 / np.arange(1.0, plan.sources + 1)
@@ -143,14 +143,14 @@ class _Senders:
         self._ends = np.cumsum(shares) / shares.sum()
         self._sent = np.zeros(plan.sources, np.int64)
 
-    def firsts(self, rng: np.random.Generator, count: int, clock_us: int) -> Receipts:
+    def firsts(self, rng: np.random.Generator, count: int, clock_us: int) -> ReceiptColumns:
         """The next `count` messages after `clock_us`, each at its first receipt."""
         received = clock_us + np.cumsum(rng.exponential(self._mean_gap_us, count)).astype(np.int64)
         picked = np.searchsorted(self._ends, rng.random(count), side="right")
         source = np.minimum(picked, len(self._sent) - 1).astype(np.int32)
         # One latency per source keeps its messages in the order of their sending.
         latency_us = 1_000 + source.astype(np.int64) * 7_919 % 8_000
-        return Receipts(
+        return ReceiptColumns(
             received_at_us=received,
             source=source,
             seq_no=self._next_numbers(source),
@@ -169,15 +169,17 @@ class _Senders:
         return numbers
 
 
-def steady(block: Block) -> Told:
+def steady(block: TrafficBlock) -> BlockOutcome:
     """Single receipts are redelivered by the broker, soon after."""
     firsts = block.firsts
     picked = block.rng.random(len(firsts)) < block.resends / len(firsts)
     delays = 10_000 + block.rng.exponential(block.delay_us(0.5), int(picked.sum()))
-    return Told(firsts, _redelivered(firsts.take(picked), firsts.received_at_us[picked] + delays.astype(np.int64)))
+    return BlockOutcome(
+        firsts, _redelivered(firsts.take(picked), firsts.received_at_us[picked] + delays.astype(np.int64))
+    )
 
 
-def sender_crash(block: Block) -> Told:
+def sender_crash(block: TrafficBlock) -> BlockOutcome:
     """A source crashes, comes back and sends everything since its last checkpoint again, to the broker new messages."""
     firsts = block.firsts
     breaks = _breaks(block, firsts.source.astype(np.int64), mean_run=25, secs=(1, 5))
@@ -186,21 +188,21 @@ def sender_crash(block: Block) -> Told:
     resends = replace(again, received_at_us=breaks.again_at_us, sent_at_us=breaks.again_at_us - latency_us)
     # What it would have sent meanwhile, it sends once it is back.
     moved_us = breaks.carried_on_at_us - firsts.received_at_us
-    return Told(
+    return BlockOutcome(
         replace(firsts, received_at_us=breaks.carried_on_at_us, sent_at_us=firsts.sent_at_us + moved_us), resends
     )
 
 
-def redelivery_storm(block: Block) -> Told:
+def redelivery_storm(block: TrafficBlock) -> BlockOutcome:
     """The consumers of a queue die before they acknowledge; the broker delivers the whole run again to the next ones."""
     firsts = block.firsts
     breaks = _breaks(block, queue_of(firsts.source), mean_run=200, secs=(0.5, 3))
     resends = _redelivered(firsts.take(breaks.again), breaks.again_at_us)
     # Messages sent meanwhile wait in the queue.
-    return Told(replace(firsts, received_at_us=breaks.carried_on_at_us), resends)
+    return BlockOutcome(replace(firsts, received_at_us=breaks.carried_on_at_us), resends)
 
 
-def outage(block: Block) -> Told:
+def outage(block: TrafficBlock) -> BlockOutcome:
     """Hours without a receipt; then the broker delivers again whatever hadn't been acknowledged."""
     firsts, rng = block.firsts, block.rng
     first_after = int(rng.integers(len(firsts) // 4, len(firsts) * 3 // 4 + 1))
@@ -209,14 +211,14 @@ def outage(block: Block) -> Told:
     unacknowledged = firsts.take(slice(max(0, first_after - round(block.resends)), first_after))
     stopped_us = int(firsts.received_at_us[max(0, first_after - 1)])
     at_us = stopped_us + silence_us + _BURST_GAP_US * np.arange(len(unacknowledged))
-    return Told(
+    return BlockOutcome(
         replace(firsts, received_at_us=firsts.received_at_us + moved_us, sent_at_us=firsts.sent_at_us + moved_us),
         _redelivered(unacknowledged, at_us),
         silence_us=(stopped_us, silence_us),
     )
 
 
-def two_bridges(block: Block) -> Told:
+def two_bridges(block: TrafficBlock) -> BlockOutcome:
     """Two bridges compete for the orders. What a dying one hadn't confirmed upstream comes again, mostly over the other.
 
     A bridge sends the message anew, so the flag JMSRedelivered is not set.
@@ -226,31 +228,31 @@ def two_bridges(block: Block) -> Told:
     firsts = replace(block.firsts, connection=connection)
     breaks = _breaks(block, 2 * queue_of(firsts.source) + connection, mean_run=50, secs=(0.05, 1))
     again = firsts.take(breaks.again)
-    crossing = orders[breaks.again] & (block.rng.random(len(again)) < 0.75)  # noqa: PLR2004 - "mostly"
-    resends = replace(again, received_at_us=breaks.again_at_us, connection=again.connection ^ crossing)
+    over_the_other = orders[breaks.again] & (block.rng.random(len(again)) < 0.75)  # noqa: PLR2004 - "mostly"
+    resends = replace(again, received_at_us=breaks.again_at_us, connection=again.connection ^ over_the_other)
     # The other bridge carries on alone meanwhile.
     meanwhile = orders & (breaks.carried_on_at_us > firsts.received_at_us)
-    return Told(replace(firsts, connection=connection ^ meanwhile), resends)
+    return BlockOutcome(replace(firsts, connection=connection ^ meanwhile), resends)
 
 
-def quiet_source(block: Block) -> Told:
+def quiet_source(block: TrafficBlock) -> BlockOutcome:
     """Beside steady traffic, the quiet source sends single old ids again: as late as the log's length allows, or hours."""
-    told, firsts, plan = steady(block), block.firsts, block.plan
+    outcome, firsts, plan = steady(block), block.firsts, block.plan
     quiet = np.flatnonzero(firsts.source == plan.sources - 1)
     again = firsts.take(np.repeat(quiet, block.rng.poisson(min(0.5, plan.duplicates / QUIET_SHARE), len(quiet))))
     latest_us = min(plan.receipts / plan.rate * 1e6 * 0.6, 6.0 * _HOUR_US)
     delays = block.rng.uniform(latest_us / 3, latest_us, len(again)).astype(np.int64)
     late = replace(again, received_at_us=again.received_at_us + delays, sent_at_us=again.sent_at_us + delays)
-    return Told(firsts, Receipts.joined([told.resends, late]))
+    return BlockOutcome(firsts, ReceiptColumns.joined([outcome.resends, late]))
 
 
-def mixed(block: Block) -> Told:
+def mixed(block: TrafficBlock) -> BlockOutcome:
     """All the others in turn, a block each."""
     others = (steady, sender_crash, redelivery_storm, outage, two_bridges, quiet_source)
     return others[block.number % len(others)](block)
 
 
-def _redelivered(receipts: Receipts, at_us: npt.NDArray[np.int64]) -> Receipts:
+def _redelivered(receipts: ReceiptColumns, at_us: npt.NDArray[np.int64]) -> ReceiptColumns:
     """The same messages, delivered again by the broker, which keeps the time they were sent."""
     return replace(receipts, received_at_us=at_us, redelivered=np.ones(len(receipts), np.bool_))
 
@@ -266,7 +268,7 @@ class _Breaks:
     """When each row of the block is received if its group holds back, while broken, what comes meanwhile."""
 
 
-def _breaks(block: Block, group: npt.NDArray[np.int64], *, mean_run: int, secs: tuple[float, float]) -> _Breaks:
+def _breaks(block: TrafficBlock, group: npt.NDArray[np.int64], *, mean_run: int, secs: tuple[float, float]) -> _Breaks:
     """Breaks at random rows, each followed by up to `2 * mean_run` rows of its group again after `secs` seconds."""
     times, rng = block.firsts.received_at_us, block.rng
     rows = len(times)
@@ -329,7 +331,7 @@ SCENARIO_FUNCTIONS: dict[str, Story] = {
 """By the names of `scenarios.SCENARIOS`."""
 
 
-def batches(plan: Plan, block_rows: int = BLOCK_ROWS) -> Iterator[pa.RecordBatch]:
+def batches(plan: ScenarioPlan, block_rows: int = BLOCK_ROWS) -> Iterator[pa.RecordBatch]:
     """The plan's log in order, in batches of `SCHEMA` of about `block_rows` rows, which is all that is held of it."""
     story = SCENARIO_FUNCTIONS[plan.scenario]
     is_payments = queue_of(np.arange(plan.sources, dtype=np.int32))
@@ -337,7 +339,7 @@ def batches(plan: Plan, block_rows: int = BLOCK_ROWS) -> Iterator[pa.RecordBatch
     return (_batch(receipts, sources) for receipts in traffic(plan, story, block_rows))
 
 
-def _batch(receipts: Receipts, sources: pa.Array) -> pa.RecordBatch:
+def _batch(receipts: ReceiptColumns, sources: pa.Array) -> pa.RecordBatch:
     source = pa.DictionaryArray.from_arrays(receipts.source, sources)
     # The default id of Apama's senders: seqNo:messageSourceId.
     ids = pc.binary_join_element_wise(pa.array(receipts.seq_no).cast(pa.string()), source.dictionary_decode(), ":")
@@ -367,7 +369,7 @@ def _words(index: npt.NDArray[np.integer], words: pa.Array) -> pa.DictionaryArra
     return pa.DictionaryArray.from_arrays(index.astype(np.int32), words)
 
 
-def _digests(receipts: Receipts) -> pa.Array:
+def _digests(receipts: ReceiptColumns) -> pa.Array:
     """Eight hexadecimal digits per row that depend on its id alone: the same message has the same body."""
     # The finishing steps of splitmix64, which spread neighbouring numbers over all digits.
     mixed = receipts.seq_no.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ receipts.source.astype(np.uint64)

@@ -33,21 +33,21 @@ _FEW = pa.dictionary(pa.int32(), pa.string())
 
 
 def verdict_schema(columns: Sequence[str] = ("verdict",)) -> pa.Schema:
-    """Of rows with verdicts in these columns."""
+    """The schema of rows with verdicts in these columns."""
     receipt = {"row": pa.int64(), "domain": _FEW, "unique_message_id": pa.string(), "message_source_id": _FEW}
     return pa.schema(receipt | dict.fromkeys(columns, _FEW))
 
 
 SCHEMA = verdict_schema()
 VERDICTS = (Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED)
-"""Verdicts are told by their places here."""
+"""Columns of verdicts hold indexes of this."""
 _NAMES = pa.array([str(verdict) for verdict in VERDICTS], pa.string())
 _BATCH_ROWS = 1 << 17
 _BATCH_BYTES = 1 << 25
 
 
 def verdicts_of(receipts: Receipts, window: int, expiry_us: int) -> npt.NDArray[np.int32]:
-    """Per receipt, the place of its verdict among `VERDICTS`."""
+    """Per receipt, the index of its verdict in `VERDICTS`."""
     verdicts = np.full(len(receipts.received_at_us), VERDICTS.index(Verdict.NEW), np.int32)
     verdicts[receipts.id_number == 0] = VERDICTS.index(Verdict.UNCHECKED)
     for domain in split_domains(receipts):
@@ -60,7 +60,7 @@ def verdicts_of(receipts: Receipts, window: int, expiry_us: int) -> npt.NDArray[
 def stretches(rows: int, sizes_bytes: Callable[[slice], npt.NDArray[np.int64]]) -> Iterator[slice]:
     """All of so many rows in turn, each time bounded in number and, but for a single row, in the bytes of their ids.
 
-    `sizes_bytes` tells how long the ids of some rows are.
+    `sizes_bytes` gives the lengths of a slice's ids.
     """
     for start in range(0, rows, _BATCH_ROWS):
         ends = np.cumsum(sizes_bytes(slice(start, min(rows, start + _BATCH_ROWS))))
@@ -92,11 +92,11 @@ def receipt_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Rows of `schema`, one per receipt, in the order of the log; ids as their exact text.
 
-    `verdicts` tells those of some rows, as `verdict_batch` takes them.
+    `verdicts` gives those of a slice of the rows, as `verdict_batch` takes them.
     """
     domains, sources = pa.array(receipts.domains, pa.string()), pa.array(receipts.sources, pa.string())
     numbers, channels = receipts.id_number, receipts.channel_number
-    for rows in stretches(len(numbers), lambda some: receipts.ids.sizes_bytes(numbers[some])):
+    for rows in stretches(len(numbers), lambda rows: receipts.ids.sizes_bytes(numbers[rows])):
         yield verdict_batch(
             rows.start,
             receipts.ids.texts(numbers[rows]),

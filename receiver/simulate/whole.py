@@ -7,18 +7,25 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.simulate.figures import LogFigures, Timeline
-from receiver.simulate.headroom import LeftCounts, expiry_need_us, needs_of, outcomes_of, pair_outcome, places_of
+from receiver.simulate.headroom import (
+    SlackCounts,
+    expiry_need_us,
+    outcomes_of,
+    pair_outcome,
+    reuse_distances,
+    source_indexes,
+)
 from receiver.simulate.kernel import replay_grid
 from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.replays import (
-    Crossing,
+    CrossDomainDuplicates,
     DomainCounts,
     Facts,
     Replayed,
     SourceNeeds,
     ValueCounts,
     counts_of,
-    crossing_ways,
+    cross_domain_counts,
     histogram_of,
     in_order,
     maybe_worst,
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from receiver.simulate.headroom import Needs
+    from receiver.simulate.headroom import ReuseDistances
     from receiver.simulate.ingest import Receipts
     from receiver.simulate.kernel import GridCounts
     from receiver.simulate.rows import Domain
@@ -42,7 +49,7 @@ __all__ = ["WholeLog", "log_figures"]
 
 
 class WholeLog:
-    """The `Replays` of receipts in memory. `advance` is told of each domain whose grid is done.
+    """The `Replays` of receipts in memory. `advance` is called with 1 for each domain whose grid is done.
 
     `domains` are those of the log, ordered by name.
     """
@@ -51,8 +58,8 @@ class WholeLog:
         self._receipts = receipts
         self._advance = advance
         self.domains = list(split_domains(receipts))
-        self._needs = [needs_of(domain.rows) for domain in self.domains]
-        self._facts = facts_of(receipts, self.domains, self._needs)
+        self._distances = [reuse_distances(domain.rows) for domain in self.domains]
+        self._facts = _facts_of(receipts, self.domains, self._distances)
 
     def facts(self) -> Facts:
         return self._facts
@@ -67,52 +74,52 @@ class WholeLog:
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
         grid: list[GridCounts] = []
         figures = np.zeros((len(pairs), 2), np.int64)
-        lefts = [LeftCounts.none(len(self._facts.sources))] * len(pairs)
-        for domain, needs in zip(self.domains, self._needs, strict=True):
+        slack = [SlackCounts.none(len(self._facts.sources))] * len(pairs)
+        for domain, distances in zip(self.domains, self._distances, strict=True):
             grid.append(replay_grid(domain.rows, np.array(windows, np.int64), np.array(expiries_us, np.int64)))
-            for k, (caught, peak_ids, left) in enumerate(self._outcomes(domain, needs, pairs)):
+            for k, (caught, peak_ids, slack_here) in enumerate(self._outcomes(domain, distances, pairs)):
                 figures[k] += caught, peak_ids
-                lefts[k] += left
+                slack[k] += slack_here
             if self._advance:
                 self._advance(1)
         return Replayed(
             caught=tuple(counts.caught for counts in grid),
             peak_ids=tuple(counts.peak_ids for counts in grid),
             pairs=tuple(
-                pair_outcome(caught, peak_ids, left)
-                for (caught, peak_ids), left in zip(figures.tolist(), lefts, strict=True)
+                pair_outcome(caught, peak_ids, pair_slack)
+                for (caught, peak_ids), pair_slack in zip(figures.tolist(), slack, strict=True)
             ),
         )
 
     def _outcomes(
-        self, domain: Domain, needs: Needs, pairs: Sequence[tuple[int, int]]
-    ) -> list[tuple[int, int, LeftCounts]]:
+        self, domain: Domain, distances: ReuseDistances, pairs: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, int, SlackCounts]]:
         def replay(windows: Sequence[int], expiries_us: Sequence[int]) -> GridCounts:
             return replay_grid(
                 domain.rows, np.array(windows, np.int64), np.array(expiries_us, np.int64), with_needs=True
             )
 
         names = [self._receipts.sources[number] for number in domain.source_numbers.tolist()]
-        source = places_of(self._facts.sources, domain.name, names)[domain.rows.source[needs.row]]
-        return outcomes_of(pairs, replay, needs.window, source, len(self._facts.sources))
+        source = source_indexes(self._facts.sources, domain.name, names)[domain.rows.source[distances.row]]
+        return outcomes_of(pairs, replay, distances.window, source, len(self._facts.sources))
 
 
 class _Sources(NamedTuple):
     """The sources of a domain that have duplicates, in columns."""
 
     number: npt.NDArray[np.intp]
-    """In the domain."""
+    """The source's number in the domain."""
     receipts: npt.NDArray[np.intp]
     duplicates: npt.NDArray[np.intp]
     window_needs: npt.NDArray[np.int64]
     expiry_needs_us: npt.NDArray[np.int64]
 
 
-def facts_of(receipts: Receipts, domains: Sequence[Domain], needs: Sequence[Needs]) -> Facts:
-    """Count what `domains`, all of a log's, and the `needs` of each one's duplicates show."""
-    sources = [_sources(domain, need) for domain, need in zip(domains, needs, strict=True)]
-    windows = np.concatenate([need.window for need in needs])
-    expiries_us = np.concatenate([need.expiry_us for need in needs])
+def _facts_of(receipts: Receipts, domains: Sequence[Domain], distances: Sequence[ReuseDistances]) -> Facts:
+    """Count what is true of a log, by all of its domains and the reuse distances of each one's duplicates."""
+    sources = [_sources(domain, each) for domain, each in zip(domains, distances, strict=True)]
+    windows = np.concatenate([each.window for each in distances])
+    expiries_us = np.concatenate([each.expiry_us for each in distances])
     unmarked, marked = _against_flags(receipts.redelivered, domains)
     log = log_figures(receipts, domains)
     return Facts(
@@ -130,11 +137,11 @@ def facts_of(receipts: Receipts, domains: Sequence[Domain], needs: Sequence[Need
         source_window_needs=ValueCounts.of(np.concatenate([columns.window_needs for columns in sources])),
         checked_sources=sum(len(domain.source_numbers) for domain in domains),
         ended_sources=ValueCounts.of(np.concatenate([_of_ended_sources(domain, log.middle_us) for domain in domains])),
-        timeline=_timeline(receipts, domains, needs),
-        crossing=crossing_of(receipts, domains),
+        timeline=_timeline(receipts, domains, distances),
+        cross_domain=_cross_domain_duplicates(receipts, domains),
         lacking=lacking_parts(receipts.channels, _by_channel(receipts)),
         has_digest=receipts.digest_hash is not None,
-        reused=_reused(receipts.digest_hash, domains, needs),
+        reused=_reused(receipts.digest_hash, domains, distances),
         has_redelivered=receipts.redelivered is not None,
         unmarked_duplicates=unmarked,
         marked_firsts=marked,
@@ -166,21 +173,21 @@ def log_figures(receipts: Receipts, domains: Sequence[Domain]) -> LogFigures:
     )
 
 
-def _sources(domain: Domain, needs: Needs) -> _Sources:
+def _sources(domain: Domain, distances: ReuseDistances) -> _Sources:
     count = len(domain.source_numbers)
-    source = domain.rows.source[needs.row]
+    source = domain.rows.source[distances.row]
     windows, expiries_us = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    np.maximum.at(windows, source, needs.window)
-    np.maximum.at(expiries_us, source, needs.expiry_us)
+    np.maximum.at(windows, source, distances.window)
+    np.maximum.at(expiries_us, source, distances.expiry_us)
     receipts, duplicates = np.bincount(domain.rows.source, minlength=count), np.bincount(source, minlength=count)
     number = np.flatnonzero(duplicates)
     return _Sources(number, *(column[number] for column in (receipts, duplicates, windows, expiries_us)))
 
 
 def _named(domain: Domain, columns: _Sources, names: Sequence[str]) -> Iterator[SourceNeeds]:
-    """Those of a domain that may be among the worst."""
-    places = maybe_worst(columns.window_needs, columns.expiry_needs_us)
-    for number, *counts in zip(*(column[places].tolist() for column in columns), strict=True):
+    """The sources of a domain that may be among the worst, with their names."""
+    indexes = maybe_worst(columns.window_needs, columns.expiry_needs_us)
+    for number, *counts in zip(*(column[indexes].tolist() for column in columns), strict=True):
         yield SourceNeeds(domain.name, names[domain.source_numbers[number]], *counts)
 
 
@@ -193,25 +200,27 @@ def _of_ended_sources(domain: Domain, middle_us: int) -> npt.NDArray[np.intp]:
     return ended
 
 
-def _timeline(receipts: Receipts, domains: Sequence[Domain], needs: Sequence[Needs]) -> Timeline | None:
+def _timeline(receipts: Receipts, domains: Sequence[Domain], distances: Sequence[ReuseDistances]) -> Timeline | None:
     times = receipts.received_at_us
     if not len(times):
         return None
     start_us = int(times.min())
     slice_us, slices = slices_of(start_us, int(times.max()))
     every = np.bincount((times - start_us) // slice_us, minlength=slices)
-    rows = np.concatenate([domain.log_rows[need.row] for domain, need in zip(domains, needs, strict=True)])
+    rows = np.concatenate([domain.log_rows[each.row] for domain, each in zip(domains, distances, strict=True)])
     duplicates = np.bincount((times[rows] - start_us) // slice_us, minlength=slices)
     return Timeline(start_us, slice_us, tuple(every.tolist()), tuple(duplicates.tolist()))
 
 
-def _reused(digests: npt.NDArray[np.uint64] | None, domains: Sequence[Domain], needs: Sequence[Needs]) -> int:
+def _reused(
+    digests: npt.NDArray[np.uint64] | None, domains: Sequence[Domain], distances: Sequence[ReuseDistances]
+) -> int:
     if digests is None:
         return 0
     reused = 0
-    for domain, need in zip(domains, needs, strict=True):
-        now = digests[domain.log_rows[need.row]]
-        before = digests[domain.log_rows[domain.rows.earlier[need.row]]]
+    for domain, each in zip(domains, distances, strict=True):
+        now = digests[domain.log_rows[each.row]]
+        before = digests[domain.log_rows[domain.rows.earlier[each.row]]]
         reused += int(np.count_nonzero((now != before) & (now != 0) & (before != 0)))
     return reused
 
@@ -228,8 +237,8 @@ def _against_flags(flags: npt.NDArray[np.bool_] | None, domains: Sequence[Domain
     return unmarked, marked
 
 
-def crossing_of(receipts: Receipts, domains: Sequence[Domain]) -> Crossing | None:
-    """The crossing of a log that is held whole; None without any."""
+def _cross_domain_duplicates(receipts: Receipts, domains: Sequence[Domain]) -> CrossDomainDuplicates | None:
+    """The cross-domain duplicates of a log that is held whole; None without any."""
     queue_of_channel = parted_queues(receipts.channels, receipts.domain_of_channel.tolist())
     if (queue_of_channel < 0).all():
         return None
@@ -242,5 +251,5 @@ def crossing_of(receipts: Receipts, domains: Sequence[Domain]) -> Crossing | Non
     rows = rows[queue_of_channel[receipts.channel_number[rows]] >= 0]
     channel = receipts.channel_number[rows]
     names = [channel.connection_id for channel in receipts.channels]
-    ways = crossing_ways(queue_of_channel[channel], ids[rows], new[rows], channel, names)
-    return Crossing(sum(ways.values()), ways) if ways else None
+    counts = cross_domain_counts(queue_of_channel[channel], ids[rows], new[rows], channel, names)
+    return CrossDomainDuplicates(sum(counts.values()), counts) if counts else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.simulate.replays import crossing_ways, queues_of
+from receiver.simulate.replays import cross_domain_counts, queues_of
 from receiver.steps.columns import changes, column, in_one, joined, split_by, used
 from receiver.steps.digests import numbered
 from receiver.steps.rows import Row, values_in
@@ -183,4 +183,4 @@ def _ways(
     new[order[first]] = True
     in_several = np.bincount(several.id[new]) > 1
     order = order[in_several[several.id[order]] & (queue[order] >= 0)]
-    return crossing_ways(queue[order], several.id[order], new[order], connection[order], connections)
+    return cross_domain_counts(queue[order], several.id[order], new[order], connection[order], connections)

@@ -15,12 +15,12 @@ from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question
 from receiver.simulate.figures import LogFigures, Timeline
 from receiver.simulate.grid import chosen_expiries_us, chosen_windows
-from receiver.simulate.headroom import LeftCounts, expiry_need_us, pair_outcome
+from receiver.simulate.headroom import SlackCounts, expiry_need_us, pair_outcome
 from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.recommend import with_margin
 from receiver.simulate.replays import (
     STEPS,
-    Crossing,
+    CrossDomainDuplicates,
     DomainCounts,
     Facts,
     Replayed,
@@ -190,7 +190,7 @@ class ChunkedLog:
             checked_sources=len(sent),
             ended_sources=ValueCounts.of(np.array(ended, np.int64)),
             timeline=self._timeline(),
-            crossing=self._crossing(),
+            cross_domain=self._crossing(),
             lacking=self._lacking(),
             has_digest="body_digest" in present,
             reused=sum(each.reused for each in self._link_counts),
@@ -262,12 +262,12 @@ class ChunkedLog:
         duplicates = sum((each.duplicates_by_slice for each in self._tallies), np.zeros(plan.slices, np.int64))
         return Timeline(plan.start_us, plan.slice_us, tuple(receipts.tolist()), tuple(duplicates.tolist()))
 
-    def _crossing(self) -> Crossing | None:
+    def _crossing(self) -> CrossDomainDuplicates | None:
         ways: Counter[tuple[str, str]] = Counter()
         for each in self._link_counts:
             for before, after, count in zip(each.way_from, each.way_to, each.way_count.tolist(), strict=True):
                 ways[before, after] += count
-        return Crossing(ways.total(), dict(ways)) if ways else None
+        return CrossDomainDuplicates(ways.total(), dict(ways)) if ways else None
 
     def _lacking(self) -> dict[str, int]:
         lacking: Counter[str] = Counter()
@@ -357,10 +357,10 @@ def _latest_before_us(plan: Plan, latest: Sequence[Latest]) -> npt.NDArray[np.in
     return before_us
 
 
-def _lefts(shares: Sequence[ChunkReplay], place: int, pairs: int, sources: int) -> LeftCounts:
-    lefts = LeftCounts.none(sources)
+def _lefts(shares: Sequence[ChunkReplay], place: int, pairs: int, sources: int) -> SlackCounts:
+    lefts = SlackCounts.none(sources)
     for share in shares:
-        lefts += LeftCounts(
+        lefts += SlackCounts(
             *(
                 values.reshape(pairs, -1)[place]
                 for values in (share.window_counts, share.expiry_counts, share.least_window, share.least_expiry_us)

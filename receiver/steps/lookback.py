@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.simulate.compiled import compiled
-from receiver.simulate.headroom import needs_of
+from receiver.simulate.headroom import reuse_distances
 from receiver.simulate.replays import ValueCounts, counts_of
 from receiver.simulate.rows import link_rows
 from receiver.steps.columns import by_chunk, changes, column, in_one, split_by, stable_order, used
@@ -105,7 +105,7 @@ def _needs(state: State, sources: int, entries: _Entries, before_us: int) -> _Ne
         sources=sources,
         distinct_ids=distinct + count,
     )
-    needs = needs_of(rows, weights)
+    needs = reuse_distances(rows, weights)
     here = needs.row >= len(weights)
     row = needs.row[here].astype(np.int64)
     # With W = 0 the clock is the receipt before, which isn't the row before where the chunk begins.

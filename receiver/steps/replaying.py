@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.simulate.headroom import outcomes_of, places_of
+from receiver.simulate.headroom import outcomes_of, source_indexes
 from receiver.simulate.kernel import GridCounts, is_caught, replay_grid
 from receiver.simulate.replays import SourceNeeds
 from receiver.simulate.rows import DomainRows, link_rows
@@ -155,4 +155,4 @@ def _asked_sources(plan: Plan, asked: Asked, started: Started) -> npt.NDArray[np
     domain = plan.domains[plan.chunk_domain[started.ready.chunk]]
     rows = started.rows
     duplicates = np.flatnonzero(rows.earlier[started.counted_from :] >= 0) + started.counted_from
-    return places_of(asked.sources, domain, started.ready.sources)[rows.source[duplicates]]
+    return source_indexes(asked.sources, domain, started.ready.sources)[rows.source[duplicates]]

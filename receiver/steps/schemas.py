@@ -310,7 +310,7 @@ class LinkCounts:
     reused: int
     """Duplicates whose digest isn't that of the id's newest earlier receipt in the domain, both being there."""
     way_from: list[str]
-    """As `replays.Crossing.ways`, in three parallel lists."""
+    """As `replays.CrossDomainDuplicates.ways`, in three parallel lists."""
     way_to: list[str]
     way_count: npt.NDArray[np.int64]
 
@@ -469,7 +469,7 @@ class ChunkReplay:
     """[pair]"""
     pair_peak_ids: npt.NDArray[np.int64]
     window_counts: npt.NDArray[np.int64]
-    """As `headroom.LeftCounts`: [pair, step]"""
+    """As `headroom.SlackCounts`: [pair, step]"""
     expiry_counts: npt.NDArray[np.int64]
     least_window: npt.NDArray[np.int64]
     """[pair, source]"""

@@ -237,7 +237,7 @@ def test_progress_is_told_of_each_domain():
 
 def test_the_vendors_defaults_name_each_policy_there_is():
     names = {stated.name for stated in stated_policies(list(unasked()))}
-    assert names == {kind.name for kind in POLICIES if kind.declaration.twin is not None}
+    assert names == {kind.name for kind in POLICIES if kind.declaration.compiled_policy is not None}
     assert names >= set(CompareSettings().memory_bytes_per_id)
 
 

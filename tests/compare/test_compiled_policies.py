@@ -1,4 +1,4 @@
-"""The compiled twin of every policy gives each verdict and every peak of the readable one."""
+"""Every compiled policy gives each verdict and every peak of the readable one."""
 
 import random
 
@@ -19,7 +19,7 @@ NAMED = {text.partition(":")[0] for text in TEXTS}
 TEXTS += [
     ":".join(filter(None, (kind.name, ",".join(f"{p.name}={'0.00002' if p.is_time else 20}" for p in kind.parameters))))
     for kind in POLICIES
-    if kind.declaration.twin is not None and kind.name not in NAMED
+    if kind.declaration.compiled_policy is not None and kind.name not in NAMED
 ]
 long_numbers = st.lists(st.builds("{}{}:a".format, st.sampled_from(["", "00"]), st.integers(0, 10**40)), min_size=1)
 CASES = st.one_of(
@@ -63,13 +63,13 @@ def check(log, texts, key):
 
 @given(CASES, st.sampled_from(["default", "name:x"]))
 @settings(max_examples=300)
-def test_a_twin_judges_as_the_readable_policy_does(case, key):
+def test_a_compiled_policy_judges_as_the_readable_policy_does(case, key):
     check(*case, key)
 
 
 def test_every_policy_is_tried():
     names = {text.partition(":")[0] for text in TEXTS}
-    assert names == {kind.name for kind in POLICIES if kind.declaration.twin is not None}
+    assert names == {kind.name for kind in POLICIES if kind.declaration.compiled_policy is not None}
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -31,7 +31,7 @@ class InMemory:
         decision = self.policy.receive(id_, source, received_at_us=now_us, **more)
         if id_ and decision.age_us is None:
             serial = self.policy.serial
-            self.rows[serial] = serial, id_, source, self.policy.latest_us, None, None, self.policy.mark
+            self.rows[serial] = serial, id_, source, self.policy.latest_us, None, None, self.policy.policy_state
         return decision
 
     def resize(self, text: str) -> None:

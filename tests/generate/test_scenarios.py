@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.errors import SettingsError
-from receiver.simulate.scenarios import SCENARIOS, Plan
+from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 from receiver.simulate.synthetic import SCENARIO_FUNCTIONS, SCHEMA, batches
 
 SECOND_US = 1_000_000
 HOUR_US = 3600 * SECOND_US
 
 plans = st.builds(
-    Plan,
+    ScenarioPlan,
     scenario=st.sampled_from(list(SCENARIOS)),
     receipts=st.integers(1, 1_000),
     seed=st.integers(0, 2**40),
@@ -79,7 +79,7 @@ def test_a_resend_is_the_same_message(plan):
 
 
 def test_different_messages_have_different_bodies():
-    rows = rows_of(Plan(scenario="mixed", receipts=20_000, sources=50))
+    rows = rows_of(ScenarioPlan(scenario="mixed", receipts=20_000, sources=50))
     bodies = Counter({row["unique_message_id"]: row["body_digest"] for row in rows}.values())
     assert bodies.most_common(1)[0][1] <= 2  # of 2**32 digests
 
@@ -87,7 +87,7 @@ def test_different_messages_have_different_bodies():
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_seed_alone_decides(scenario):
     def log(seed, receipts=5_000):
-        return pa.Table.from_batches(batches(Plan(scenario=scenario, receipts=receipts, seed=seed)))
+        return pa.Table.from_batches(batches(ScenarioPlan(scenario=scenario, receipts=receipts, seed=seed)))
 
     assert log(7).equals(log(7))
     assert not log(7).equals(log(8))
@@ -96,7 +96,7 @@ def test_the_seed_alone_decides(scenario):
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("share", [0.01, 0.2])
 def test_about_the_asked_share_of_the_receipts_are_duplicates(scenario, share):
-    rows = rows_of(Plan(scenario=scenario, receipts=30_000, duplicates=share, sources=50))
+    rows = rows_of(ScenarioPlan(scenario=scenario, receipts=30_000, duplicates=share, sources=50))
     assert 0.5 * share < len(resends(rows)) / len(rows) < 1.5 * share
 
 
@@ -105,14 +105,14 @@ def test_every_scenario_that_is_described_can_be_told():
 
 
 def test_steady_redelivers_soon_and_flags_it():
-    found = resends(rows_of(Plan(scenario="steady", receipts=30_000)))
+    found = resends(rows_of(ScenarioPlan(scenario="steady", receipts=30_000)))
     assert all(row["jms_redelivered"] for _, row in found)
     assert all(row["received_at"] - first["received_at"] < 30 * SECOND_US for first, row in found)
     assert all(row["jms_timestamp"] == first["jms_timestamp"] for first, row in found)
 
 
 def test_sender_crash_sends_runs_of_one_source_again_as_new_messages():
-    rows = rows_of(Plan(scenario="sender-crash", receipts=30_000))
+    rows = rows_of(ScenarioPlan(scenario="sender-crash", receipts=30_000))
     found = resends(rows)
     assert not any(row["jms_redelivered"] for row in rows)
     assert all(row["jms_timestamp"] > first["jms_timestamp"] for first, row in found)
@@ -127,7 +127,7 @@ def test_sender_crash_sends_runs_of_one_source_again_as_new_messages():
 
 def test_sender_crash_sends_nothing_new_before_it_has_sent_all_again():
     highest = {}
-    for row in rows_of(Plan(scenario="sender-crash", receipts=30_000)):
+    for row in rows_of(ScenarioPlan(scenario="sender-crash", receipts=30_000)):
         number, source = row["unique_message_id"].split(":", 1)
         if int(number) <= highest.get(source, 0):
             behind = highest[source] - int(number)
@@ -136,7 +136,7 @@ def test_sender_crash_sends_nothing_new_before_it_has_sent_all_again():
 
 
 def test_redelivery_storm_brings_runs_again_flagged_and_sent_long_ago():
-    rows = rows_of(Plan(scenario="redelivery-storm", receipts=30_000, duplicates=0.1))
+    rows = rows_of(ScenarioPlan(scenario="redelivery-storm", receipts=30_000, duplicates=0.1))
     found = resends(rows)
     assert len(found) == sum(row["jms_redelivered"] for row in rows)
     assert all(row["jms_timestamp"] == first["jms_timestamp"] for first, row in found)
@@ -145,7 +145,7 @@ def test_redelivery_storm_brings_runs_again_flagged_and_sent_long_ago():
 
 
 def test_outage_is_hours_of_silence_and_then_everything_unacknowledged_again():
-    rows = rows_of(Plan(scenario="outage", receipts=30_000))
+    rows = rows_of(ScenarioPlan(scenario="outage", receipts=30_000))
     times = [row["received_at"] for row in rows]
     resumed = [place for place in range(1, len(rows)) if times[place] - times[place - 1] >= 2 * HOUR_US]
     assert resumed
@@ -160,7 +160,7 @@ def test_outage_is_hours_of_silence_and_then_everything_unacknowledged_again():
 
 
 def test_two_bridges_share_the_orders_and_resends_often_cross():
-    rows = rows_of(Plan(scenario="two-bridges", receipts=30_000))
+    rows = rows_of(ScenarioPlan(scenario="two-bridges", receipts=30_000))
     ways = Counter((row["connection_id"], row["destination"], row["receiver_id"]) for row in rows)
     assert set(ways) == {
         ("bridge-1", "queue://orders", "orders-1"),
@@ -173,11 +173,11 @@ def test_two_bridges_share_the_orders_and_resends_often_cross():
 
 @pytest.mark.parametrize("scenario", sorted(set(SCENARIOS) - {"two-bridges", "mixed"}))
 def test_elsewhere_there_is_one_connection(scenario):
-    assert {row["connection_id"] for row in rows_of(Plan(scenario=scenario, receipts=5_000))} == {"bridge-1"}
+    assert {row["connection_id"] for row in rows_of(ScenarioPlan(scenario=scenario, receipts=5_000))} == {"bridge-1"}
 
 
 def test_quiet_source_sends_old_ids_again_long_after_the_clock_moved_on():
-    rows = rows_of(Plan(scenario="quiet-source", receipts=60_000))
+    rows = rows_of(ScenarioPlan(scenario="quiet-source", receipts=60_000))
     counts = Counter(row["message_source_id"] for row in rows)
     quiet = min(counts, key=counts.get)
     assert counts[quiet] < len(rows) / 300
@@ -189,7 +189,7 @@ def test_quiet_source_sends_old_ids_again_long_after_the_clock_moved_on():
 
 
 def test_mixed_has_all_the_others():
-    rows = rows_of(Plan(scenario="mixed", receipts=60_000))
+    rows = rows_of(ScenarioPlan(scenario="mixed", receipts=60_000))
     found = resends(rows)
     times = [row["received_at"] for row in rows]
     assert max(after - before for before, after in pairwise(times)) >= 2 * HOUR_US
@@ -198,7 +198,7 @@ def test_mixed_has_all_the_others():
 
 
 def test_nothing_from_before_an_outage_is_received_during_it():
-    rows = rows_of(Plan(scenario="mixed", receipts=60_000), block_rows=2_000)
+    rows = rows_of(ScenarioPlan(scenario="mixed", receipts=60_000), block_rows=2_000)
     gaps = [after["received_at"] - before["received_at"] for before, after in pairwise(rows)]
     silences = [gap for gap in gaps if gap > 10 * SECOND_US]
     assert len(silences) >= 4
@@ -211,7 +211,9 @@ def test_a_long_log_holds_no_more_rows_than_a_short_one(scenario):
 
     def peak_bytes(receipts):
         tracemalloc.start()
-        total = sum(batch.num_rows for batch in batches(Plan(scenario=scenario, receipts=receipts, sources=50), 4_096))
+        total = sum(
+            batch.num_rows for batch in batches(ScenarioPlan(scenario=scenario, receipts=receipts, sources=50), 4_096)
+        )
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert total == receipts
@@ -223,7 +225,7 @@ def test_a_long_log_holds_no_more_rows_than_a_short_one(scenario):
 
 def test_the_log_starts_when_asked():
     start = datetime(1999, 12, 31, 23, 59, 59, tzinfo=UTC)
-    first = rows_of(Plan(scenario="steady", receipts=1, start=start))[0]["received_at"]
+    first = rows_of(ScenarioPlan(scenario="steady", receipts=1, start=start))[0]["received_at"]
     assert 0 <= first - start.timestamp() * SECOND_US < SECOND_US
 
 
@@ -251,5 +253,5 @@ def test_the_log_starts_when_asked():
 )
 def test_what_cannot_be_meant_is_refused(wrong, message):
     with pytest.raises(SettingsError) as refused:
-        Plan(**{"scenario": "steady", "receipts": 10} | wrong)
+        ScenarioPlan(**{"scenario": "steady", "receipts": 10} | wrong)
     assert message in str(refused.value)

@@ -8,7 +8,7 @@ import json
 import pytest
 
 import receiver.policies
-from receiver.compare.compiled_policies import twin_of
+from receiver.compare.compiled_policies import compiled_policy_of
 from receiver.compare.engine import bytes_per_id
 from receiver.policies import POLICIES, policy
 from receiver.policies.interface import LONGEST_KIND, Cause, Declaration, Use
@@ -16,7 +16,7 @@ from receiver.policies.names import form_of, unasked
 from receiver.settings import CompareSettings
 from receiver.store.tables import domains
 from tests.policies.cases import KINDS
-from tests.policies.toys import FACTS, ROOT, grown, ran, told_toy, toy
+from tests.policies.toys import FACTS, ROOT, grown, ran, callers_clock_toy, toy
 from tests.simulate.small_logs import Receipt, ingested
 
 EACH = pytest.mark.parametrize("kind", POLICIES, ids=lambda kind: kind.kind)
@@ -50,16 +50,18 @@ def test_a_policy_that_leaves_out_a_fact_cannot_be_imported(imported, fact):
 
 
 def test_all_that_is_left_out_is_named(imported):
-    with pytest.raises(TypeError, match=r"policy toy does not declare order, clock, twin$"):
-        imported("toy_lacking", toy({n: v for n, v in FACTS.items() if n not in {"order", "clock", "twin"}}))
+    with pytest.raises(TypeError, match=r"policy toy does not declare order, clock, compiled_policy$"):
+        imported("toy_lacking", toy({n: v for n, v in FACTS.items() if n not in {"order", "clock", "compiled_policy"}}))
 
 
 @pytest.mark.parametrize(
     ("said", "facts"),
     {
         "must declare a kind of 1 to 16 letters": {"kind": f'"{"t" * (LONGEST_KIND + 1)}"'},
-        "must declare either a twin or": {"twin": "None"},
-        "must declare either a twin or, in refusals": {"refusals": '(Refusal(Use.COMPARISON, "it is", "wait"),)'},
+        "must declare either a compiled_policy or": {"compiled_policy": "None"},
+        "must declare either a compiled_policy or, in refusals": {
+            "refusals": '(Refusal(Use.COMPARISON, "it is", "wait"),)'
+        },
         "must declare in vendors, the sizes": {"vendors": "()"},
         "must declare a false_cause": {"keeps_ids": "False"},
         "must declare a false_cause if": {"false_cause": "Cause.SEQUENCE_GAP"},
@@ -82,10 +84,10 @@ def test_what_is_declared_can_be_used(kind):
     made = policy(form_of(kind, "7"))
     assert type(made) is kind
     assert bytes_per_id(made, CompareSettings()) > 0
-    if declared.twin is None:
+    if declared.compiled_policy is None:
         assert [refusal.reason for refusal in declared.refusals if refusal.use is Use.COMPARISON]
     else:
-        assert twin_of(made, ingested([Receipt(0)]))
+        assert compiled_policy_of(made, ingested([Receipt(0)]))
     assert all(refusal.reason and refusal.hint for refusal in declared.refusals)
 
 
@@ -93,7 +95,7 @@ def test_what_is_declared_can_be_used(kind):
 def test_what_is_said_of_its_vendors_can_be_meant(kind):
     names = {other.name for other in POLICIES}
     for vendor in kind.declaration.vendors:
-        if kind.declaration.twin is not None:
+        if kind.declaration.compiled_policy is not None:
             text = ":".join(filter(None, (kind.name, vendor.sizes)))
             assert type(policy(text)) is kind
             assert str(policy(text)) in unasked()
@@ -152,7 +154,7 @@ with Receiver.open("sqlite:///toys.db", domain="name:told", **where) as toys:
 
 def test_a_new_policy_is_one_file(tmp_path):
     """It is compared, explained, made durable and found sound, with nothing else changed in the package."""
-    grown(tmp_path, toy=toy(FACTS), told_toy=told_toy())
+    grown(tmp_path, toy=toy(FACTS), callers_clock_toy=callers_clock_toy())
     (tmp_path / "log.csv").write_text(LOG, encoding="utf-8")
     helped = ran(tmp_path, "-m", "receiver", "compare", "--help")
     assert helped.returncode == 0, helped.stderr
@@ -185,9 +187,9 @@ def test_a_new_policy_is_one_file(tmp_path):
     ("facts", "said"),
     [
         ({name: value for name, value in FACTS.items() if name != "misses"}, "policy toy does not declare misses"),
-        (FACTS | {"twin": '"none such"'}, "policy toy declares the compiled twin 'none such'"),
+        (FACTS | {"compiled_policy": '"none such"'}, "policy toy declares the compiled policy 'none such'"),
     ],
-    ids=["a fact", "a twin"],
+    ids=["a fact", "a compiled policy"],
 )
 def test_the_package_is_not_imported_with_an_incomplete_policy(tmp_path, facts, said):
     grown(tmp_path, toy=toy(facts))

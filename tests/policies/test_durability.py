@@ -34,7 +34,7 @@ class Store(Lockstep):
         (decision,) = super()._receive(id_, source, step_us, sent_ms)
         if decision.verdict is not Verdict.UNCHECKED:
             serial, now_us = self.policy.serial, self.policy.latest_us
-            first_us, mark = None, self.policy.mark
+            first_us, mark = None, self.policy.policy_state
             if decision.age_us is not None:
                 first_us, mark = now_us - decision.age_us, None
             self.rows[serial] = serial, id_, source, now_us, first_us, None, mark

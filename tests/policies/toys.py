@@ -20,17 +20,17 @@ FACTS = {
     "misses": "Misses(Cause.EXPIRED, limit=Limit.AGE)",
     "false_cause": "None",
     "memory_bytes_per_id": "100",
-    "twin": '"age"',
+    "compiled_policy": '"age"',
     "refusals": "()",
 }
-TOLD = {
+CALLER = {
     "name": '"told-toy"',
     "kind": '"told-toy"',
     "order": "1_001",
     "parameters": '(Parameter("retry", "retry_us"), Parameter("network", "network_us"))',
     "goes_by_send_time": "True",
-    "clock": "Clock.TOLD",
-    "twin": "None",
+    "clock": "Clock.CALLER",
+    "compiled_policy": "None",
     "refusals": '(Refusal(Use.COMPARISON, "no toy is", "play"), Refusal(Use.BRIDGE, "it sinks", "swim"))',
 }
 _TOYS = """
@@ -53,9 +53,9 @@ def toy(facts: dict[str, str]) -> str:
     return _TOYS.format(facts=", ".join(map("=".join, facts.items())), base="TimeToLive", text=text)
 
 
-def told_toy() -> str:
-    """The file of one that is told its time, as a queue's minimum."""
-    facts = ", ".join(map("=".join, (FACTS | TOLD).items()))
+def callers_clock_toy() -> str:
+    """The file of one whose caller moves its clock, by a queue's minimum."""
+    facts = ", ".join(map("=".join, (FACTS | CALLER).items()))
     return _TOYS.format(facts=facts, base="CmqMinimumTimeCache", text="super().__str__()")
 
 

@@ -14,7 +14,7 @@ from receiver.simulate.figures import (
     Analysis,
     DomainFigures,
     Finding,
-    Headroom,
+    HeadroomFigures,
     Histogram,
     LogFigures,
     Recommendation,
@@ -137,7 +137,7 @@ def realistic(
         ),
         window_needs=powers([w for w, _ in needs]),
         expiry_needs_us=powers([e for _, e in needs], base=1.5),
-        headroom=Headroom(
+        headroom=HeadroomFigures(
             caught_by_source=900,
             caught_by_time=41,
             window_left=powers([200 - min(199, w) for w, _ in needs[:900]]),

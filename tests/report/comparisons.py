@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from analyses import HOSTILE_TEXTS, realistic
 
-from receiver.compare.comparison import Cause, Comparison, Dispute, DomainFigures, PolicyFigures
+from receiver.compare.comparison import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
 from receiver.simulate.figures import Recommendation, SettingFigures
 
 NAMES = (
@@ -58,9 +58,9 @@ def dispute(row: int, wrong: dict[int, Cause], *, is_duplicate: bool) -> Dispute
     )
 
 
-def domain_of(name: str) -> DomainFigures:
+def domain_of(name: str) -> ComparedDomain:
     every = range(len(NAMES))
-    return DomainFigures(name, 100, 9, tuple(9 - place for place in every), tuple(every), tuple(PEAKS))
+    return ComparedDomain(name, 100, 9, tuple(9 - place for place in every), tuple(every), tuple(PEAKS))
 
 
 def comparison() -> Comparison:

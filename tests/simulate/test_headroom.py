@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from model import Model
 from small_logs import SECOND_US, Receipt, analysed, domains_of, histogram, ingested, judged, logs, repeats
 
-from receiver.simulate.headroom import LeftCounts, count_left, headroom_of, needs_of, pair_outcome
+from receiver.simulate.headroom import SlackCounts, count_slack, headroom_of, pair_outcome, reuse_distances
 from receiver.simulate.rows import split_domains
 
 
@@ -53,18 +53,18 @@ DUPLICATES = st.lists(
 
 
 def outcome(*parts):
-    counts = LeftCounts.none(SOURCES)
+    counts = SlackCounts.none(SOURCES)
     for part in parts:
         windows, needs_us, source = np.array(part, np.int64).reshape(-1, 3).T
-        counts += count_left((5, 10), windows, needs_us, source.astype(np.int32), SOURCES)
+        counts += count_slack((5, 10), windows, needs_us, source.astype(np.int32), SOURCES)
     return pair_outcome(0, 0, counts)
 
 
 @given(DUPLICATES, st.integers(0, 20))
 def test_what_is_left_adds_up_over_parts_of_a_log(duplicates, cut):
     whole, in_parts = outcome(duplicates), outcome(duplicates[:cut], duplicates[cut:])
-    assert headroom_of(in_parts.lefts) == headroom_of(whole.lefts)
-    assert in_parts.source_lefts == whole.source_lefts
+    assert headroom_of(in_parts.slack) == headroom_of(whole.slack)
+    assert in_parts.source_slack == whole.source_slack
 
 
 @given(DUPLICATES)
@@ -72,9 +72,9 @@ def test_sources_that_are_not_among_the_worst_count_for_the_log_alone(duplicates
     windows = [(5 - window, source) for window, need_us, source in duplicates if need_us < 0]
     expiries_us = [(10 - need_us, source) for _, need_us, source in duplicates if 0 < need_us <= 10]
     found = outcome(duplicates)
-    assert found.lefts.least_window == min((left for left, _ in windows), default=None)
-    assert found.lefts.least_expiry_us == min((left for left, _ in expiries_us), default=None)
-    assert found.source_lefts == tuple(
+    assert found.slack.least_window == min((left for left, _ in windows), default=None)
+    assert found.slack.least_expiry_us == min((left for left, _ in expiries_us), default=None)
+    assert found.source_slack == tuple(
         (
             min((left for left, of in windows if of == source), default=None),
             min((left for left, of in expiries_us if of == source), default=None),
@@ -86,7 +86,7 @@ def test_sources_that_are_not_among_the_worst_count_for_the_log_alone(duplicates
 def needs_by_row(log, key="default"):
     found = {}
     for domain in split_domains(ingested(log, key)):
-        needs = needs_of(domain.rows)
+        needs = reuse_distances(domain.rows)
         for row, window, expiry_us in zip(
             domain.log_rows[needs.row].tolist(), needs.window.tolist(), needs.expiry_us.tolist(), strict=True
         ):

@@ -1,4 +1,4 @@
-"""Artemis: one id on several places of the ring, which only transactions bring about."""
+"""Artemis: one id on several slots of the ring, which only transactions bring about."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ def verdicts(cache: ArtemisIdCache, ids: str) -> list[str]:
     return [cache.receive(id_, received_at_us=0).verdict for id_ in ids]
 
 
-def test_whichever_place_goes_first_takes_the_id_with_it():
+def test_whichever_slot_goes_first_takes_the_id_with_it():
     cache = ArtemisIdCache(4)
     assert cache.receive_transaction(list("aba")) == "new"
     assert cache.receive("a", received_at_us=0).window_left == 1
@@ -23,7 +23,7 @@ def test_whichever_place_goes_first_takes_the_id_with_it():
     assert cache.restarted().receive("a", received_at_us=0).verdict == "duplicate"  # a broker reads it back
 
 
-def test_a_dead_place_takes_its_id_out_once_more():
+def test_a_dead_slot_takes_its_id_out_once_more():
     cache = ArtemisIdCache(4)
     cache.receive_transaction(list("aba"))
     assert verdicts(cache, "cdaa") == ["new", "new", "new", "duplicate"]
@@ -48,7 +48,7 @@ def test_a_smaller_ring_keeps_the_newest_places_and_their_ids():
 
 
 def test_an_id_that_never_comes_to_rest_does_not_keep_rows_for_ever():
-    """Sent all the time, an id on two places dies by turns of either, once per turn of the ring."""
+    """Sent all the time, an id on two slots dies by turns of either, once per turn of the ring."""
     store = Store(ARTEMIS, (7,))
     store.do(("together", [("receive", "a", None, 0, None)] * 2))
     for number in range(500):
