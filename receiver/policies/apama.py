@@ -26,6 +26,7 @@ __all__ = ["ApamaTwoTier"]
 @registered(
     Declaration(
         name="apama",
+        same_rule_as=None,
         kind="apama",
         order=10,
         parameters=(

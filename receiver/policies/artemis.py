@@ -20,6 +20,7 @@ _DEFAULT_SIZE = 20_000
 @registered(
     Declaration(
         name="artemis",
+        same_rule_as=None,
         kind="artemis",
         order=20,
         parameters=(Parameter("id_cache_size", "id_cache_size", lambda: _DEFAULT_SIZE),),

@@ -83,6 +83,7 @@ class CmqKeyCache(TimeToLive):
 @registered(
     Declaration(
         name="cmq",
+        same_rule_as=None,
         kind="cmq-minimum",
         order=60,
         parameters=(Parameter("retry", "retry_us"), Parameter("network", "network_us")),

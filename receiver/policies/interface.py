@@ -152,6 +152,9 @@ class Declaration:
 
     name: str
     """What `policy(text)` knows it by."""
+    same_rule_as: str | None
+    """The name of the policy whose rule it is too. A comparison that chooses its policies itself has one row for both, by
+    that name; None: the rule is its own."""
     kind: str
     """What a store knows it by: like `name`, but another where a domain can't go on from one to the other."""
     order: int

@@ -29,10 +29,17 @@ __all__ = [
 
 
 def _all_policies() -> tuple[type[Policy], ...]:
-    """Those of every file in this folder."""
+    """Those of every file in this folder; TypeError for one that declares the rule of a policy that there isn't."""
     for module in iter_modules(sys.modules[__package__].__path__):
         import_module(f"{__package__}.{module.name}")
-    return registered_policies()
+    policies = registered_policies()
+    names = {None, *(kind.name for kind in policies)}
+    for kind in policies:
+        if kind.declaration.same_rule_as not in names:
+            raise TypeError(
+                f"policy {kind.name} declares the rule of {kind.declaration.same_rule_as!r}, which isn't there"
+            )
+    return policies
 
 
 POLICIES = _all_policies()
@@ -99,16 +106,22 @@ def refuse_unfit(kind: type[Policy], use: Use, text: str) -> None:
 
 
 def unasked() -> dict[str, str]:
-    """The policies that a comparison tries unasked, each at its vendor's sizes: by text, whose rule it is.
+    """The policies that a comparison tries unasked, each rule once, at its vendors' sizes: by text, whose rule it is.
 
-    Empty where its name says so.
+    Empty where its name says so. Other names of the rule come first.
     """
     return {
-        str(policy(_text_of(kind, vendor.sizes))): "" if kind.declaration.names_its_system else str(vendor)
+        str(policy(_text_of(kind, vendor.sizes))): ""
+        if kind.declaration.names_its_system
+        else ", ".join([*_other_names(kind), str(vendor)])
         for kind in POLICIES
-        if kind.declaration.compiled_policy is not None
+        if kind.declaration.compiled_policy is not None and kind.declaration.same_rule_as is None
         for vendor in kind.declaration.vendors
     }
+
+
+def _other_names(kind: type[Policy]) -> list[str]:
+    return [other.name for other in POLICIES if other.declaration.same_rule_as == kind.name]
 
 
 def examples() -> list[str]:

@@ -13,6 +13,7 @@ __all__ = ["Perfect", "SolaceLookup"]
 @registered(
     Declaration(
         name="perfect",
+        same_rule_as=None,
         kind="perfect",
         order=90,
         parameters=(),
@@ -37,6 +38,7 @@ class Perfect(KeptIds):
     replace(
         Perfect.declaration,
         name="solace-lookup",
+        same_rule_as="perfect",
         kind="solace-lookup",
         order=30,
         vendors=(Vendor(("Solace",), aliases=("solace",)),),

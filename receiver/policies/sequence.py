@@ -25,6 +25,7 @@ def parse_sequence(text: str) -> tuple[int, str]:
 @registered(
     Declaration(
         name="sequence",
+        same_rule_as=None,
         kind="sequence",
         order=80,
         parameters=(),

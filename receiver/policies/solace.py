@@ -66,6 +66,7 @@ class ReplicationGroupMessageId:
 @registered(
     Declaration(
         name="solace-last",
+        same_rule_as=None,
         kind="solace-last",
         order=40,
         parameters=(),

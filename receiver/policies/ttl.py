@@ -24,6 +24,7 @@ __all__ = ["TimeToLive"]
 @registered(
     Declaration(
         name="ttl",
+        same_rule_as=None,
         kind="ttl",
         order=70,
         parameters=(Parameter("expiry", "expiry_us"),),

@@ -163,7 +163,7 @@ def test_without_names_all_that_can_judge_are_compared_and_the_recommended_setti
     recommended_text = f"apama:window={window},expiry={secs}"
     assert set(texts) == set(unasked()) - {"solace-last"} | {recommended_text}
     written = [
-        *["apama:window=2000,expiry=120", "artemis:id_cache_size=20000", "solace-lookup"],
+        *["apama:window=2000,expiry=120", "artemis:id_cache_size=20000"],
         "cmq:retention=43200,retry=0,network=0",
         *["ttl:expiry=300", "ttl:expiry=600", "ttl:expiry=120", "sequence", "perfect"],
         recommended_text,
@@ -235,10 +235,22 @@ def test_progress_is_told_of_each_domain():
         assert told == [1] * len(receipts.domains)
 
 
-def test_the_vendors_defaults_name_each_policy_there_is():
+def test_the_vendors_defaults_name_each_rule_there_is():
     names = {stated.name for stated in stated_policies(list(unasked()))}
-    assert names == {kind.name for kind in POLICIES if kind.declaration.compiled_policy is not None}
-    assert names >= set(CompareSettings().memory_bytes_per_id)
+    assert names == {
+        kind.name
+        for kind in POLICIES
+        if kind.declaration.compiled_policy is not None and kind.declaration.same_rule_as is None
+    }
+    assert names | {"solace-lookup"} >= set(CompareSettings().memory_bytes_per_id)
+
+
+def test_one_rule_has_one_row_unless_both_of_its_names_are_asked_for():
+    log = ids_of("1:s 2:s 1:s")
+    assert [f.policy for f in compared(log).policies if f.policy in {"perfect", "solace-lookup"}] == ["perfect"]
+    one, other = compared(log, ["solace-lookup", "perfect"]).policies
+    assert (one.policy, other.policy) == ("solace-lookup", "perfect")
+    assert (one.caught, one.peak_ids, one.memory_bytes) == (other.caught, other.peak_ids, other.memory_bytes)
 
 
 @pytest.mark.parametrize("sizes", [None, {"perfect": 0}, {"perfect": "x"}])

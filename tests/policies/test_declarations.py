@@ -16,7 +16,7 @@ from receiver.policies.names import form_of, unasked
 from receiver.settings import CompareSettings
 from receiver.store.tables import domains
 from tests.policies.cases import KINDS
-from tests.policies.toys import FACTS, ROOT, grown, ran, callers_clock_toy, toy
+from tests.policies.toys import FACTS, ROOT, callers_clock_toy, grown, ran, toy
 from tests.simulate.small_logs import Receipt, ingested
 
 EACH = pytest.mark.parametrize("kind", POLICIES, ids=lambda kind: kind.kind)
@@ -98,10 +98,21 @@ def test_what_is_said_of_its_vendors_can_be_meant(kind):
         if kind.declaration.compiled_policy is not None:
             text = ":".join(filter(None, (kind.name, vendor.sizes)))
             assert type(policy(text)) is kind
-            assert str(policy(text)) in unasked()
+            assert (str(policy(text)) in unasked()) == (kind.declaration.same_rule_as is None)
         assert vendor.systems or vendor.remark
         assert all(alias == alias.lower().strip() and alias not in names for alias in vendor.aliases)
     assert kind.declaration.names_its_system or any(map(str, kind.declaration.vendors))
+
+
+def test_one_rule_by_two_names_has_one_row_and_both_names():
+    by_name = {kind.name: kind for kind in POLICIES}
+    also = {kind: by_name[kind.declaration.same_rule_as] for kind in POLICIES if kind.declaration.same_rule_as}
+    assert {kind.name: other.name for kind, other in also.items()} == {"solace-lookup": "perfect"}
+    assert unasked()["perfect"] == "solace-lookup, forgets nothing, the yardstick"
+    for kind, other in also.items():
+        assert type(policy(form_of(kind))) is kind
+        assert issubclass(kind, other)
+        assert kind.declaration.compiled_policy == other.declaration.compiled_policy
 
 
 def test_every_policy_is_held_against_a_model():

@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = {
     "name": '"toy"',
+    "same_rule_as": "None",
     "kind": '"toy"',
     "order": "1_000",
     "parameters": '(Parameter("keep", "expiry_us"),)',
