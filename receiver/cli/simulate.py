@@ -119,11 +119,10 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     _print(analysis, as_json=as_json)
     if fail_on_missed is None:
         return 0
-    judged = analysis.settings[0] if single else analysis.recommendation and analysis.recommendation.setting
-    if judged and judged.missed <= fail_on_missed:
+    judged = analysis.settings[0] if single else analysis.recommendation.setting
+    if judged.missed <= fail_on_missed:
         return 0
-    missed = f"{judged.missed:,} duplicates missed" if judged else "no setting qualifies"
-    print(f"{missed}, {fail_on_missed:,} allowed by --fail-on-missed", file=sys.stderr)
+    print(f"{judged.missed:,} duplicates missed, {fail_on_missed:,} allowed by --fail-on-missed", file=sys.stderr)
     return _MISSED_TOO_MANY
 
 

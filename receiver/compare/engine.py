@@ -167,8 +167,7 @@ def _all_that_can(receipts: Receipts, key: str) -> _Field:
     window, expiry_us = ReceiverSettings().sizes  # a grid of one, as only what the log needs is wanted
     recommendation = analyse(log, Question(key, [window], [expiry_us])).recommendation
     texts = list(unasked())
-    if recommendation is not None:
-        texts.append(str(two_tier(recommendation.setting.window, recommendation.setting.expiry_us)))
+    texts.append(str(two_tier(recommendation.setting.window, recommendation.setting.expiry_us)))
     field = _Field([], log.domains, recommendation)
     for text in dict.fromkeys(texts):
         try:

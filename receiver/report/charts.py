@@ -55,7 +55,7 @@ def is_numbered(grid: Grid) -> bool:
     return len(grid.expiries_us) <= _MOST_NUMBERED_COLUMNS
 
 
-def heat_map(grid: Grid, recommended: SettingFigures | None, bytes_per_id: int) -> Spec:
+def heat_map(grid: Grid, recommended: SettingFigures, bytes_per_id: int) -> Spec:
     """Duplicates missed by window and expiry; the recommended setting is framed."""
     most = max((setting.missed for setting in grid.cells.values()), default=0)
     rows = [
@@ -89,11 +89,10 @@ def heat_map(grid: Grid, recommended: SettingFigures | None, bytes_per_id: int) 
     if numbered:
         ink = alt.condition(alt.datum.dark, alt.value("#fff"), alt.value("#1c1917"))
         layers.append(base.mark_text(fontSize=12, aria=False).encode(text="label:N", color=ink))
-    if recommended:
-        frame = base.mark_rect(fill=None, stroke=INK, strokeWidth=3, cornerRadius=2).transform_filter(
-            (count(recommended.window) == alt.datum.W) & (seconds(recommended.expiry_us) == alt.datum.E)
-        )
-        layers.append(frame)
+    frame = base.mark_rect(fill=None, stroke=INK, strokeWidth=3, cornerRadius=2).transform_filter(
+        (count(recommended.window) == alt.datum.W) & (seconds(recommended.expiry_us) == alt.datum.E)
+    )
+    layers.append(frame)
     return spec(alt.layer(*layers), height=max(len(grid.windows) * (34 if numbered else 12), 80))
 
 
@@ -126,13 +125,12 @@ def frontier_chart(analysis: Analysis) -> Spec:
         layer(best).mark_line(color=BLUE, interpolate="step-after", strokeWidth=2),
         layer(best).mark_circle(color=BLUE, opacity=1, size=70),
     ]
-    if recommended:
-        mark = layer([recommended])
-        label = f"W = {count(recommended.window)}, E = {seconds(recommended.expiry_us)}"
-        layers += [
-            mark.mark_point(color=GREEN, size=220, strokeWidth=3, filled=False, opacity=1),
-            mark.mark_text(color=INK, dy=-18, fontSize=12, fontWeight="bold").encode(text=alt.value(label)),
-        ]
+    mark = layer([recommended])
+    label = f"W = {count(recommended.window)}, E = {seconds(recommended.expiry_us)}"
+    layers += [
+        mark.mark_point(color=GREEN, size=220, strokeWidth=3, filled=False, opacity=1),
+        mark.mark_text(color=INK, dy=-18, fontSize=12, fontWeight="bold").encode(text=alt.value(label)),
+    ]
     return spec(alt.layer(*layers), height=300)
 
 

@@ -24,24 +24,24 @@ class Grid:
     """Settings of the analysis that the grid doesn't show."""
 
 
-def recommended_of(analysis: Analysis) -> SettingFigures | None:
+def recommended_of(analysis: Analysis) -> SettingFigures:
     """The recommended setting, on the grid or not."""
-    return analysis.recommendation.setting if analysis.recommendation else None
+    return analysis.recommendation.setting
 
 
 def all_settings(analysis: Analysis) -> list[SettingFigures]:
     """The settings tried, and the recommended one where it lies off the grid."""
     recommended = recommended_of(analysis)
-    off_grid = recommended is not None and recommended not in analysis.settings
-    return [*analysis.settings, *([recommended] if recommended and off_grid else [])]
+    off_grid = recommended not in analysis.settings
+    return [*analysis.settings, *([recommended] if off_grid else [])]
 
 
 def grid_of(analysis: Analysis, *, most_windows: int, most_expiries: int) -> Grid:
     """The grid with at most so many windows and expiries, and always the recommended ones, on the grid or not."""
     settings = {(setting.window, setting.expiry_us): setting for setting in all_settings(analysis)}
     recommended = recommended_of(analysis)
-    windows = _axis((window for window, _ in settings), most_windows, recommended.window if recommended else None)
-    expiries = _axis((expiry for _, expiry in settings), most_expiries, recommended.expiry_us if recommended else None)
+    windows = _axis((window for window, _ in settings), most_windows, recommended.window)
+    expiries = _axis((expiry for _, expiry in settings), most_expiries, recommended.expiry_us)
     cells = {
         (window, expiry): settings[window, expiry]
         for window in windows
@@ -51,10 +51,10 @@ def grid_of(analysis: Analysis, *, most_windows: int, most_expiries: int) -> Gri
     return Grid(windows, expiries, cells, left_out=len(settings) - len(cells))
 
 
-def _axis(values: Iterable[int], most: int, kept: int | None) -> tuple[int, ...]:
+def _axis(values: Iterable[int], most: int, kept: int) -> tuple[int, ...]:
     distinct = sorted(set(values))
-    if kept is None or len(distinct) <= most:
-        return tuple(thinned(distinct, most))
+    if len(distinct) <= most:
+        return tuple(distinct)
     return tuple(sorted({*thinned(distinct, most - 1), kept}))
 
 

@@ -16,7 +16,6 @@ from receiver.report.words import (
     setting_asked_for,
     size,
     tamed,
-    without_recommendation,
 )
 from receiver.simulate.figures import Analysis
 
@@ -39,11 +38,8 @@ def html_text(analysis: Analysis) -> str:
 
 def _answer(analysis: Analysis) -> dict[str, Any]:
     recommendation = analysis.recommendation
-    if recommendation is None:
-        return {"found": False, "why": without_recommendation(analysis)}
     setting = recommendation.setting
     return {
-        "found": True,
         "window": count(setting.window),
         "expiry": seconds(setting.expiry_us),
         "settings": {

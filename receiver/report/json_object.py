@@ -42,7 +42,7 @@ def json_object(analysis: Analysis) -> dict[str, Any]:
             }
             for domain in analysis.domains
         ],
-        "recommendation": analysis.recommendation and recommendation_object(analysis.recommendation),
+        "recommendation": recommendation_object(analysis.recommendation),
         "findings": [{"kind": finding.kind, "text": finding.text} for finding in analysis.findings],
     }
 

@@ -33,9 +33,7 @@ def _setting_figures(analysis: Analysis) -> list[Figure]:
 def _heat_map(analysis: Analysis) -> Figure:
     grid = grid_of(analysis, most_windows=_MOST_GRID_LINES, most_expiries=_MOST_GRID_LINES)
     recommended = recommended_of(analysis)
-    caption = "Green cells miss nothing; the darker the others, the more they miss."
-    if recommended:
-        caption += " The framed cell is the recommended setting."
+    caption = "Green cells miss nothing; the darker the others, the more they miss. The framed cell is the recommended setting."
     if grid.left_out:
         caption += f" {count(grid.left_out)} of the {count(len(analysis.settings))} settings tried are left out here."
     return Figure(
@@ -50,10 +48,9 @@ def _heat_map(analysis: Analysis) -> Figure:
 
 def _frontier(analysis: Analysis) -> Figure:
     caption = (
-        "Blue settings are the ones to choose among: no other misses fewer duplicates for the same memory or less."
+        "Blue settings are the ones to choose among: no other misses fewer duplicates for the same memory or less. The ring is "
+        "the recommended setting; it may cost more than the blue one beside it, because it holds a margin."
     )
-    if analysis.recommendation:
-        caption += " The ring is the recommended setting; it may cost more than the blue one beside it, because it holds a margin."
     best = thinned(frontier_of(analysis), _MOST_ROWS)
     return Figure(
         "frontier",
@@ -105,7 +102,7 @@ def _need_figures(analysis: Analysis) -> list[Figure]:
             caption="The smallest W that catches the duplicate without the time tier: one more than the distinct ids that "
             "its source sent in between.",
             axis="smallest W",
-            within=recommended.window if recommended else None,
+            within=recommended.window,
         ),
         *_histogram(
             analysis.expiry_needs_us,
@@ -115,7 +112,7 @@ def _need_figures(analysis: Analysis) -> list[Figure]:
             caption="The smallest E that catches the duplicate without the per-source tier. A duplicate is caught where "
             "either tier reaches, so W and E need not both cover it.",
             axis="smallest E",
-            within=recommended.expiry_us if recommended else None,
+            within=recommended.expiry_us,
         ),
     ]
 
@@ -209,9 +206,9 @@ def _domains(analysis: Analysis) -> Numbers:
     return Numbers(caption, columns, rows, texts=1)
 
 
-def _same_setting(domain: DomainFigures, wanted: SettingFigures | None) -> SettingFigures | None:
+def _same_setting(domain: DomainFigures, wanted: SettingFigures) -> SettingFigures | None:
     pairs = ((setting, (setting.window, setting.expiry_us)) for setting in domain.settings)
-    return next((setting for setting, pair in pairs if wanted and pair == (wanted.window, wanted.expiry_us)), None)
+    return next((setting for setting, pair in pairs if pair == (wanted.window, wanted.expiry_us)), None)
 
 
 def _sources(analysis: Analysis) -> Numbers:

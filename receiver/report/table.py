@@ -20,7 +20,6 @@ from receiver.report.words import (
     setting_asked_for,
     size,
     tamed,
-    without_recommendation,
 )
 from receiver.simulate.figures import Analysis, SettingFigures
 
@@ -50,10 +49,6 @@ def _print_answer(analysis: Analysis, console: Console) -> None:
         console.print()
         paragraph(console, asked, first="")
     recommendation = analysis.recommendation
-    if recommendation is None:
-        heading(console, "No recommendation")
-        paragraph(console, without_recommendation(analysis))
-        return
     setting = recommendation.setting
     console.print()
     answer = f"window W = {count(setting.window)} ids per source, expiry E = {seconds(setting.expiry_us)}"
@@ -85,7 +80,7 @@ def _print_settings(analysis: Analysis, console: Console) -> None:
         _print_frontier(analysis, console)
 
 
-def _grid_table(grid: Grid, recommended: SettingFigures | None) -> Table:
+def _grid_table(grid: Grid, recommended: SettingFigures) -> Table:
     table = plain_table()
     table.add_column(Text("W \\ E"), justify="right", no_wrap=True)
     for expiry_us in grid.expiries_us:
@@ -109,7 +104,7 @@ def _print_frontier(analysis: Analysis, console: Console) -> None:
     recommended = recommended_of(analysis)
     best = frontier_of(analysis)
     shown = thinned(best, _MOST_FRONTIER_ROWS)
-    if recommended and recommended not in shown:
+    if recommended not in shown:
         shown = sorted([*shown, recommended], key=lambda setting: (setting.peak_ids, -setting.missed))
     heading(console, f"The settings worth a look: of {count(len(analysis.settings))} tried, none misses fewer for less")
     table = plain_table()
@@ -126,8 +121,7 @@ def _print_frontier(analysis: Analysis, console: Console) -> None:
         )
         table.add_row(*map(Text, cells), style=_RECOMMENDED if is_recommended else "")
     console.print(table)
-    if recommended:
-        paragraph(console, f"{_MARK}recommended", style="dim", first="")
+    paragraph(console, f"{_MARK}recommended", style="dim", first="")
     hidden = sum(setting not in shown for setting in best)
     if hidden:
         paragraph(console, f"{count(hidden)} more between these are left out.", style="dim", first="")

@@ -23,7 +23,6 @@ __all__ = [
     "setting_asked_for",
     "size",
     "tamed",
-    "without_recommendation",
 ]
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - all times are UTC, and `Z` is shorter than +00:00
@@ -187,19 +186,6 @@ def setting_asked_for(analysis: Analysis) -> str:
     return (
         f"The setting asked for, W = {count(setting.window)} with E = {seconds(setting.expiry_us)}, misses "
         f"{of_duplicates(setting.missed, analysis.log.duplicates)} and keeps at most {count(setting.peak_ids, 'id')}."
-    )
-
-
-def without_recommendation(analysis: Analysis) -> str:
-    """Why there is no recommendation, and the nearest thing to one."""
-    if not analysis.log.duplicates:
-        return "The log holds no duplicate, so it can't tell which setting would catch one. Replay a longer log."
-    if not analysis.settings:
-        return "No setting was tried."
-    best = min(analysis.settings, key=lambda setting: (setting.missed, setting.peak_ids))
-    return (
-        f"No setting misses few enough. The nearest is W = {count(best.window)} with E = {seconds(best.expiry_us)}: "
-        f"it misses {of_duplicates(best.missed, analysis.log.duplicates)}. Try larger windows or expiries."
     )
 
 

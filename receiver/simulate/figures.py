@@ -144,7 +144,7 @@ class Analysis:
     """Sums over the domains, ordered by window, then expiry."""
     domains: tuple[DomainFigures, ...]
     """Ordered by name."""
-    recommendation: Recommendation | None
+    recommendation: Recommendation
     findings: tuple[Finding, ...]
     sources: tuple[SourceFigures, ...]
     """The sources that need most, worst first; not all of them."""

@@ -56,7 +56,7 @@ def test_figures_are_those_of_the_analysis():
 
 def test_an_empty_log_has_nulls():
     shown = json.loads(json_text(empty()))
-    assert shown["recommendation"] is None
+    assert (shown["recommendation"]["window"], shown["recommendation"]["expiry_secs"]) == (2_000, 120.0)
     assert shown["log"]["first_received_at"] is None
     assert shown["log"]["last_received_at"] is None
     assert shown["domains"] == []

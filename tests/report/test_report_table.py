@@ -92,9 +92,3 @@ def test_findings_and_sources_are_named():
     text = printed(realistic())
     assert "- 475 of 941 duplicates came over another connection" in text
     assert "gateway…" in text
-
-
-def test_no_recommendation_says_why():
-    assert "can't tell which setting" in printed(empty())
-    text = " ".join(printed(replace(realistic(), recommendation=None)).split())
-    assert "No setting misses few enough. The nearest is W = 100 with E = 5 s" in text

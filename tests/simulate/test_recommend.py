@@ -26,6 +26,15 @@ def test_it_misses_no_more_than_allowed_and_its_figures_are_the_models(log, max_
     assert setting.peak_ids == replay.peak_ids
 
 
+@pytest.mark.parametrize("log", [[Receipt(1)], [Receipt(1, "a")], [Receipt(1), Receipt(1, "a"), Receipt(1, "a")]])
+@pytest.mark.parametrize("max_missed", [0, 1, 10**9])
+def test_there_always_is_one(log, max_missed):
+    """Nothing that shows an analysis asks whether it has a recommendation."""
+    recommendation = analysed(log, max_missed=max_missed).recommendation
+    assert recommendation.setting.missed <= max_missed
+    assert recommendation.why
+
+
 @given(LOGS, st.sampled_from([1.0, 1.5, 2.0, 3.0]))
 @settings(max_examples=100)
 def test_it_is_no_dearer_than_either_tier_alone_with_the_same_margin(log, margin):
