@@ -46,18 +46,18 @@ class Dispute:
     """A receipt on which not all policies say the same."""
 
     row: int
-    """Of the log's receipts, from 0."""
+    """The receipt's number in the log, from 0."""
     domain: str
     unique_message_id: str
     message_source_id: str
     received_at_us: int
-    """As read."""
+    """As read, not clamped."""
     is_duplicate: bool
     """Whether the id came before in the domain."""
     earlier_row: int | None
-    """The newest earlier receipt of the id in the domain."""
+    """The number of the newest earlier receipt of the id in the domain."""
     age_us: int | None
-    """Time since that, on the domain's clock."""
+    """Time since that receipt, on the domain's clock."""
     duplicate_by: tuple[bool, ...]
     """Whether each policy, in their order, calls it a duplicate."""
     causes: tuple[Cause | None, ...]
@@ -71,7 +71,7 @@ class Comparison:
     log: LogFigures
     policies: tuple[PolicyFigures, ...]
     domains: tuple[ComparedDomain, ...]
-    """By name."""
+    """Ordered by name."""
     disputed: int
     """Receipts on which not all policies say the same."""
     disputes: tuple[Dispute, ...]
@@ -81,4 +81,4 @@ class Comparison:
     left_out: tuple[tuple[str, str], ...]
     """Policies that can't judge this log, and why, where all that can were asked for."""
     recommendation: Recommendation | None
-    """Of the two-tier sizes, where that was tried too."""
+    """Of the two-tier sizes, where no policy was named; None where policies were."""

@@ -37,10 +37,10 @@ _NOTHING = -1
 
 
 class Judged(NamedTuple):
-    """What a policy made of one domain."""
+    """A policy's verdicts on one domain, and the most ids that it remembered."""
 
     is_duplicate: npt.NDArray[np.bool_]
-    """Per row of the domain."""
+    """One flag per row of the domain."""
     peak_ids: int
 
 

@@ -60,7 +60,7 @@ class FirstReceipts(Declared, ABC):
         """Enter a receipt that is new, whose number is `serial`."""
 
     def _state_of(self, jms_timestamp_ms: int | None) -> int | None:
-        """What to keep of a receipt that is new, beside its id and time."""
+        """The `policy_state` of a receipt that is new: what a row must keep of it beside its id and time."""
         del jms_timestamp_ms
         return None
 
@@ -68,7 +68,7 @@ class FirstReceipts(Declared, ABC):
         """Drop what is too old for a receipt that comes now."""
 
     def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
-        """The `window_left` and `expiry_left_us` of a duplicate of the entry."""
+        """The `window_left` and `expiry_left_us` of a duplicate that repeats the entry."""
         del entry
         return None, None
 
@@ -147,7 +147,7 @@ class FirstReceipts(Declared, ABC):
 
 
 class KeptIds(FirstReceipts):
-    """One that keeps each id by itself."""
+    """A policy for which duplicates change nothing, and which remembers each id by itself."""
 
     def __init__(self) -> None:
         super().__init__()

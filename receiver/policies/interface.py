@@ -43,10 +43,10 @@ class Parameter(NamedTuple):
 
     name: str
     argument: str
-    """The same for Python, and its unit: a time is written in seconds and passed on as whole microseconds, in `..._us`;
+    """Its name in Python, which shows its unit: a time is written in seconds and passed on as whole microseconds, in `..._us`;
     anything else is a count."""
     default: Callable[[], int] | None = None
-    """Asked for the vendor's when it is needed, for it may stand in settings; None: there is none, it must be given."""
+    """Returns the vendor's default, which may stand in settings; None: there is none, so a text must give it."""
 
     @property
     def is_time(self) -> bool:
@@ -57,11 +57,11 @@ class Vendor(NamedTuple):
     """Systems that go by the rule, and the sizes at which a comparison tries it unasked."""
 
     systems: tuple[str, ...]
-    """By the names that people know; none for what is nobody's."""
+    """The systems' names as people know them; empty for a rule that no system has."""
     sizes: str = ""
-    """As in a policy's text; empty: its defaults."""
+    """Written as in a policy's text; empty for its defaults."""
     sizes_are_ours: bool = False
-    """The vendor states none."""
+    """Whether we chose the sizes, because the vendor states none."""
     remark: str = ""
     aliases: tuple[str, ...] = ()
     """What people write who know the system and not the rule's name here, in lower case."""
@@ -151,14 +151,14 @@ class Declaration:
     """
 
     name: str
-    """What `policy(text)` knows it by."""
+    """The name that `policy(text)` takes."""
     same_rule_as: str | None
     """The name of the policy whose rule it is too. A comparison that chooses its policies itself has one row for both, by
     that name; None: the rule is its own."""
     kind: str
-    """What a store knows it by: like `name`, but another where a domain can't go on from one to the other."""
+    """The name that stores have for it: `name`, or another where a domain can't go on from one rule to the other."""
     order: int
-    """Where it stands among the others in tables, lists and help."""
+    """Tables, lists and help show policies in ascending order of this."""
     parameters: tuple[Parameter, ...]
     vendors: tuple[Vendor, ...]
     names_its_system: bool
@@ -252,7 +252,7 @@ class Policy(Protocol):
 
     @property
     def policy_state(self) -> int | None:
-        """What a row of the log must keep of the receipt just judged new, for a replay; None for most policies."""
+        """What a row of the log must keep of the receipt just judged new, so that it can be replayed; None for most policies."""
 
     @property
     def serial(self) -> int:
@@ -267,7 +267,7 @@ class Policy(Protocol):
 
     @property
     def clock_us(self) -> int | None:
-        """By what it forgets, where that is neither its receipts nor their times; None before it moved."""
+        """The time that it forgets by, in microseconds, where that is no receipt's; None before it moved."""
 
     def __contains__(self, unique_message_id: str, /) -> bool:
         """Whether the next receipt of the id would be a duplicate, if it came with the latest one."""

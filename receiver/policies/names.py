@@ -125,7 +125,7 @@ def _other_names(kind: type[Policy]) -> list[str]:
 
 
 def examples() -> list[str]:
-    """Texts with the sizes that vendors state."""
+    """The policies' texts with the sizes that vendors state."""
     return [
         _text_of(kind, vendor.sizes)
         for kind in POLICIES
@@ -144,7 +144,7 @@ def _text_of(kind: type[Policy], sizes: str) -> str:
 
 
 def _rules_of_system(alias: str) -> str:
-    """What to write for the rules of a system."""
+    """The texts of the policies that a system goes by, joined by "or"; empty for an unknown system."""
     rules = [
         _rule_of(kind, vendor) for kind in POLICIES for vendor in kind.declaration.vendors if alias in vendor.aliases
     ]
@@ -156,7 +156,7 @@ def _rule_of(kind: type[Policy], vendor: Vendor) -> str:
 
 
 def _read(text: str) -> tuple[type[Policy], dict[str, int]]:
-    """The class, and the values that are given by name of parameter; times in microseconds."""
+    """The class that a text names, and the values that it gives, by parameter; times in microseconds."""
     if not isinstance(text, str):
         raise SettingsError(f"policy must be text, not {text!r:.80}")
     name, colon, rest = text.partition(":")

@@ -92,7 +92,7 @@ def chosen_windows(most_need: int) -> list[int]:
 
 
 def chosen_expiries_us(most_need_us: int) -> list[int]:
-    """The same for expiries."""
+    """Expiries in microseconds: 0, the default, and steps up to twice the longest that a duplicate needs."""
     return _ladder(most_need_us, ReceiverSettings().sizes[1], least=100_000)
 
 

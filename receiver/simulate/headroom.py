@@ -161,7 +161,7 @@ class SlackCounts:
     """The least slack in W of each source of `Facts.sources`, in their order, and at last of all others together; the
     largest number that there is where nothing is caught."""
     least_expiry_us: npt.NDArray[np.int64]
-    """The same of the slack in E."""
+    """The least slack in microseconds of E, of the same sources."""
 
     @classmethod
     def none(cls, sources: int) -> SlackCounts:

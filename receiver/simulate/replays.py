@@ -98,7 +98,7 @@ class SourceNeeds:
     domain: str
     source: str
     receipts: int
-    """Those with an id."""
+    """Receipts with an id."""
     duplicates: int
     window_need: int
     expiry_need_us: int
@@ -130,7 +130,7 @@ class Facts:
     source_window_needs: ValueCounts
     """Per source with duplicates, the window that catches them all."""
     checked_sources: int
-    """Those that sent an id."""
+    """How many sources sent an id."""
     ended_sources: ValueCounts
     """Per source that sent its last id before `LogFigures.middle_us`, by the clamped time, its receipts with an id."""
     timeline: Timeline | None
@@ -148,7 +148,7 @@ class Facts:
     """Receipts of new ids with the flag JMSRedelivered."""
     largest_step_back_us: int
     status_lines: tuple[StatusLine, ...]
-    """In order of the time they were logged at."""
+    """Ordered by the time they were logged at."""
 
 
 @dataclass(frozen=True, slots=True)
