@@ -34,7 +34,7 @@ from receiver.cli.status import EPILOG as STATUS_EPILOG
 from receiver.cli.status import status
 from receiver.cli.streams import shielded
 from receiver.errors import MissingExtraError, OutputError, ReceiverError, SettingsError
-from receiver.report.words import tamed
+from receiver.report.words import sanitised
 
 __all__ = ["app", "run"]
 
@@ -133,7 +133,7 @@ def _refusal(error: OSError) -> OutputError:
 
 
 def _complain(error: ReceiverError) -> int:
-    print(f"error: {tamed(error.message, _LONGEST_ERROR)}", file=sys.stderr)
+    print(f"error: {sanitised(error.message, _LONGEST_ERROR)}", file=sys.stderr)
     if error.hint:
-        print(f"hint: {tamed(error.hint, _LONGEST_ERROR)}", file=sys.stderr)
+        print(f"hint: {sanitised(error.hint, _LONGEST_ERROR)}", file=sys.stderr)
     return _BAD_USAGE

@@ -132,17 +132,17 @@ def _compare(asked: _Asked) -> Comparison:
 
 
 def _page(comparison: Comparison) -> str:
-    from receiver.report.compare_html import html_text
+    from receiver.report.pages import comparison_page
 
-    return html_text(comparison)
+    return comparison_page(comparison)
 
 
 def _print(comparison: Comparison, *, as_json: bool) -> None:
     if as_json:
-        from receiver.report.compare_json import json_text
+        from receiver.report.json_object import comparison_json
 
-        print_json(json_text(comparison))
+        print_json(comparison_json(comparison))
     else:
-        from receiver.report.compare_table import print_table
+        from receiver.report.tables import print_comparison
 
-        print_table(comparison, console())
+        print_comparison(comparison, console())

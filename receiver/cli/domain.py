@@ -9,8 +9,8 @@ import typer
 from receiver.cli.choosing import chosen
 from receiver.cli.confirm import Yes, confirm
 from receiver.cli.output import AsJson, console, note_if_broken, print_json
-from receiver.cli.store_address import StoreAddress, shown_address, tame_address
-from receiver.report.words import count, tamed
+from receiver.cli.store_address import StoreAddress, sanitised_address, shown_address
+from receiver.report.words import count, sanitised
 
 __all__ = ["domain"]
 
@@ -35,8 +35,8 @@ domain = typer.Typer(name="domain", help="List the domains of a store, or drop o
 def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     """List the domains in a store: their policies, and how much is kept of each. Nothing is changed."""
     from receiver.durable.audit import look
-    from receiver.report.domains import domains_object, print_domains
     from receiver.report.json_object import dumped
+    from receiver.report.store import domains_object, print_domains
 
     place = shown_address(url)
     figures = look(url, with_ids=False)
@@ -70,9 +70,9 @@ def drop(
     names = {number: figures.state.domain_name for number, figures in domains.items()}
     figures = domains[chosen(domain, names, "domain", "receiver domain list")]
     kept = (figures.rows, figures.inbox or 0, figures.parked or 0)
-    confirm(f"this drops {tamed(figures.state.domain_name, _LONGEST_NAME)} with {_amounts(*kept)}", yes=yes)
+    confirm(f"this drops {sanitised(figures.state.domain_name, _LONGEST_NAME)} with {_amounts(*kept)}", yes=yes)
     dropped = drop_domain(url, figures.state)
-    print(f"{tame_address(url)}: dropped {_amounts(dropped.receipts, dropped.waiting, dropped.parked)}")
+    print(f"{sanitised_address(url)}: dropped {_amounts(dropped.receipts, dropped.waiting, dropped.parked)}")
 
 
 def _amounts(rows: int, waiting: int, parked: int) -> str:

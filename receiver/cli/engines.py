@@ -185,9 +185,9 @@ def _tell_costs(spark: SparkSession) -> None:
 
 
 def _page(analysis: Analysis) -> str:
-    from receiver.report.html import html_text
+    from receiver.report.pages import analysis_page
 
-    return html_text(analysis)
+    return analysis_page(analysis)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import typer
 from receiver.cli.choosing import chosen
 from receiver.cli.confirm import Yes, confirm
 from receiver.cli.output import AsJson, console, print_json
-from receiver.cli.store_address import StoreAddress, shown_address, tame_address
+from receiver.cli.store_address import StoreAddress, sanitised_address, shown_address
 from receiver.errors import SettingsError
 from receiver.report.words import count
 
@@ -50,8 +50,8 @@ inbox = typer.Typer(
 @inbox.command("list", epilog=_LIST)
 def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     """List the targets in a store: how many messages wait for each, and since when. Nothing is changed."""
-    from receiver.report.inboxes import inbox_object, print_inbox
     from receiver.report.json_object import dumped
+    from receiver.report.store import inbox_object, print_inbox
     from receiver.store.left_behind import target_rows
 
     place = shown_address(url)
@@ -82,14 +82,14 @@ def move(
     can't hold across two targets: where a bridge to the old one died between handing on and confirming, up to one turn of
     them, 1,000, may have arrived there already. Those come to the new target once more.
     """
-    from receiver.report.inboxes import shown_target
+    from receiver.report.store import shown_target
     from receiver.store.left_behind import move_waiting, target_rows
 
     rows = target_rows(url)
     of = _chosen(rows, from_)
     name = _target_name(rows, of, to)
     moved = move_waiting(url, of, name)
-    print(f"{tame_address(url)}: {count(moved, 'message')} moved to {shown_target(name)}")
+    print(f"{sanitised_address(url)}: {count(moved, 'message')} moved to {shown_target(name)}")
     if moved:
         print(
             "note: the last that a bridge handed on before it died may have arrived at the old target, too:"
@@ -109,13 +109,13 @@ def drop(
     As long as their ids are remembered they are duplicates if they come again. What comes after the question stays, and so
     does the target.
     """
-    from receiver.report.inboxes import shown_target, shown_waiting
+    from receiver.report.store import shown_target, shown_waiting
     from receiver.store.left_behind import drop_waiting, target_rows
 
     of = _chosen(target_rows(url), target)
     if of.waiting:
         confirm(f"this deletes what waits for {shown_target(of.name)}: {shown_waiting(of)}", yes=yes)
-    print(f"{tame_address(url)}: {count(drop_waiting(url, of), 'message')} dropped")
+    print(f"{sanitised_address(url)}: {count(drop_waiting(url, of), 'message')} dropped")
 
 
 def _chosen(rows: Sequence[TargetRow], given: str) -> TargetRow:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from receiver.cli.confirm import Yes, confirm
-from receiver.cli.store_address import StoreAddress, tame_address
+from receiver.cli.store_address import StoreAddress, sanitised_address
 
 __all__ = ["EPILOG", "migrate"]
 
@@ -39,7 +39,7 @@ def migrate(
     from receiver.store.schema import losses
     from receiver.store.schema import migrate as migrate_store
 
-    place = tame_address(url)
+    place = sanitised_address(url)
     lost = ", ".join(losses(store_url(url), revision))
     if lost:
         confirm(f"{place}: this drops {lost}", yes=yes)

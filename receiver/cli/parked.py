@@ -8,7 +8,7 @@ import typer
 
 from receiver.cli.confirm import Yes, confirm
 from receiver.cli.output import AsJson, console, print_json
-from receiver.cli.store_address import StoreAddress, shown_address, tame_address
+from receiver.cli.store_address import StoreAddress, sanitised_address, shown_address
 from receiver.errors import SettingsError
 from receiver.report.words import count
 
@@ -50,7 +50,7 @@ parked = typer.Typer(
 def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     """List the messages that are parked in a store: what, for which target, when, and why."""
     from receiver.report.json_object import dumped
-    from receiver.report.parked import parked_object, print_parked
+    from receiver.report.store import parked_object, print_parked
     from receiver.store.parking import parked_rows
 
     place = shown_address(url)
@@ -87,7 +87,7 @@ def drop(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = Fa
         # By their numbers, so that none goes which is parked after the question.
         chosen = [row.parked_id for row in parked_rows(url)]
         if chosen:
-            confirm(f"{tame_address(url)}: this deletes {count(len(chosen), 'parked message')} for good", yes=yes)
+            confirm(f"{sanitised_address(url)}: this deletes {count(len(chosen), 'parked message')} for good", yes=yes)
     _print_done(url, drop_parked(url, chosen), "dropped")
 
 
@@ -99,4 +99,4 @@ def _chosen(numbers: list[int] | None, all_of_them: bool) -> list[int] | None:  
 
 
 def _print_done(url: str, messages: int, done: str) -> None:
-    print(f"{tame_address(url)}: {count(messages, 'message')} {done}")
+    print(f"{sanitised_address(url)}: {count(messages, 'message')} {done}")

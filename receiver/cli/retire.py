@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.store_address import StoreAddress, tame_address
+from receiver.cli.store_address import StoreAddress, sanitised_address
 from receiver.errors import SettingsError
-from receiver.report.words import count, tamed
+from receiver.report.words import count, sanitised
 
 __all__ = ["EPILOG", "retire"]
 
@@ -51,8 +51,8 @@ def retire(
     done = retire_sources(url, domain=domain, sources=sources or (), idle_days=idle_days)
     for name, retired, forgotten_ids, left in done:
         print(
-            f"{tamed(name, _LONGEST_NAME) or '(no name)'}: {count(retired, 'source')} retired,"
+            f"{sanitised(name, _LONGEST_NAME) or '(no name)'}: {count(retired, 'source')} retired,"
             f" {count(forgotten_ids, 'id')} forgotten, {count(left, 'source')} left"
         )
     if not done:
-        print(f"{tame_address(url)}: no domain keeps ids by source")
+        print(f"{sanitised_address(url)}: no domain keeps ids by source")

@@ -151,10 +151,10 @@ def _question(
 
 def _print(analysis: Analysis, *, as_json: bool) -> None:
     if as_json:
-        from receiver.report.json_object import json_text
+        from receiver.report.json_object import analysis_json
 
-        print_json(json_text(analysis))
+        print_json(analysis_json(analysis))
     else:
-        from receiver.report.table import print_table
+        from receiver.report.tables import print_analysis
 
-        print_table(analysis, console())
+        print_analysis(analysis, console())

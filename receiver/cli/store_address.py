@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["StoreAddress", "shown_address", "tame_address"]
+__all__ = ["StoreAddress", "sanitised_address", "shown_address"]
 
 _LONGEST = 2000
 
@@ -23,8 +23,8 @@ def shown_address(url: str) -> str:
     return shown(store_url(url))
 
 
-def tame_address(url: str) -> str:
+def sanitised_address(url: str) -> str:
     """The same, harmless on a terminal."""
-    from receiver.report.words import tamed
+    from receiver.report.words import sanitised
 
-    return tamed(shown_address(url), _LONGEST)
+    return sanitised(shown_address(url), _LONGEST)

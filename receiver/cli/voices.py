@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from receiver.report.words import tamed
+from receiver.report.words import sanitised
 
 __all__ = ["Voices"]
 
@@ -32,6 +32,6 @@ class Voices:
         self._last[name] = what
         style = self._styles.get(name, "")
         line = Text.assemble(
-            (f"{name:<{self._width}} | ", style), (tamed(what, _LONGEST), style * (name == self._leader))
+            (f"{name:<{self._width}} | ", style), (sanitised(what, _LONGEST), style * (name == self._leader))
         )
         self._console.print(line, soft_wrap=True)
