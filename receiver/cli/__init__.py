@@ -42,14 +42,10 @@ _BAD_USAGE = 2
 _INTERRUPTED = 128 + signal.SIGINT
 _LONGEST_ERROR = 2000
 _PARTS_OF_SIMULATE = {
-    "altair",
-    "jinja2",
-    "markupsafe",
     "msgspec",
     "numba",
     "numpy",
     "pyarrow",
-    "vl_convert",
     "zstandard",
 }
 

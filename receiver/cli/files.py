@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
-from receiver.errors import SettingsError
+from receiver.errors import MissingExtraError, SettingsError
 
 __all__ = ["Report", "report_file", "spare_logs"]
 
@@ -20,17 +21,24 @@ T = TypeVar("T")
 
 @contextmanager
 def report_file(path: str | None, page: Callable[[T], str]) -> Iterator[Callable[[T], None]]:
-    """Makes the file at once, where there is to be one; the function it gives writes the page of what was found out."""
+    """Makes the file at once, where there is to be one; the function it gives writes the page of the figures.
+
+    `MissingExtraError` if what makes pages isn't installed.
+    """
     if path is None:
-        yield lambda _found: None
+        yield lambda _figures: None
         return
+    try:
+        import_module("receiver.report.pages")
+    except ImportError as error:
+        raise MissingExtraError("report", "--report") from error
 
     from receiver.logs.output import replacing
 
     with replacing(path) as file:
 
-        def write(found: T) -> None:
-            file.write(page(found).encode())
+        def write(figures: T) -> None:
+            file.write(page(figures).encode())
 
         yield write
 
