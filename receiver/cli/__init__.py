@@ -21,10 +21,10 @@ from receiver.cli.demo import demo
 from receiver.cli.domain import domain
 from receiver.cli.generate import EPILOG as GENERATE_EPILOG
 from receiver.cli.generate import generate
-from receiver.cli.helping import CommandWithSettings
 from receiver.cli.inbox import inbox
 from receiver.cli.migrate import EPILOG as MIGRATE_EPILOG
 from receiver.cli.migrate import migrate
+from receiver.cli.options import CommandWithSettings
 from receiver.cli.parked import parked
 from receiver.cli.retire import EPILOG as RETIRE_EPILOG
 from receiver.cli.retire import retire
@@ -64,8 +64,8 @@ app.add_typer(domain)
 app.command(epilog=DEMO_EPILOG)(demo)
 
 
-def _print_version(asked: bool) -> None:  # noqa: FBT001 - as Typer calls it
-    if asked:
+def _print_version(is_wanted: bool) -> None:  # noqa: FBT001 - as Typer calls it
+    if is_wanted:
         from importlib.metadata import version
 
         print(f"receiver {version('reliable-receiver')}")
@@ -108,8 +108,8 @@ def _status(command: typer.Typer, name: str) -> int:
         problem = error
     except typer.TyperException as error:
         usage = getattr(error, "ctx", None)
-        asked = usage.command_path if usage else name
-        problem = SettingsError(error.format_message(), hint=f"{asked} --help tells what there is")
+        refusing = usage.command_path if usage else name
+        problem = SettingsError(error.format_message(), hint=f"{refusing} --help shows what there is")
     except OSError as error:
         problem = _refusal(error)
     except SystemExit as error:
@@ -121,7 +121,7 @@ def _status(command: typer.Typer, name: str) -> int:
 
 
 def _refusal(error: OSError) -> OutputError:
-    """What the system refused in a place that has no words of its own for it: the file, or else where it happened."""
+    """A refusal of the system that the package has no words of its own for: it names the file, or else the function."""
     files = [os.fsdecode(file) for file in (error.filename, error.filename2) if isinstance(file, str | bytes)]
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     what = ", ".join(files) or f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from receiver.cli.files import Report, report_file, spare_logs
-from receiver.cli.output import AsJson, console, print_json
-from receiver.cli.progress import progress
-from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
+from receiver.cli.options import (
+    AsJson,
+    ColumnMap,
+    Domain,
+    Logs,
+    OnError,
+    Report,
+    TimeUnit,
+    TimeZone,
+    WhenUnreadable,
+    read_options,
+)
+from receiver.cli.output import console, print_json, progress, report_file, spare_logs
 from receiver.domains import domain_key
 from receiver.policies.names import POLICIES, examples, form_of
 from receiver.report.words import listed
@@ -89,10 +98,10 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
     texts = tuple(policy or ())
     stated_policies(texts)
     options = read_options(column_map, time_unit, time_zone, on_error)
-    _print(_compare(_Asked(logs, texts, domain, options, report, verdicts)), as_json=as_json)
+    _print(_compare(_CompareRequest(logs, texts, domain, options, report, verdicts)), as_json=as_json)
 
 
-class _Asked(NamedTuple):
+class _CompareRequest(NamedTuple):
     """What to compare, and the files to write on the way."""
 
     logs: list[str]
@@ -103,7 +112,7 @@ class _Asked(NamedTuple):
     verdicts: str | None
 
 
-def _compare(asked: _Asked) -> Comparison:
+def _compare(request: _CompareRequest) -> Comparison:
     """Read, judge and write the files asked for, which were made before the work begins."""
     from receiver.compare.engine import compare_policies
     from receiver.compare.verdicts import verdict_batches, verdict_schema
@@ -112,15 +121,15 @@ def _compare(asked: _Asked) -> Comparison:
     from receiver.simulate.ingest import ingest
 
     with ExitStack() as outputs:
-        write_report = outputs.enter_context(report_file(asked.report, _page))
-        begin_table = outputs.enter_context(table_to_begin(asked.verdicts)) if asked.verdicts is not None else None
-        batches = read_logs(asked.logs, asked.options)
-        spare_logs(batches.paths, report=asked.report, verdicts=asked.verdicts)
+        write_report = outputs.enter_context(report_file(request.report, _page))
+        begin_table = outputs.enter_context(table_to_begin(request.verdicts)) if request.verdicts is not None else None
+        batches = read_logs(request.logs, request.options)
+        spare_logs(batches.paths, report=request.report, verdicts=request.verdicts)
         with progress("Reading receipts", None) as advance:
-            receipts = ingest(batches, domain_key(asked.key), advance=advance)
+            receipts = ingest(batches, domain_key(request.key), advance=advance)
         with progress("Comparing policies", len(receipts.domains)) as advance:
             compared = compare_policies(
-                receipts, asked.key, asked.policies, with_verdicts=begin_table is not None, advance=advance
+                receipts, request.key, request.policies, with_verdicts=begin_table is not None, advance=advance
             )
         comparison = compared.comparison
         if begin_table is not None:

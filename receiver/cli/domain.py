@@ -6,10 +6,17 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.choosing import chosen
-from receiver.cli.confirm import Yes, confirm
-from receiver.cli.output import AsJson, console, note_if_broken, print_json
-from receiver.cli.store_address import StoreAddress, sanitised_address, shown_address
+from receiver.cli.options import AsJson
+from receiver.cli.output import console, print_json
+from receiver.cli.stores import (
+    StoreAddress,
+    Yes,
+    confirm,
+    number_of,
+    print_if_broken,
+    sanitised_address,
+    shown_address,
+)
 from receiver.report.words import count, sanitised
 
 __all__ = ["domain"]
@@ -38,13 +45,13 @@ def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     from receiver.report.json_object import dumped
     from receiver.report.store import domains_object, print_domains
 
-    place = shown_address(url)
+    address = shown_address(url)
     figures = look(url, with_ids=False)
     if as_json:
-        print_json(dumped(domains_object(place, figures)))
+        print_json(dumped(domains_object(address, figures)))
     else:
-        print_domains(place, figures, console())
-    note_if_broken(figures)
+        print_domains(address, figures, console())
+    print_if_broken(figures)
 
 
 @domain.command(epilog=_DROP)
@@ -68,7 +75,7 @@ def drop(
 
     domains = {figures.state.domain_id: figures for figures in look(url, with_ids=False).domains}
     names = {number: figures.state.domain_name for number, figures in domains.items()}
-    figures = domains[chosen(domain, names, "domain", "receiver domain list")]
+    figures = domains[number_of(domain, names, "domain", "receiver domain list")]
     kept = (figures.rows, figures.inbox or 0, figures.parked or 0)
     confirm(f"this drops {sanitised(figures.state.domain_name, _LONGEST_NAME)} with {_amounts(*kept)}", yes=yes)
     dropped = drop_domain(url, figures.state)

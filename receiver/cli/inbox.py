@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from receiver.cli.choosing import chosen
-from receiver.cli.confirm import Yes, confirm
-from receiver.cli.output import AsJson, console, print_json
-from receiver.cli.store_address import StoreAddress, sanitised_address, shown_address
+from receiver.cli.options import AsJson
+from receiver.cli.output import console, print_json
+from receiver.cli.stores import StoreAddress, Yes, confirm, number_of, sanitised_address, shown_address
 from receiver.errors import SettingsError
 from receiver.report.words import count
 
@@ -54,12 +53,12 @@ def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     from receiver.report.store import inbox_object, print_inbox
     from receiver.store.left_behind import target_rows
 
-    place = shown_address(url)
+    address = shown_address(url)
     rows = target_rows(url)
     if as_json:
-        print_json(dumped(inbox_object(place, rows)))
+        print_json(dumped(inbox_object(address, rows)))
     else:
-        print_inbox(place, rows, console())
+        print_inbox(address, rows, console())
 
 
 @inbox.command(epilog=_MOVE)
@@ -79,8 +78,8 @@ def move(
     """Have the messages that wait for one target wait for another of the same domain.
 
     They keep their order, and a bridge of the domain to the other target delivers them, before what came later. EXACTLY_ONCE
-    can't hold across two targets: where a bridge to the old one died between handing on and confirming, up to one turn of
-    them, 1,000, may have arrived there already. Those come to the new target once more.
+    can't hold across two targets: if a bridge to the old one died between handing on and confirming, the first of them may
+    have arrived there already. Those come to the new target once more.
     """
     from receiver.report.store import shown_target
     from receiver.store.left_behind import move_waiting, target_rows
@@ -120,7 +119,7 @@ def drop(
 
 def _chosen(rows: Sequence[TargetRow], given: str) -> TargetRow:
     by_number = {row.number: row for row in rows}
-    return by_number[chosen(given, {number: row.name for number, row in by_number.items()}, "target", _LISTED_BY)]
+    return by_number[number_of(given, {number: row.name for number, row in by_number.items()}, "target", _LISTED_BY)]
 
 
 def _target_name(rows: Sequence[TargetRow], of: TargetRow, to: str) -> str:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.store_address import StoreAddress, sanitised_address
+from receiver.cli.stores import StoreAddress, sanitised_address
 from receiver.errors import SettingsError
-from receiver.report.words import count, sanitised
+from receiver.report.words import count, named_domain
 
 __all__ = ["EPILOG", "retire"]
 
@@ -51,7 +51,7 @@ def retire(
     done = retire_sources(url, domain=domain, sources=sources or (), idle_days=idle_days)
     for name, retired, forgotten_ids, left in done:
         print(
-            f"{sanitised(name, _LONGEST_NAME) or '(no name)'}: {count(retired, 'source')} retired,"
+            f"{named_domain(name, _LONGEST_NAME)}: {count(retired, 'source')} retired,"
             f" {count(forgotten_ids, 'id')} forgotten, {count(left, 'source')} left"
         )
     if not done:

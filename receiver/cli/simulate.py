@@ -10,18 +10,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from receiver.cli.engines import (
-    Asked,
     Cluster,
     Master,
     OrderBy,
+    SimulateRequest,
     Verbose,
     simulate_here,
     simulate_on_spark,
     single_setting,
 )
-from receiver.cli.files import Report
-from receiver.cli.output import AsJson, console, print_json
-from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
+from receiver.cli.options import (
+    AsJson,
+    ColumnMap,
+    Domain,
+    Logs,
+    OnError,
+    Report,
+    TimeUnit,
+    TimeZone,
+    WhenUnreadable,
+    read_options,
+)
+from receiver.cli.output import console, print_json
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.settings import SimulateSettings
@@ -113,9 +123,11 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
             "--verdicts needs one setting",
             hint="give one --window and one --expiry, such as --window 2000 --expiry 120",
         )
-    asked = Asked(logs, question, read_options(column_map, time_unit, time_zone, on_error), report, verdicts)
+    request = SimulateRequest(
+        logs, question, read_options(column_map, time_unit, time_zone, on_error), report, verdicts
+    )
     local = engine is _Engine.LOCAL
-    analysis = simulate_here(asked) if local else simulate_on_spark(asked, Cluster(master, verbose, order_by))
+    analysis = simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))
     _print(analysis, as_json=as_json)
     if fail_on_missed is None:
         return 0

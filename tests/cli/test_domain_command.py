@@ -140,7 +140,7 @@ def test_what_is_broken_is_told(domain, sqlite_url):
     make(sqlite_url)
     execute(sqlite_url, "UPDATE receiver_domain SET receipts = -1 WHERE domain_id = 1")
     ran = domain("list", sqlite_url)
-    assert ran.err == "note: the store is broken: receiver check tells where\n"
+    assert ran.err == "note: the store is broken: receiver check says where\n"
 
 
 @pytest.mark.parametrize("name", ["list", "drop"])

@@ -307,7 +307,7 @@ def test_the_version(receiver):
     ("arguments", "command"), [([], "receiver"), (["chek"], "receiver"), (["check"], "receiver check")]
 )
 def test_a_command_line_that_wont_do_is_told_where_help_is(receiver, arguments, command):
-    assert f"hint: {command} --help tells what there is" in complaint(receiver(*arguments))
+    assert f"hint: {command} --help shows what there is" in complaint(receiver(*arguments))
 
 
 @pytest.mark.parametrize("command", ["status", "check"])

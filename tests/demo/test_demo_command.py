@@ -30,7 +30,7 @@ def test_each_message_has_one_effect(stage, tmp_path, seed):
     assert playing.returncode == 0, told + shown
     assert f"--seed {seed}" in told
     assert {"kill -9 the broker", "the senders finish"} <= set(
-        re.findall(r"director \| (kill -9 the broker|the senders finish)", told)
+        re.findall(r"supervisor \| (kill -9 the broker|the senders finish)", told)
     )
     messages = figure(shown, "messages")
     lines = (kept / "orders.jsonl").read_text().splitlines()
