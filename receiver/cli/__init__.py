@@ -59,7 +59,7 @@ app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=CHECK_EPILOG)(check)
 app.add_typer(inbox)
 app.add_typer(parked)
-app.command(epilog=RETIRE_EPILOG)(retire)
+app.command(cls=CommandWithSettings, epilog=RETIRE_EPILOG)(retire)
 app.add_typer(domain)
 app.command(epilog=DEMO_EPILOG)(demo)
 

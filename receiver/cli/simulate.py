@@ -34,7 +34,7 @@ from receiver.cli.options import (
 from receiver.cli.output import console, print_json
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
-from receiver.settings import SimulateSettings
+from receiver.settings import ReceiverSettings, SimulateSettings
 
 if TYPE_CHECKING:
     from receiver.simulate.analysis import Question
@@ -48,7 +48,7 @@ receiver simulate receipts.csv.gz --domain destination --report report.html
 
 receiver simulate logs/ --window 0,100:20000:16 --expiry 0,1:600:12 --json
 
-receiver simulate receipts.parquet --window 2000 --expiry 120 --verdicts verdicts.csv --fail-on-missed 0
+receiver simulate receipts.parquet --window {receiver.dup_detection_per_source_expiry_window_size} --expiry {receiver.dup_detection_expiry_time_secs} --verdicts verdicts.csv --fail-on-missed 0
 
 receiver simulate correlator.log --domain name:orders --map unique_message_id=OrderId
 """
@@ -119,9 +119,11 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     question = _question(domain, window, expiry, max_missed, margin)
     single = single_setting(question)
     if verdicts is not None and single is None:
+        usual = ReceiverSettings()
+        window, expiry = usual.dup_detection_per_source_expiry_window_size, usual.dup_detection_expiry_time_secs
         raise SettingsError(
             "--verdicts needs one setting",
-            hint="give one --window and one --expiry, such as --window 2000 --expiry 120",
+            hint=f"give one --window and one --expiry, such as --window {window} --expiry {expiry:g}",
         )
     request = SimulateRequest(
         logs, question, read_options(column_map, time_unit, time_zone, on_error), report, verdicts
