@@ -84,7 +84,7 @@ def receiver(
 def run(command: typer.Typer = app, name: str = "receiver") -> int:
     """Run the command line and give its exit status: never a traceback for what a user can mend.
 
-    The status is what the work has earned, whether or not somebody still reads what is printed.
+    The status is that of the work, whether or not a reader is left for what is printed.
     """
     if sys.stdout is None:
         return _complain(OutputError("can't write to standard output: it is closed"))

@@ -252,7 +252,7 @@ def _password_of(side: str, file: Path | None) -> str | None:
 
 
 def _listening_address(text: str) -> tuple[str, int]:
-    """The address and the port that `[ADDRESS:]PORT` says to listen on; this machine's own where it names none."""
+    """The address and the port of `[ADDRESS:]PORT`; without an address, this machine's loopback."""
     parts = _LISTENING.fullmatch(text)
     if parts is None or int(parts[2]) > _LARGEST_PORT:
         raise SettingsError(
@@ -291,7 +291,7 @@ def _stopped_by_signals(bridge: Bridge) -> Iterator[None]:
 
 
 def _load_metrics() -> None:
-    """Load what serves metrics, as `_reporting` expects with a port; `MissingExtraError` where it isn't installed."""
+    """Load the library that serves metrics, before `_reporting` needs it; `MissingExtraError` if it isn't installed."""
     try:
         import_module("receiver.bridge.metrics")
     except ImportError as error:
@@ -300,7 +300,7 @@ def _load_metrics() -> None:
 
 @contextmanager
 def _reporting(bridge: Bridge, status_secs: float, metrics_address: tuple[str, int] | None) -> Iterator[None]:
-    """Log the status line every so many seconds, and at the end; serve metrics."""
+    """Log the status line every `status_secs` seconds (0: never) and at the end; serve metrics if there is an address."""
     if metrics_address is not None:
         _serve_metrics(bridge, *metrics_address)
     ended = threading.Event()

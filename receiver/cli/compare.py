@@ -35,7 +35,7 @@ _EXAMPLE, _ANOTHER, *_ = examples()
 
 
 def _whose() -> str:
-    """`ttl is the rule of SQS FIFO (300)`: of those whose names don't say it."""
+    """Say which systems have the rules that aren't named after them: `ttl is the rule of SQS FIFO (300)`."""
     rules: list[str] = []
     for kind in _COMPARED:
         systems = [
@@ -113,7 +113,7 @@ class _CompareRequest(NamedTuple):
 
 
 def _compare(request: _CompareRequest) -> Comparison:
-    """Read, judge and write the files asked for, which were made before the work begins."""
+    """Replay the log and write the requested files, which are created before the work begins."""
     from receiver.compare.engine import compare_policies
     from receiver.compare.verdicts import verdict_batches, verdict_schema
     from receiver.logs import read_logs

@@ -114,7 +114,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 def _checked_cache() -> Path:
-    """The folder for the broker's program, once it is known that it can be fetched and run."""
+    """The folder for the broker's program, after a check that it can be fetched and run here."""
     from platformdirs import user_cache_path
 
     from receiver.demo.artemis import check_programs
@@ -178,7 +178,7 @@ def _print_outcome(outcome: DemoOutcome, plan: DemoPlan, files: Files) -> None:
 
 
 def _print_sizing_heading(outcome: DemoOutcome) -> None:
-    """What stands before the report of `receiver simulate`."""
+    """The heading above the table of `receiver simulate`."""
     from receiver.report.terminal import paragraph
 
     _heading("How large the window has to be, by receiver simulate")

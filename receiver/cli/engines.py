@@ -1,4 +1,4 @@
-"""Where `receiver simulate` does its work, and what it writes on the way."""
+"""The two engines of `receiver simulate`: this process, or Spark."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def single_setting(question: Question) -> tuple[int, int] | None:
 
 
 _BRIEF_BYTES = 4 << 20
-"""Of logs that take seconds: some hundred thousand receipts."""
+"""A log of fewer bytes takes seconds: it has a few hundred thousand receipts."""
 
 
 class SimulateRequest(NamedTuple):
@@ -87,7 +87,7 @@ class Cluster(NamedTuple):
 
 
 def simulate_here(request: SimulateRequest) -> Analysis:
-    """Read, replay and write the files asked for, which were made before the work begins: in this process."""
+    """Replay the log in this process and write the requested files, which are created before the work begins."""
     from receiver.logs import read_logs
     from receiver.logs.writer import open_table
     from receiver.simulate.analysis import analyse
@@ -113,7 +113,7 @@ def simulate_here(request: SimulateRequest) -> Analysis:
 
 
 def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
-    """The same in the tasks of Spark; its `--verdicts` may name a folder, which they fill with Parquet."""
+    """Do the same in tasks of Spark; `verdicts` may name a folder, which they fill with Parquet files."""
     from receiver.spark.session import session
 
     question = request.question
@@ -153,7 +153,7 @@ def _is_elsewhere(log: str) -> bool:
 
 
 def _files(request: SimulateRequest, cluster: Cluster) -> list[LogFile] | None:
-    """The files that our readers read in tasks; None where Spark finds the log."""
+    """The files that our readers read in tasks; None if Spark itself reads the log."""
     from receiver.logs.files import find_files
 
     if cluster.order_by is not None or any(map(_is_elsewhere, request.logs)):

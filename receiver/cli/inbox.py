@@ -123,7 +123,7 @@ def _chosen(rows: Sequence[TargetRow], given: str) -> TargetRow:
 
 
 def _target_name(rows: Sequence[TargetRow], of: TargetRow, to: str) -> str:
-    """That of a target of the same domain, or else of a new one."""
+    """The name of the target that `to` means: one of the same domain, or else a new one."""
     from receiver.bridge.opening import target_name
 
     if to.isascii() and to.isdecimal():

@@ -1,4 +1,4 @@
-"""What a command prints and writes: results, how far it has come, lines of several processes, the files beside these."""
+"""What commands print and write: results, progress bars, lines of several processes, reports."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def console() -> Console:
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Counts what is done, by the function it gives, towards `total`, where that is known.
+    """Show a progress bar on standard error once the work has taken two seconds, if that is a terminal.
 
-    A bar on standard error, once the work has taken two seconds; nothing where that is no terminal.
+    The function that it yields takes how much more is done, towards `total`, or without an end if that is None.
     """
     with _bar(what, total) as update:
         yield lambda done: update(advance=done)
@@ -51,9 +51,9 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def stages(what: str) -> Iterator[Callable[[str, int, int], None]]:
-    """As `progress`, of work in stages: the function it gives takes what goes on now, how much of it is done, and of how much.
+    """Show a bar as `progress` does, for work in stages; until the first stage it shows `what`.
 
-    Until its first call `what` is shown; a total of 0 isn't known.
+    The function that it yields takes the stage's name, how much of it is done, and its total, 0 if that isn't known.
     """
     with _bar(what, None) as update:
         yield lambda now, done, total: update(description=now, completed=done, total=total or None)
@@ -98,7 +98,7 @@ class ProcessOutput:
         self._last: dict[str, str] = {}
 
     def say(self, name: str, what: str) -> None:
-        """Print a line of a process; again the same line only from the leader."""
+        """Print a line of a process; if it repeats its last line, only where it is the leader."""
         if self._last.get(name) == what and name != self._leader:
             return
         self._last[name] = what
@@ -113,9 +113,9 @@ class ProcessOutput:
 
 @contextmanager
 def report_file(path: str | None, page: Callable[[T], str]) -> Iterator[Callable[[T], None]]:
-    """Makes the file at once, where there is to be one; the function it gives writes the page of the figures.
+    """Create the file at once, if a path is given; the function that it yields writes the page of the figures into it.
 
-    `MissingExtraError` if what makes pages isn't installed.
+    `MissingExtraError` if the libraries that make pages aren't installed.
     """
     if path is None:
         yield lambda _figures: None
@@ -136,7 +136,7 @@ def report_file(path: str | None, page: Callable[[T], str]) -> Iterator[Callable
 
 
 def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None) -> None:
-    """Refuse to write where something is read from, or two results into one file. No output has been written yet."""
+    """Raise `SettingsError` if an output would overwrite a log that is read, or both outputs are one file."""
     read = {Path(log).resolve() for log in logs}
     outputs = [Path(path).resolve() for path in (report, verdicts) if path is not None]
     for path in outputs:

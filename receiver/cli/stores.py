@@ -1,4 +1,4 @@
-"""What the commands that look after a store share: its address, which of its rows is meant, a yes before data go."""
+"""What the commands that look after a store share: its address, choosing a row, the question before data are destroyed."""
 
 from __future__ import annotations
 

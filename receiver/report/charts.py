@@ -77,7 +77,7 @@ def _figure_tooltip(field: str, title: str) -> alt.Tooltip:
 
 
 def _cost_axis(rows: list[dict[str, Any]], field: str, title: str, word: Callable[[int], str], padding: int) -> alt.X:
-    """The horizontal axis of what the rows cost in memory, on a log scale with its values in words."""
+    """The horizontal axis for the rows' cost in memory: a log scale, whose values `word` writes."""
     ticks = _one_two_five(min(row[field] for row in rows), max(row[field] for row in rows))
     return (
         alt.X(f"{field}:Q", title=title)
@@ -87,7 +87,7 @@ def _cost_axis(rows: list[dict[str, Any]], field: str, title: str, word: Callabl
 
 
 def _missed_axis(rows: list[dict[str, Any]], headroom: int = 1) -> alt.Y:
-    """The vertical axis of the duplicates that the rows miss, up to so many times the most."""
+    """The vertical axis for the duplicates that the rows miss, up to `headroom` times the most."""
     most = max(row["missed"] for row in rows)
     return (
         alt.Y("missed:Q", title="duplicates missed")
@@ -101,7 +101,7 @@ def _decades(most: float) -> list[int]:
 
 
 def _one_two_five(least: int, most: int) -> list[int]:
-    """Round figures from the one to the other; fewer of each decade where there are many decades."""
+    """Round figures from `least` to `most`: 1, 2 and 5 of each decade, or 1 alone over more than three decades."""
     powers = range(int(math.log10(least)), int(math.log10(most)) + 1)
     factors = (1, 2, 5) if len(powers) <= 3 else (1,)  # noqa: PLR2004
     return [factor * 10**power for power in powers for factor in factors if least <= factor * 10**power <= most]
@@ -192,7 +192,7 @@ def heat_map(grid: Grid, recommended: SettingFigures | None, bytes_per_id: int) 
 
 
 def frontier_chart(analysis: Analysis) -> Spec:
-    """Memory against duplicates missed: the settings that no other beats are joined, the others are faint."""
+    """Memory against duplicates missed: a line joins the settings that no other beats, the others are faint."""
     recommended = recommended_of(analysis)
     settings = all_settings(analysis)
     best = frontier(settings)
@@ -258,21 +258,21 @@ def _cover(low: int, high: int, within: int | None) -> str:
 
 
 def filled_bins(values: Histogram) -> list[tuple[int, int, int]]:
-    """The bins from the first to the last that hold anything: (from, up to but without, count)."""
+    """The bins from the first to the last non-empty one, as (lower edge, upper edge, count); the upper edge is exclusive."""
     bins = list(zip(values.edges, values.edges[1:], values.counts, strict=False))
     filled = [index for index, (_, _, number) in enumerate(bins) if number]
     return bins[filled[0] : filled[-1] + 1] if filled else []
 
 
 def bin_words(low: int, high: int, word: Callable[[int], str]) -> str:
-    """`4 to 7`, `1.5 s to 2.25 s`; a bin of one value is that value."""
+    """Write a bin as `4 to 7` or `1.5 s to 2.25 s`, and a bin of one value as that value."""
     if high - low == 1:
         return word(low)
     return f"{word(low)} to {word(high - 1 if word is count else high)}"
 
 
 def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Spec:
-    """Receipts, or duplicates, per slice of time; the charts of one timeline stand exactly below each other."""
+    """Receipts, or duplicates, per slice of time; the charts of one timeline share their horizontal axis."""
     rows = [
         {
             "begin": (timeline.start_us + index * timeline.slice_us) / 1_000,
@@ -301,14 +301,14 @@ def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Sp
 
 
 def _clock(span_us: int) -> str:
-    """How times are written along an axis of that length."""
+    """The format of the times along an axis that spans so many microseconds."""
     if span_us < 10 * 60 * 1_000_000:
         return "%H:%M:%S"
     return "%H:%M" if span_us < 86_400 * 1_000_000 else "%m-%d %H:%M"
 
 
 def memory_chart(policies: Sequence[PolicyFigures]) -> Spec:
-    """Ids kept against duplicates missed, a point for all policies of equal figures."""
+    """Ids kept against duplicates missed; policies with equal figures share a point."""
     points: dict[tuple[int, int, str], list[int]] = {}
     for index, figures in enumerate(policies):
         rightness = _DROPS if figures.false_duplicates else _MISSES if figures.missed else _NEVER_WRONG
@@ -347,7 +347,7 @@ def memory_chart(policies: Sequence[PolicyFigures]) -> Spec:
 
 
 def _label(rows: list[dict[str, Any]]) -> None:
-    """Give a point its policies' numbers, and after them those of right neighbours that would be written over them."""
+    """Write each point's policy numbers in its `numbers`; those of neighbours too near to be labelled go to the point on their left."""
     from_left = sorted(rows, key=lambda row: (row["missed"], row["ids"]))
     span = max(row["ids"] for row in rows) / min(row["ids"] for row in rows)
     labelled = from_left[0]
@@ -362,7 +362,7 @@ def _label(rows: list[dict[str, Any]]) -> None:
 
 
 def causes_chart(policies: Sequence[tuple[str, dict[Cause, int]]]) -> Spec:
-    """Receipts that policies are wrong about, a bar for each, cut by cause."""
+    """How many receipts each policy is wrong about: a bar for each policy, divided by cause."""
     rows = [
         {"policy": name, "cause": str(cause), "receipts": number, "order": list(Cause).index(cause)}
         for name, causes in policies

@@ -11,7 +11,7 @@ __all__ = [
     "counted_causes",
     "disagreement",
     "meanings",
-    "named",
+    "named_policy",
     "notes",
     "recommended_policy",
     "sides",
@@ -26,8 +26,8 @@ _SIZED = frozenset(kind.name for kind in POLICIES if kind.parameters)
 _KEYS_THAT_SPLIT_QUEUES = ("default", "connection", "receiver")
 
 
-def named(policy: str) -> str:
-    """A policy's text, short and harmless."""
+def named_policy(policy: str) -> str:
+    """A policy's text, sanitised and shortened."""
     return sanitised(policy, _LONGEST_NAME)
 
 
@@ -78,11 +78,11 @@ def _praise(comparison: Comparison) -> str:
     if len(right) == 1:
         _, only = right[0]
         return (
-            f"{'Only ' * (len(comparison.policies) > 1)}{named(only.policy)} catches every duplicate and takes no new message for one. It keeps at most "
+            f"{'Only ' * (len(comparison.policies) > 1)}{named_policy(only.policy)} catches every duplicate and takes no new message for one. It keeps at most "
             f"{count(only.peak_ids, 'id')}."
         )
     best = [figures for index, figures in right if index in best_of(comparison)]
-    names = [named(figures.policy) for figures in best]
+    names = [named_policy(figures.policy) for figures in best]
     return (
         f"{count(len(right))} of {count(len(comparison.policies))} policies catch every duplicate and take no new message for "
         f"one. Of these, {listed(names)} keep{'s' * (len(names) == 1)} the fewest ids: {count(best[0].peak_ids)}."
@@ -99,30 +99,30 @@ def _blame(figures: PolicyFigures, comparison: Comparison) -> str:
             f"takes {count(figures.false_duplicates, 'new message')} for duplicates, which loses them: "
             f"{counted_causes(figures.false_causes)}"
         )
-    return f"{named(figures.policy)} {'; it '.join(said)}." if said else ""
+    return f"{named_policy(figures.policy)} {'; it '.join(said)}." if said else ""
 
 
 def _untried(comparison: Comparison) -> str:
-    """Who would forget, but never had to: that such a policy misses nothing says nothing yet."""
+    """Name the policies that never had to forget an id on this log, which therefore doesn't show what they would miss."""
     log = comparison.log
     ids = log.receipts - log.unchecked - log.duplicates
     kept_all = [of.policy for of in comparison.policies if of.policy.partition(":")[0] in _SIZED and of.peak_ids == ids]
     if not (kept_all and log.duplicates):
         return ""
     return (
-        f"{listed(map(named, kept_all))} never had to forget an id here, so this log can't tell what "
+        f"{listed(map(named_policy, kept_all))} never had to forget an id here, so this log can't tell what "
         f"{'it' if len(kept_all) == 1 else 'they'} would miss. Try a longer one, or one that holds an outage."
     )
 
 
 def counted_causes(causes: dict[Cause, int]) -> str:
-    """`25 not refreshed, 12 evicted`."""
+    """The causes with their counts, most frequent first: `25 not refreshed, 12 evicted`."""
     most_first = sorted(causes.items(), key=lambda item: -item[1])
     return ", ".join(f"{count(number)} {cause}" for cause, number in most_first if number)
 
 
 def meanings(comparison: Comparison) -> list[tuple[str, str]]:
-    """The causes that occur, and what they mean."""
+    """The causes that occur in the comparison, each with its meaning."""
     met = {
         cause
         for figures in comparison.policies
@@ -153,7 +153,7 @@ def sides(dispute: Dispute) -> tuple[str, str]:
 
 
 def _numbered(policies: list[tuple[int, Cause | None]]) -> str:
-    """`1-3, 5`, `4-5 expired, 7 evicted`: neighbours of one cause together."""
+    """Policy numbers as `1-3, 5` or `4-5 expired, 7 evicted`; neighbouring numbers with one cause are a range."""
     runs: list[tuple[int, int, Cause | None]] = []
     for number, cause in policies:
         if runs and runs[-1][1:] == (number - 1, cause):
@@ -176,5 +176,7 @@ def notes(comparison: Comparison) -> list[str]:
         if comparison.key in _KEYS_THAT_SPLIT_QUEUES:
             text += " If several connections read one queue, share one domain: --domain destination."
         said.append(text)
-    said += [f"{named(policy)} is left out: {sanitised(reason, 1_000)}" for policy, reason in comparison.left_out]
+    said += [
+        f"{named_policy(policy)} is left out: {sanitised(reason, 1_000)}" for policy, reason in comparison.left_out
+    ]
     return said

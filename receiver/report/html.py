@@ -44,11 +44,11 @@ class Figure:
     spec: Spec
     numbers: Numbers | None = None
     least_width_em: int = 0
-    """Narrower, it scrolls."""
+    """Below this width it scrolls."""
 
 
 def page_text(command: str, log: LogFigures, key: str, *, figures: Sequence[Figure], **words: Any) -> str:
-    """The whole file: what was read of the log, by which domain KEY, and what the command's template makes of the words."""
+    """The whole HTML file: the command's template, filled with the log's figures, its domain KEY, the charts and the words."""
     scripts = [_vega(), _script_text("draw.js")]
     environment = Environment(
         loader=PackageLoader("receiver", "report"),

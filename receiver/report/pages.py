@@ -54,7 +54,10 @@ _LONGEST_NAME = 120
 
 
 def analysis_page(analysis: Analysis) -> str:
-    """The whole file. Its size depends little on the grid and the number of domains: both are cut, and the page says so."""
+    """The report of `receiver simulate --report`, a whole HTML file.
+
+    Its size depends little on the grid and the number of domains: both are cut, and the page says so.
+    """
     return page_text(
         "simulate",
         analysis.log,
@@ -301,7 +304,7 @@ def _sources(analysis: Analysis) -> Numbers:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """The whole file."""
+    """The report of `receiver compare --report`, a whole HTML file."""
     unanimous = "" if comparison.disputes else disagreement(comparison)
     return page_text(
         "compare",

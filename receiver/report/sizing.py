@@ -33,7 +33,7 @@ class Grid:
     expiries_us: tuple[int, ...]
     cells: dict[tuple[int, int], SettingFigures]
     left_out: int
-    """Settings of the analysis that the grid doesn't show."""
+    """How many settings of the analysis the grid doesn't show."""
 
 
 def recommended_of(analysis: Analysis) -> SettingFigures | None:
@@ -71,7 +71,7 @@ def _axis(values: Iterable[int], most: int, kept: int | None) -> tuple[int, ...]
 
 
 def thinned(items: Sequence[T], most: int) -> list[T]:
-    """At most so many of the items (two or more), evenly spaced, the first and the last among them."""
+    """At most `most` of the items (2 or more), evenly spaced; the first and the last are among them."""
     if len(items) <= most:
         return list(items)
     last = len(items) - 1

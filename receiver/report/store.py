@@ -38,7 +38,7 @@ _UNKNOWN_TARGET = "(a target that the store doesn't know)"
 
 
 def print_status(address: str, figures: StoreFigures, console: Console) -> None:
-    """The store in one line, then each domain: its status line, and a table of what that lacks."""
+    """The store in one line, then each domain: its status line, and a table of the figures that this line lacks."""
     _print_heading(address, figures, console)
     for domain in figures.domains:
         console.print()
@@ -49,7 +49,7 @@ def print_status(address: str, figures: StoreFigures, console: Console) -> None:
 
 
 def print_check(address: str, figures: StoreFigures, console: Console) -> None:
-    """What was looked at, and the list of what is broken."""
+    """The store in one line, the rows of each domain, and the list of what is broken."""
     _print_heading(address, figures, console)
     for domain in figures.domains:
         line(console, f"  {_shown_domain(DomainName.of(domain.state))}: {_rows(domain)}")
@@ -139,7 +139,7 @@ def _sources(domain: DomainFigures) -> str:
 
 
 def _latest_receipt(domain: DomainFigures) -> str | None:
-    """None where there was no receipt, or so late a time that no calendar has it."""
+    """The time of the domain's latest receipt; None without receipts, or if no calendar has the time."""
     return moment_or_none(domain.state.latest_us) if domain.state.last_seq else None
 
 

@@ -14,7 +14,7 @@ from receiver.report.comparing import (
     best_of,
     disagreement,
     meanings,
-    named,
+    named_policy,
     notes,
     recommended_policy,
     sides,
@@ -228,7 +228,7 @@ def _print_policies(comparison: Comparison, console: Console) -> None:
     without_names = console.measure(table_of([""] * len(comparison.policies))).maximum
     width = max(console.width - without_names + len("policy"), _LEAST_NAME_WIDTH)
     console.print()
-    console.print(table_of([_folded(named(figures.policy), width) for figures in comparison.policies]))
+    console.print(table_of([_folded(named_policy(figures.policy), width) for figures in comparison.policies]))
     paragraph(console, "missed: duplicates let through; false: new messages dropped", style="dim", first="")
     if best:
         paragraph(console, f"{_BEST_POLICY} never wrong, with the fewest ids", style="dim", first="")

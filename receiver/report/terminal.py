@@ -20,7 +20,7 @@ _LONGEST_LINE = 1_000
 
 
 def print_log(log: LogFigures, key: str, console: Console) -> None:
-    """What was read, and how."""
+    """What was read of the log, and how it was read."""
     paragraph(console, reading(log), first="")
     for remark in remarks(log, key):
         paragraph(console, remark, style="dim", first="")
@@ -32,7 +32,7 @@ def heading(console: Console, text: str) -> None:
 
 
 def line(console: Console, text: str, style: str = "") -> None:
-    """One line, which the terminal may wrap, with whatever text in it."""
+    """Print a text on one line, which the terminal may wrap; the text is sanitised."""
     console.print(Text(sanitised(text, _LONGEST_LINE), style=style), soft_wrap=True)
 
 
@@ -48,7 +48,7 @@ def plain_table() -> Table:
 
 
 def add_figure_columns(table: Table, *names: str) -> None:
-    """Columns of figures, which stand to the right and are never broken."""
+    """Add columns for figures, which are right-aligned and never wrapped."""
     for name in names:
         table.add_column(Text(name), justify="right", no_wrap=True)
 

@@ -35,7 +35,7 @@ _LONGEST_IN_SECONDS = 120
 def sanitised(text: str, most: int = 60) -> str:
     """Text from a log, harmless and on one line: what can't be printed is shown as an escape, the middle of long text as …
 
-    Control characters, ANSI escapes, line breaks and the marks that reverse the direction of writing are all escaped.
+    Control characters, ANSI escapes, line breaks and the characters that reverse the direction of writing are all escaped.
     """
     shown = [char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text]
     if sum(map(len, shown)) <= most:
@@ -46,12 +46,12 @@ def sanitised(text: str, most: int = 60) -> str:
 
 
 def named_source(source: str, most: int = 60) -> str:
-    """A source of a log, sanitised."""
+    """A source's name, sanitised; `(anonymous)` if it is empty."""
     return sanitised(source, most) or "(anonymous)"
 
 
 def named_domain(domain: str, most: int = 60) -> str:
-    """A domain's name, sanitised."""
+    """A domain's name, sanitised; `(no name)` if it is empty."""
     return sanitised(domain, most) or "(no name)"
 
 
@@ -73,7 +73,7 @@ def count(number: int, noun: str = "") -> str:
 
 
 def or_dash(value: int | None, word: Callable[[int], str] = count) -> str:
-    """The figure in words; `-` where there is none."""
+    """The figure as `word` writes it; `-` for None."""
     return "-" if value is None else word(value)
 
 
@@ -136,7 +136,7 @@ def moment(us: int) -> str:
 
 
 def moment_or_none(us: int) -> str | None:
-    """The same; None where no calendar has it, as a broken store may hold."""
+    """The time as `moment` writes it; None where no calendar has it, as a broken store may hold."""
     try:
         return moment(us)
     except OverflowError:

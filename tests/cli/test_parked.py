@@ -53,10 +53,10 @@ def test_list_as_json(parked, store_url):
     ran = parked("list", store_url, "--json")
     assert (ran.status, ran.err) == (0, "")
     assert all(char.isprintable() or char == "\n" for char in ran.out)
-    found = json.loads(ran.out)
-    assert set(found) == {"store", "parked"}
-    assert [message["number"] for message in found["parked"]] == numbers
-    assert found["parked"][0] == {
+    printed = json.loads(ran.out)
+    assert set(printed) == {"store", "parked"}
+    assert [message["number"] for message in printed["parked"]] == numbers
+    assert printed["parked"][0] == {
         "number": numbers[0],
         "domain": "broker:queue://orders",
         "key": "default",

@@ -22,8 +22,8 @@ def text_of(html):
 
 def test_the_table_and_the_words_stand_without_any_script():
     text = text_of(comparison_page(comparison()))
-    for place, name in enumerate(NAMES, 1):
-        assert f"{place}. {name}" in text
+    for number, name in enumerate(NAMES, 1):
+        assert f"{number}. {name}" in text
     for part in (
         "Policy 8 is the two-tier setting recommended for this log, W = 200 with E = 5 s. This log needed W = 97.",
         "7: Pulsar, RabbitMQ streams; 9: forgets nothing, the yardstick",
