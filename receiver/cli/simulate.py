@@ -120,10 +120,10 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     single = single_setting(question)
     if verdicts is not None and single is None:
         usual = ReceiverSettings()
-        window, expiry = usual.dup_detection_per_source_expiry_window_size, usual.dup_detection_expiry_time_secs
+        w, e = usual.dup_detection_per_source_expiry_window_size, usual.dup_detection_expiry_time_secs
         raise SettingsError(
             "--verdicts needs one setting",
-            hint=f"give one --window and one --expiry, such as --window {window} --expiry {expiry:g}",
+            hint=f"give one --window and one --expiry, such as --window {w} --expiry {e:g}",
         )
     request = SimulateRequest(
         logs, question, read_options(column_map, time_unit, time_zone, on_error), report, verdicts
