@@ -69,7 +69,8 @@ def print_analysis(analysis: Analysis, console: Console) -> None:
     print_log(analysis.log, analysis.key, console)
     _print_answer(analysis, console)
     _print_settings(analysis, console)
-    _print_list("What to know about this log", [finding.text for finding in analysis.findings], console)
+    findings = [sanitised(finding.text, _LONGEST_PARAGRAPH) for finding in analysis.findings]
+    _print_list("What to know about this log", findings, console)
     _print_sources(analysis, console)
 
 
@@ -90,7 +91,7 @@ def _print_list(title: str, texts: Sequence[str], console: Console) -> None:
     if texts:
         heading(console, title)
     for text in texts:
-        paragraph(console, sanitised(text, _LONGEST_PARAGRAPH), first="- ")
+        paragraph(console, text, first="- ")
 
 
 def _print_answer(analysis: Analysis, console: Console) -> None:
