@@ -14,8 +14,8 @@ import typer
 
 from receiver.cli import run
 from receiver.cli.engines import Master, Verbose
-from receiver.cli.progress import stages
-from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
+from receiver.cli.options import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
+from receiver.cli.output import stages
 from receiver.domains import domain_key
 
 if TYPE_CHECKING:

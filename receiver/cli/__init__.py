@@ -21,10 +21,10 @@ from receiver.cli.demo import demo
 from receiver.cli.domain import domain
 from receiver.cli.generate import EPILOG as GENERATE_EPILOG
 from receiver.cli.generate import generate
-from receiver.cli.helping import CommandWithSettings
 from receiver.cli.inbox import inbox
 from receiver.cli.migrate import EPILOG as MIGRATE_EPILOG
 from receiver.cli.migrate import migrate
+from receiver.cli.options import CommandWithSettings
 from receiver.cli.parked import parked
 from receiver.cli.retire import EPILOG as RETIRE_EPILOG
 from receiver.cli.retire import retire
@@ -34,7 +34,7 @@ from receiver.cli.status import EPILOG as STATUS_EPILOG
 from receiver.cli.status import status
 from receiver.cli.streams import shielded
 from receiver.errors import MissingExtraError, OutputError, ReceiverError, SettingsError
-from receiver.report.words import tamed
+from receiver.report.words import sanitised
 
 __all__ = ["app", "run"]
 
@@ -42,14 +42,10 @@ _BAD_USAGE = 2
 _INTERRUPTED = 128 + signal.SIGINT
 _LONGEST_ERROR = 2000
 _PARTS_OF_SIMULATE = {
-    "altair",
-    "jinja2",
-    "markupsafe",
     "msgspec",
     "numba",
     "numpy",
     "pyarrow",
-    "vl_convert",
     "zstandard",
 }
 
@@ -63,13 +59,13 @@ app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=CHECK_EPILOG)(check)
 app.add_typer(inbox)
 app.add_typer(parked)
-app.command(epilog=RETIRE_EPILOG)(retire)
+app.command(cls=CommandWithSettings, epilog=RETIRE_EPILOG)(retire)
 app.add_typer(domain)
 app.command(epilog=DEMO_EPILOG)(demo)
 
 
-def _print_version(asked: bool) -> None:  # noqa: FBT001 - as Typer calls it
-    if asked:
+def _print_version(is_wanted: bool) -> None:  # noqa: FBT001 - as Typer calls it
+    if is_wanted:
         from importlib.metadata import version
 
         print(f"receiver {version('reliable-receiver')}")
@@ -88,7 +84,7 @@ def receiver(
 def run(command: typer.Typer = app, name: str = "receiver") -> int:
     """Run the command line and give its exit status: never a traceback for what a user can mend.
 
-    The status is what the work has earned, whether or not somebody still reads what is printed.
+    The status is that of the work, whether or not a reader is left for what is printed.
     """
     if sys.stdout is None:
         return _complain(OutputError("can't write to standard output: it is closed"))
@@ -112,8 +108,8 @@ def _status(command: typer.Typer, name: str) -> int:
         problem = error
     except typer.TyperException as error:
         usage = getattr(error, "ctx", None)
-        asked = usage.command_path if usage else name
-        problem = SettingsError(error.format_message(), hint=f"{asked} --help tells what there is")
+        refusing = usage.command_path if usage else name
+        problem = SettingsError(error.format_message(), hint=f"{refusing} --help shows what there is")
     except OSError as error:
         problem = _refusal(error)
     except SystemExit as error:
@@ -125,7 +121,7 @@ def _status(command: typer.Typer, name: str) -> int:
 
 
 def _refusal(error: OSError) -> OutputError:
-    """What the system refused in a place that has no words of its own for it: the file, or else where it happened."""
+    """A refusal of the system that the package has no words of its own for: it names the file, or else the function."""
     files = [os.fsdecode(file) for file in (error.filename, error.filename2) if isinstance(file, str | bytes)]
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     what = ", ".join(files) or f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"
@@ -133,7 +129,7 @@ def _refusal(error: OSError) -> OutputError:
 
 
 def _complain(error: ReceiverError) -> int:
-    print(f"error: {tamed(error.message, _LONGEST_ERROR)}", file=sys.stderr)
+    print(f"error: {sanitised(error.message, _LONGEST_ERROR)}", file=sys.stderr)
     if error.hint:
-        print(f"hint: {tamed(error.hint, _LONGEST_ERROR)}", file=sys.stderr)
+        print(f"hint: {sanitised(error.hint, _LONGEST_ERROR)}", file=sys.stderr)
     return _BAD_USAGE

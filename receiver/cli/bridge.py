@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import Any
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from receiver.bridge.ids import IdRule, MissingIds
 from receiver.bridge.mode import Mode
-from receiver.cli import bridge_options as given
-from receiver.cli.bridging import (
-    listening_address,
-    load_metrics,
-    logging_to_stderr,
-    password_of,
-    reporting,
-    stopped_by_signals,
-)
-from receiver.cli.reading import Domain
+from receiver.cli.options import Domain
 from receiver.cli.streams import plain_output
-from receiver.errors import SettingsError
+from receiver.errors import MissingExtraError, SettingsError
 from receiver.settings import BridgeSettings, ReceiverSettings
 
+if TYPE_CHECKING:
+    from receiver.bridge.bridge import Bridge
+
 __all__ = ["EPILOG", "bridge"]
+
+_LOGGER = logging.getLogger("receiver.bridge")
+_LISTENING = re.compile(r"(?:([^\[\]:]+|\[[^\[\]]+\]):)?([0-9]{1,5})")
+_LARGEST_PORT = 65_535
+_IDS = IdRule()
 
 EPILOG = """Examples:
 
@@ -34,36 +44,129 @@ receiver bridge stomp://host/orders amqp://other/orders --store sqlite:///receiv
 Passwords come from RECEIVER_FROM_PASSWORD and RECEIVER_TO_PASSWORD, from files, or from the addresses.
 """
 
+_Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="FROM",
+        help="stomp://[USER@]HOST[:61613]/queue/NAME, amqp://[USER@]HOST[:5672]/queue/NAME, or "
+        "/topic/NAME?subscription=SUB; ?selector=CONDITION (behind a subscription &selector=) takes those that meet it. stomps:// and amqps:// with TLS.",
+    ),
+]
+_Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TO",
+        help="file:PATH or - for JSON Lines, stomp://... or amqp://..., or python:MODULE:FUNCTION, called with "
+        "(message, connection) or (message).",
+    ),
+]
+_Store = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="sqlite:///FILE or postgresql://USER@HOST/DATABASE; all but BEST_EFFORT need one."
+    ),
+]
+_BridgeMode = Annotated[Mode, typer.Option("--mode", help="What is promised.")]
+_ConnectionId = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="What domains call this connection. [default: HOST:PORT, and /SUB of a topic]"),
+]
+_ReceiverId = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="This receiver's name in its domain: for a topic, or with --domain receiver."),
+]
+_IdProperty = Annotated[str, typer.Option(metavar="NAME", help="The property with a message's id.")]
+_SourceProperty = Annotated[str, typer.Option(metavar="NAME", help="The property with the id of its source.")]
+_MissingId = Annotated[
+    MissingIds,
+    typer.Option(help="For a message without id: message-id takes its JMSMessageID, refuse parks it."),
+]
+_Window = Annotated[
+    int | None,
+    typer.Option(metavar="W", help="The domain's window in ids per source; with --expiry. [default: as it is]"),
+]
+_Expiry = Annotated[
+    float | None, typer.Option(metavar="E", help="The domain's expiry in seconds; with --window. [default: as it is]")
+]
+_OtherPolicy = Annotated[
+    str | None, typer.Option("--policy", metavar="POLICY", help="Another system's rule, as of receiver compare.")
+]
+_MaxBatchSize = Annotated[
+    int | None, typer.Option(metavar="N", help="Messages in a batch. [default: {bridge.max_batch_size}]")
+]
+_MaxBatchIntervalMillis = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MS", help="How long a batch may go on growing. [default: {bridge.max_batch_interval_millis}]"
+    ),
+]
+_MaxBodyBytes = Annotated[
+    int | None, typer.Option(metavar="BYTES", help="The largest body that is taken. [default: {bridge.max_body_bytes}]")
+]
+_MaxTries = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Tries of a message that fails, before it is parked. [default: {bridge.max_tries}]"),
+]
+_Record = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Record receipts for receiver simulate: .jsonl.zst, .parquet or a folder."),
+]
+_StatusSecs = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="How often the status line is logged; 0: never. [default: {bridge.status_secs}]"),
+]
+_MetricsPort = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS:]PORT",
+        help="Serve metrics to Prometheus on this port: to this machine alone, unless an address is given, such as 0.0.0.0 "
+        "for all that it has.",
+    ),
+]
+_StopWhenIdle = Annotated[
+    float | None, typer.Option(metavar="SECS", min=0, help="Stop once no message has come for so long.")
+]
+_FromPasswordFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Its first line is the password for FROM.")
+]
+_ToPasswordFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Its first line is the password for TO.")]
+_TlsCa = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Whose certificates are trusted. [default: the system's]")
+]
+_TlsCert = Annotated[Path | None, typer.Option(metavar="FILE", help="Our own certificate; with --tls-key.")]
+_TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="The key of that certificate.")]
+_Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, with tracebacks of failing functions.")]
+
 
 def bridge(
-    source: given.Source,
-    target: given.Target,
+    source: _Source,
+    target: _Target,
     *,
-    store: given.Store = None,
-    mode: given.BridgeMode = Mode.EXACTLY_ONCE,
+    store: _Store = None,
+    mode: _BridgeMode = Mode.EXACTLY_ONCE,
     domain: Domain = "default",
-    connection_id: given.ConnectionId = None,
-    receiver_id: given.ReceiverId = None,
-    id_property: given.IdProperty = "uniqueMessageId",
-    source_property: given.SourceProperty = "messageSourceId",
-    missing_ids: given.MissingId = MissingIds.MESSAGE_ID,
-    window: given.Window = None,
-    expiry: given.Expiry = None,
-    policy: given.OtherPolicy = None,
-    max_batch_size: given.MaxBatchSize = None,
-    max_batch_interval_millis: given.MaxBatchIntervalMillis = None,
-    max_body_bytes: given.MaxBodyBytes = None,
-    max_tries: given.MaxTries = None,
-    record: given.Record = None,
-    status_secs: given.StatusSecs = None,
-    metrics_port: given.MetricsPort = None,
-    stop_when_idle: given.StopWhenIdle = None,
-    from_password_file: given.FromPasswordFile = None,
-    to_password_file: given.ToPasswordFile = None,
-    tls_ca: given.TlsCa = None,
-    tls_cert: given.TlsCert = None,
-    tls_key: given.TlsKey = None,
-    verbose: given.Verbose = False,
+    connection_id: _ConnectionId = None,
+    receiver_id: _ReceiverId = None,
+    id_property: _IdProperty = _IDS.id_property,
+    source_property: _SourceProperty = _IDS.source_property,
+    missing_ids: _MissingId = _IDS.missing,
+    window: _Window = None,
+    expiry: _Expiry = None,
+    policy: _OtherPolicy = None,
+    max_batch_size: _MaxBatchSize = None,
+    max_batch_interval_millis: _MaxBatchIntervalMillis = None,
+    max_body_bytes: _MaxBodyBytes = None,
+    max_tries: _MaxTries = None,
+    record: _Record = None,
+    status_secs: _StatusSecs = None,
+    metrics_port: _MetricsPort = None,
+    stop_when_idle: _StopWhenIdle = None,
+    from_password_file: _FromPasswordFile = None,
+    to_password_file: _ToPasswordFile = None,
+    tls_ca: _TlsCa = None,
+    tls_cert: _TlsCert = None,
+    tls_key: _TlsKey = None,
+    verbose: _Verbose = False,
 ) -> None:
     """Bridge messages from a queue or a durable subscription to a file, a broker or a function of yours.
 
@@ -74,10 +177,10 @@ def bridge(
     from receiver.bridge.address import Tls
     from receiver.bridge.opening import BridgeOptions, open_bridge
 
-    logging_to_stderr(verbose=verbose)
-    metrics_address = None if metrics_port is None else listening_address(metrics_port)
+    _logging_to_stderr(verbose=verbose)
+    metrics_address = None if metrics_port is None else _listening_address(metrics_port)
     if metrics_address is not None:
-        load_metrics()  # now, before a python: target puts the current folder on sys.path
+        _load_metrics()  # now, before a python: target puts the current folder on sys.path
     options = BridgeOptions(
         mode=mode,
         domain=domain,
@@ -88,7 +191,7 @@ def bridge(
         policy=policy,
         record=record,
         settings=BridgeSettings(
-            **_given(
+            **_chosen(
                 max_batch_size=max_batch_size,
                 max_batch_interval_millis=max_batch_interval_millis,
                 max_body_bytes=max_body_bytes,
@@ -97,14 +200,14 @@ def bridge(
             )
         ),
         tls=Tls(ca_file=tls_ca, cert_file=tls_cert, key_file=tls_key),
-        from_password=password_of("FROM", from_password_file),
-        to_password=password_of("TO", to_password_file),
+        from_password=_password_of("FROM", from_password_file),
+        to_password=_password_of("TO", to_password_file),
     )
     with (
         plain_output(),  # a target's: nothing counts as delivered that nobody reads
         closing(open_bridge(source, target, store, options)) as opened,
-        stopped_by_signals(opened),
-        reporting(opened, options.settings.status_secs, metrics_address),
+        _stopped_by_signals(opened),
+        _reporting(opened, options.settings.status_secs, metrics_address),
     ):
         opened.run(stop_when_idle_secs=stop_when_idle)
 
@@ -121,5 +224,119 @@ def _windows(window: int | None, expiry_secs: float | None) -> ReceiverSettings 
     )
 
 
-def _given(**options: float | None) -> dict[str, Any]:
+def _chosen(**options: float | None) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _logging_to_stderr(*, verbose: bool) -> None:
+    """Log lines as a correlator does, so that what reads its logs reads the status lines too."""
+    from receiver.durable.status import LOG_FORMAT
+
+    logging.basicConfig(format=LOG_FORMAT, stream=sys.stderr)
+    # Not each duplicate: the status line counts them.
+    logging.getLogger("receiver").setLevel(logging.DEBUG if verbose else logging.WARNING)
+    _LOGGER.setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def _password_of(side: str, file: Path | None) -> str | None:
+    """The password for FROM or TO: the environment's, or else the first line of the file; None without either."""
+    password = os.environ.get(f"RECEIVER_{side}_PASSWORD")
+    if password is not None or file is None:
+        return password
+    try:
+        with file.open(encoding="utf-8") as lines:
+            return lines.readline().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SettingsError(f"the password can't be read from {file}: {why}", hint="one line of text, UTF-8") from error
+
+
+def _listening_address(text: str) -> tuple[str, int]:
+    """The address and the port of `[ADDRESS:]PORT`; without an address, this machine's loopback."""
+    parts = _LISTENING.fullmatch(text)
+    if parts is None or int(parts[2]) > _LARGEST_PORT:
+        raise SettingsError(
+            f"--metrics-port must be [ADDRESS:]PORT with a port up to {_LARGEST_PORT}, not {text!r:.80}",
+            hint="write 9100, 0.0.0.0:9100 or [::1]:9100",
+        )
+    return (parts[1] or "127.0.0.1").strip("[]"), int(parts[2])
+
+
+@contextmanager
+def _stopped_by_signals(bridge: Bridge) -> Iterator[None]:
+    """Stop the bridge cleanly at the first SIGTERM or Ctrl-C, and the process at the second.
+
+    After Ctrl-C there is a KeyboardInterrupt once it has stopped.
+    """
+    interrupts = 0
+
+    def stop(number: int, _frame: object) -> None:
+        nonlocal interrupts
+        if bridge.is_stopping:
+            os._exit(128 + number)
+        interrupts += number == signal.SIGINT
+        bridge.stop()
+        # What is under way may take its time, so this goes past the log, whose lock another thread may hold.
+        with suppress(OSError):
+            os.write(2, b"stopping after what is under way; a second signal ends it at once\n")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if interrupts:
+        raise KeyboardInterrupt
+
+
+def _load_metrics() -> None:
+    """Load the library that serves metrics, before `_reporting` needs it; `MissingExtraError` if it isn't installed."""
+    try:
+        import_module("receiver.bridge.metrics")
+    except ImportError as error:
+        raise MissingExtraError("metrics", "--metrics-port") from error
+
+
+@contextmanager
+def _reporting(bridge: Bridge, status_secs: float, metrics_address: tuple[str, int] | None) -> Iterator[None]:
+    """Log the status line every `status_secs` seconds (0: never) and at the end; serve metrics if there is an address."""
+    if metrics_address is not None:
+        _serve_metrics(bridge, *metrics_address)
+    ended = threading.Event()
+    if status_secs > 0:
+        thread = threading.Thread(target=_log_status, args=(bridge, status_secs, ended), name="Status", daemon=True)
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if status_secs > 0:
+            thread.join()
+
+
+def _log_status(bridge: Bridge, status_secs: float, ended: threading.Event) -> None:
+    while True:
+        is_last = ended.wait(status_secs)
+        if not bridge.has_started:
+            if is_last:
+                return
+            continue
+        _LOGGER.info("%s", bridge.status_line())
+        if is_last:
+            return
+
+
+def _serve_metrics(bridge: Bridge, address: str, port: int) -> None:
+    from prometheus_client import start_http_server
+
+    from receiver.bridge.metrics import export
+
+    export(bridge)
+    try:
+        start_http_server(port, address)
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that can't be one of a host
+        why = getattr(error, "strerror", None) or error
+        raise SettingsError(
+            f"metrics can't be served on port {port} of {address}: {why}", hint="choose another --metrics-port"
+        ) from error

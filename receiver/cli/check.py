@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.output import console, print_json
-from receiver.cli.progress import progress
-from receiver.cli.store_address import StoreAddress, shown_address
+from receiver.cli.output import console, print_json, progress
+from receiver.cli.stores import StoreAddress, shown_address
 
 __all__ = ["EPILOG", "check"]
 
@@ -35,11 +34,11 @@ def check(
     from receiver.report.json_object import dumped
     from receiver.report.store import check_object, print_check
 
-    place = shown_address(url)
+    address = shown_address(url)
     with progress("Checking rows", None) as advance:
         figures = audit(url, advance=advance)
     if as_json:
-        print_json(dumped(check_object(place, figures)))
+        print_json(dumped(check_object(address, figures)))
     else:
-        print_check(place, figures, console())
+        print_check(address, figures, console())
     return _BROKEN if figures.findings else 0

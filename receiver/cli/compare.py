@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from receiver.cli.files import Report, report_file, spare_logs
-from receiver.cli.output import AsJson, console, print_json
-from receiver.cli.progress import progress
-from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
+from receiver.cli.options import (
+    AsJson,
+    ColumnMap,
+    Domain,
+    Logs,
+    OnError,
+    Report,
+    TimeUnit,
+    TimeZone,
+    WhenUnreadable,
+    read_options,
+)
+from receiver.cli.output import console, print_json, progress, report_file, spare_logs
 from receiver.domains import domain_key
 from receiver.policies.names import POLICIES, examples, form_of, stated_policies
 from receiver.report.words import listed
@@ -26,7 +35,7 @@ _EXAMPLE, _ANOTHER, *_ = examples()
 
 
 def _whose() -> str:
-    """`ttl is the rule of SQS FIFO (300)`: of those whose names don't say it."""
+    """Say which systems have the rules that aren't named after them: `ttl is the rule of SQS FIFO (300)`."""
     rules: list[str] = []
     for kind in _COMPARED:
         systems = [
@@ -87,10 +96,10 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
     texts = tuple(policy or ())
     stated_policies(texts)
     options = read_options(column_map, time_unit, time_zone, on_error)
-    _print(_compare(_Asked(logs, texts, domain, options, report, verdicts)), as_json=as_json)
+    _print(_compare(_CompareRequest(logs, texts, domain, options, report, verdicts)), as_json=as_json)
 
 
-class _Asked(NamedTuple):
+class _CompareRequest(NamedTuple):
     """What to compare, and the files to write on the way."""
 
     logs: list[str]
@@ -101,8 +110,8 @@ class _Asked(NamedTuple):
     verdicts: str | None
 
 
-def _compare(asked: _Asked) -> Comparison:
-    """Read, judge and write the files asked for, which were made before the work begins."""
+def _compare(request: _CompareRequest) -> Comparison:
+    """Replay the log and write the requested files, which are created before the work begins."""
     from receiver.compare.engine import compare_policies, verdict_batches
     from receiver.logs import read_logs
     from receiver.logs.writer import table_to_begin
@@ -110,15 +119,15 @@ def _compare(asked: _Asked) -> Comparison:
     from receiver.simulate.verdict_rows import verdict_schema
 
     with ExitStack() as outputs:
-        write_report = outputs.enter_context(report_file(asked.report, _page))
-        begin_table = outputs.enter_context(table_to_begin(asked.verdicts)) if asked.verdicts is not None else None
-        batches = read_logs(asked.logs, asked.options)
-        spare_logs(batches.paths, report=asked.report, verdicts=asked.verdicts)
+        write_report = outputs.enter_context(report_file(request.report, _page))
+        begin_table = outputs.enter_context(table_to_begin(request.verdicts)) if request.verdicts is not None else None
+        batches = read_logs(request.logs, request.options)
+        spare_logs(batches.paths, report=request.report, verdicts=request.verdicts)
         with progress("Reading receipts", None) as advance:
-            receipts = ingest(batches, domain_key(asked.key), advance=advance)
+            receipts = ingest(batches, domain_key(request.key), advance=advance)
         with progress("Comparing policies", len(receipts.domains)) as advance:
             compared = compare_policies(
-                receipts, asked.key, asked.policies, with_verdicts=begin_table is not None, advance=advance
+                receipts, request.key, request.policies, with_verdicts=begin_table is not None, advance=advance
             )
         comparison = compared.comparison
         if begin_table is not None:
@@ -130,17 +139,17 @@ def _compare(asked: _Asked) -> Comparison:
 
 
 def _page(comparison: Comparison) -> str:
-    from receiver.report.compare_html import html_text
+    from receiver.report.pages import comparison_page
 
-    return html_text(comparison)
+    return comparison_page(comparison)
 
 
 def _print(comparison: Comparison, *, as_json: bool) -> None:
     if as_json:
-        from receiver.report.compare_json import json_text
+        from receiver.report.json_object import comparison_json
 
-        print_json(json_text(comparison))
+        print_json(comparison_json(comparison))
     else:
-        from receiver.report.compare_table import print_table
+        from receiver.report.tables import print_comparison
 
-        print_table(comparison, console())
+        print_comparison(comparison, console())

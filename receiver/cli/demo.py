@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from receiver.cli.progress import progress
+from receiver.cli.output import ProcessOutput, console, progress
 from receiver.cli.simulate import simulate
 from receiver.errors import MissingExtraError, OutputError, SettingsError
+from receiver.report.words import count
 
 if TYPE_CHECKING:
-    from receiver.demo.plan import Files, Outcome, Plan
+    from receiver.demo.plan import DemoOutcome, DemoPlan, Files
 
 __all__ = ["EPILOG", "demo"]
 
@@ -72,12 +74,11 @@ def demo(
         raise MissingExtraError("demo", "receiver demo")
 
     from receiver.bridge.mode import Mode
-    from receiver.cli.demo_outcome import print_outcome, print_sizing_heading, print_what_next
-    from receiver.demo.ending import interruptible
-    from receiver.demo.plan import DOMAIN, Files, Plan
+    from receiver.demo.plan import DOMAIN, DemoPlan, Files
+    from receiver.demo.process import interruptible
 
     cache = _checked_cache()
-    plan = Plan(
+    plan = DemoPlan(
         seed=secrets.randbelow(_SEEDS) if seed is None else seed,
         secs=secs,
         protocol=protocol.value,
@@ -85,17 +86,17 @@ def demo(
     )
     with interruptible(), _folder(keep) as folder:
         files = Files(folder)
-        outcome = _perform(plan, _broker_program(cache), files)
-        print_outcome(outcome, plan, files)
-        print_sizing_heading(outcome)
+        outcome = _run(plan, _broker_program(cache), files)
+        _print_outcome(outcome, plan, files)
+        _print_sizing_heading(outcome)
         simulate([str(files.receipts)], domain=DOMAIN)
-    print_what_next(files, kept=keep is not None)
+    _print_what_next(files, kept=keep is not None)
     return 0 if outcome.holds(plan.mode) else _PROMISE_BROKEN
 
 
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """Where the files go: the folder to keep, made now, or one that is gone afterwards."""
+    """The folder for the files: the one to keep, made now, or one that is deleted afterwards."""
     if keep is None:
         with TemporaryDirectory(prefix="receiver-demo-") as temporary:
             yield Path(temporary)
@@ -113,7 +114,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 def _checked_cache() -> Path:
-    """The folder for the broker's program, once it is known that it can be fetched and run."""
+    """The folder for the broker's program, after a check that it can be fetched and run here."""
     from platformdirs import user_cache_path
 
     from receiver.demo.artemis import check_programs
@@ -124,7 +125,7 @@ def _checked_cache() -> Path:
 
 
 def _broker_program(cache: Path) -> Path:
-    """Where it is, after it was fetched the first time."""
+    """The folder of the broker's program, which is fetched the first time."""
     from receiver.demo.artemis import VERSION, fetch, home_in
 
     if home_in(cache).is_dir():
@@ -135,14 +136,74 @@ def _broker_program(cache: Path) -> Path:
         return fetch(cache)
 
 
-def _perform(plan: Plan, home: Path, files: Files) -> Outcome:
-    from receiver.cli.voices import Voices
-    from receiver.demo.director import DIRECTOR, perform
+def _run(plan: DemoPlan, home: Path, files: Files) -> DemoOutcome:
     from receiver.demo.plan import BRIDGES, SENDERS
+    from receiver.demo.supervisor import SUPERVISOR, run_demo
 
-    voices = Voices(DIRECTOR, SENDERS + BRIDGES)
-    voices.say(
-        DIRECTOR,
+    output = ProcessOutput(SUPERVISOR, SENDERS + BRIDGES)
+    output.say(
+        SUPERVISOR,
         f"{plan.secs} s of messages by {plan.protocol}, {plan.mode}, kills drawn by --seed {plan.seed}; Ctrl-C ends it",
     )
-    return perform(plan, home, files, voices.say)
+    return run_demo(plan, home, files, output.say)
+
+
+def _print_outcome(outcome: DemoOutcome, plan: DemoPlan, files: Files) -> None:
+    """What was sent, what came, and what it did in the target."""
+    from rich.table import Table
+    from rich.text import Text
+
+    effects, crashes = outcome.effects, outcome.crashes
+    verdict = "not each exactly once" if effects.missing or effects.double else "each exactly once"
+    unknown = effects.lines - effects.double - (outcome.messages - effects.missing)
+    known = f"confirmed to their senders; {count(unknown)} more arrived from senders that crashed before they knew"
+    style = "bold green" if outcome.holds(plan.mode) else "bold red"
+    _heading("What became of the messages")
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, number, remark in (
+        ("messages", outcome.messages, known if unknown else "confirmed to their senders"),
+        ("sent", outcome.sent, f"{count(outcome.sent - outcome.messages)} of them again, after a crash"),
+        ("receipts", outcome.receipts, f"{count(outcome.redelivered)} of them flagged as redelivered"),
+        (f"duplicates {'caught' if plan.mode.detects else 'counted'}", outcome.duplicates, ""),
+        (f"effects in {files.target.name}", effects.lines, verdict),
+        ("  missing", effects.missing, ""),
+        ("  double", effects.double, ""),
+        ("crashes", crashes.total(), ", ".join(f"{count(number)} of {name}" for name, number in crashes.items())),
+    ):
+        table.add_row(*(Text(text, style=style if text == verdict else "") for text in (name, count(number), remark)))
+    console().print(table)
+
+
+def _print_sizing_heading(outcome: DemoOutcome) -> None:
+    """The heading above the table of `receiver simulate`."""
+    from receiver.report.terminal import paragraph
+
+    _heading("How large the window has to be, by receiver simulate")
+    paragraph(
+        console(),
+        f"It reads what the bridges have recorded: all of their {count(outcome.receipts)} receipts, though they were killed.",
+        first="",
+    )
+
+
+def _heading(text: str) -> None:
+    from receiver.report.terminal import heading
+
+    heading(console(), text)
+
+
+def _print_what_next(files: Files, *, kept: bool) -> None:
+    from receiver.demo.plan import DOMAIN
+
+    if not kept:
+        print("\nTo go on with what the bridges leave, run it with --keep DIR.")
+        return
+    receipts, store = shlex.quote(str(files.receipts)), shlex.quote(files.store)
+    _heading("To go on")
+    print(f"  receiver simulate {receipts} --domain {DOMAIN} --report report.html")
+    print(f"  receiver compare {receipts} --domain {DOMAIN}")
+    print(f"  receiver status {store}")
+    print(f"  receiver check {store}")

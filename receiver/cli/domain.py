@@ -6,11 +6,18 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.choosing import chosen
-from receiver.cli.confirm import Yes, confirm
-from receiver.cli.output import AsJson, console, note_if_broken, print_json
-from receiver.cli.store_address import StoreAddress, shown_address, tame_address
-from receiver.report.words import count, tamed
+from receiver.cli.options import AsJson
+from receiver.cli.output import console, print_json
+from receiver.cli.stores import (
+    StoreAddress,
+    Yes,
+    confirm,
+    number_of,
+    print_if_broken,
+    sanitised_address,
+    shown_address,
+)
+from receiver.report.words import count, sanitised
 
 __all__ = ["domain"]
 
@@ -35,16 +42,16 @@ domain = typer.Typer(name="domain", help="List the domains of a store, or drop o
 def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     """List the domains in a store: their policies, and how much is kept of each. Nothing is changed."""
     from receiver.durable.audit import look
-    from receiver.report.domains import domains_object, print_domains
     from receiver.report.json_object import dumped
+    from receiver.report.store import domains_object, print_domains
 
-    place = shown_address(url)
+    address = shown_address(url)
     figures = look(url, with_ids=False)
     if as_json:
-        print_json(dumped(domains_object(place, figures)))
+        print_json(dumped(domains_object(address, figures)))
     else:
-        print_domains(place, figures, console())
-    note_if_broken(figures)
+        print_domains(address, figures, console())
+    print_if_broken(figures)
 
 
 @domain.command(epilog=_DROP)
@@ -68,11 +75,11 @@ def drop(
 
     domains = {figures.state.domain_id: figures for figures in look(url, with_ids=False).domains}
     names = {number: figures.state.domain_name for number, figures in domains.items()}
-    figures = domains[chosen(domain, names, "domain", "receiver domain list")]
+    figures = domains[number_of(domain, names, "domain", "receiver domain list")]
     kept = (figures.rows, figures.inbox or 0, figures.parked or 0)
-    confirm(f"this drops {tamed(figures.state.domain_name, _LONGEST_NAME)} with {_amounts(*kept)}", yes=yes)
+    confirm(f"this drops {sanitised(figures.state.domain_name, _LONGEST_NAME)} with {_amounts(*kept)}", yes=yes)
     dropped = drop_domain(url, figures.state)
-    print(f"{tame_address(url)}: dropped {_amounts(dropped.receipts, dropped.waiting, dropped.parked)}")
+    print(f"{sanitised_address(url)}: dropped {_amounts(dropped.receipts, dropped.waiting, dropped.parked)}")
 
 
 def _amounts(rows: int, waiting: int, parked: int) -> str:

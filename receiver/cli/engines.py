@@ -1,4 +1,4 @@
-"""Where `receiver simulate` does its work, and what it writes on the way."""
+"""The two engines of `receiver simulate`: this process, or Spark."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from receiver.cli.files import report_file, spare_logs
-from receiver.cli.progress import progress, stages
+from receiver.cli.output import progress, report_file, spare_logs, stages
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 
@@ -26,7 +25,16 @@ if TYPE_CHECKING:
     from receiver.spark.progress import Told
     from receiver.spark.sources import Read
 
-__all__ = ["Asked", "Cluster", "Master", "OrderBy", "Verbose", "simulate_here", "simulate_on_spark", "single_setting"]
+__all__ = [
+    "Cluster",
+    "Master",
+    "OrderBy",
+    "SimulateRequest",
+    "Verbose",
+    "simulate_here",
+    "simulate_on_spark",
+    "single_setting",
+]
 
 Master = Annotated[
     str | None,
@@ -41,12 +49,12 @@ OrderBy = Annotated[
     typer.Option(metavar="COLUMN", help="The order of a table's or a frame's rows; Spark only."),
 ]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", help="Let through what Spark and Java say, and tell what each step cost.")
+    bool, typer.Option("--verbose", help="Let through what Spark and Java say, and show what each step cost.")
 ]
 
 
 def single_setting(question: Question) -> tuple[int, int] | None:
-    """The one pair asked for, if it is one; its expiry is in microseconds."""
+    """The window and the expiry (in microseconds) of a question about one pair; None for any other."""
     pairs = [
         (window, expiry_us)
         for window in question.windows or ()
@@ -57,10 +65,10 @@ def single_setting(question: Question) -> tuple[int, int] | None:
 
 
 _BRIEF_BYTES = 4 << 20
-"""Of logs that take seconds: some hundred thousand receipts."""
+"""A log of fewer bytes takes seconds: it has a few hundred thousand receipts."""
 
 
-class Asked(NamedTuple):
+class SimulateRequest(NamedTuple):
     """What to simulate, and the files to write on the way."""
 
     logs: list[str]
@@ -78,8 +86,8 @@ class Cluster(NamedTuple):
     order_by: str | None
 
 
-def simulate_here(asked: Asked) -> Analysis:
-    """Read, replay and write the files asked for, which were made before the work begins: in this process."""
+def simulate_here(request: SimulateRequest) -> Analysis:
+    """Replay the log in this process and write the requested files, which are created before the work begins."""
     from receiver.logs import read_logs
     from receiver.logs.writer import open_table
     from receiver.simulate.analysis import analyse
@@ -87,12 +95,12 @@ def simulate_here(asked: Asked) -> Analysis:
     from receiver.simulate.verdict_rows import SCHEMA, verdict_batches
     from receiver.simulate.whole import WholeLog
 
-    question = asked.question
+    question = request.question
     with ExitStack() as outputs:
-        write_report = outputs.enter_context(report_file(asked.report, _page))
-        table = outputs.enter_context(open_table(asked.verdicts, SCHEMA)) if asked.verdicts is not None else None
-        batches = read_logs(asked.logs, asked.options)
-        spare_logs(batches.paths, report=asked.report, verdicts=asked.verdicts)  # nothing is in its place yet
+        write_report = outputs.enter_context(report_file(request.report, _page))
+        table = outputs.enter_context(open_table(request.verdicts, SCHEMA)) if request.verdicts is not None else None
+        batches = read_logs(request.logs, request.options)
+        spare_logs(batches.paths, report=request.report, verdicts=request.verdicts)  # no output has been written yet
         with progress("Reading receipts", None) as advance:
             receipts = ingest(batches, domain_key(question.key), advance=advance)
         with progress("Replaying domains", len(receipts.domains)) as advance:
@@ -104,14 +112,14 @@ def simulate_here(asked: Asked) -> Analysis:
     return analysis
 
 
-def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
-    """The same in the tasks of Spark; its `--verdicts` may name a folder, which they fill with Parquet."""
+def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
+    """Do the same in tasks of Spark; `verdicts` may name a folder, which they fill with Parquet files."""
     from receiver.spark.session import session
 
-    question = asked.question
+    question = request.question
     with ExitStack() as outputs:
-        write_report = outputs.enter_context(report_file(asked.report, _page))
-        files = _files(asked, cluster)
+        write_report = outputs.enter_context(report_file(request.report, _page))
+        files = _files(request, cluster)
         if files is not None:
             files = outputs.enter_context(_at_hand(files, cluster.master))
         told = outputs.enter_context(stages("Starting Spark"))
@@ -123,10 +131,12 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
         from receiver.spark.verdicts import verdict_rows, verdicts_file
         from receiver.steps.log import chunked_log
 
-        write_verdicts = outputs.enter_context(verdicts_file(asked.verdicts)) if asked.verdicts is not None else None
-        read = _read(spark, asked, cluster, files, told)
+        write_verdicts = (
+            outputs.enter_context(verdicts_file(request.verdicts)) if request.verdicts is not None else None
+        )
+        read = _read(spark, request, cluster, files, told)
         key, cores = domain_key(question.key), spark.sparkContext.defaultParallelism
-        log = chunked_log(*read, key, cores=cores, keeps_rows=asked.verdicts is not None, question=question)
+        log = chunked_log(*read, key, cores=cores, keeps_rows=request.verdicts is not None, question=question)
         analysis = analyse(log, question)
         if write_verdicts is not None and (single := single_setting(question)):
             write_verdicts(verdict_rows(read, log, *single))
@@ -142,32 +152,37 @@ def _is_elsewhere(log: str) -> bool:
     return is_url(log) or log.startswith("table:")
 
 
-def _files(asked: Asked, cluster: Cluster) -> list[LogFile] | None:
-    """The files that our readers read in tasks; None where Spark finds the log."""
+def _files(request: SimulateRequest, cluster: Cluster) -> list[LogFile] | None:
+    """The files that our readers read in tasks; None if Spark itself reads the log."""
     from receiver.logs.files import find_files
 
-    if cluster.order_by is not None or any(map(_is_elsewhere, asked.logs)):
+    if cluster.order_by is not None or any(map(_is_elsewhere, request.logs)):
         return None
-    files = find_files(asked.logs)
+    files = find_files(request.logs)
     read_from = [str(file.path) for file in files if file.path is not None]
-    spare_logs(read_from, report=asked.report, verdicts=asked.verdicts)
+    spare_logs(read_from, report=request.report, verdicts=request.verdicts)
     return files
 
 
-def _read(spark: SparkSession, asked: Asked, cluster: Cluster, files: list[LogFile] | None, told: Told) -> Read:
+def _read(
+    spark: SparkSession, request: SimulateRequest, cluster: Cluster, files: list[LogFile] | None, told: Told
+) -> Read:
     from receiver.logs import checked_options
     from receiver.logs.files import find_files, is_compacted
     from receiver.spark.sources import read_elsewhere, read_files
 
-    options, key = checked_options(asked.options), domain_key(asked.question.key)
-    with_ids = asked.verdicts is not None
-    if files is None and cluster.order_by is None and any(map(is_compacted, asked.logs)):
-        files = find_files(asked.logs)
+    options, key = checked_options(request.options), domain_key(request.question.key)
+    with_ids = request.verdicts is not None
+    if files is None and cluster.order_by is None and any(map(is_compacted, request.logs)):
+        files = find_files(request.logs)
     if files is not None:
         return read_files(spark, files, options, key, with_ids=with_ids, told=told)
     return read_elsewhere(
         spark,
-        [log if _is_elsewhere(log) or log.startswith("file:") else Path(log).absolute().as_uri() for log in asked.logs],
+        [
+            log if _is_elsewhere(log) or log.startswith("file:") else Path(log).absolute().as_uri()
+            for log in request.logs
+        ],
         options,
         key,
         order_by=cluster.order_by,
@@ -185,14 +200,14 @@ def _tell_costs(spark: SparkSession) -> None:
 
 
 def _page(analysis: Analysis) -> str:
-    from receiver.report.html import html_text
+    from receiver.report.pages import analysis_page
 
-    return html_text(analysis)
+    return analysis_page(analysis)
 
 
 @contextmanager
 def _at_hand(files: list[LogFile], master: str | None) -> Iterator[list[LogFile]]:
-    """What comes through a pipe is kept in files for as long as tasks need it, which must be able to open them."""
+    """Copy what comes through a pipe into files, which tasks can open, for as long as they need it."""
     piped = [file for file in files if not file.can_reopen]
     if not piped:
         yield files
@@ -207,5 +222,5 @@ def _at_hand(files: list[LogFile], master: str | None) -> Iterator[list[LogFile]
 
     with TemporaryDirectory(prefix="receiver-") as folder:
         yield [
-            file if file.can_reopen else spooled(file, Path(folder) / str(place)) for place, file in enumerate(files)
+            file if file.can_reopen else spooled(file, Path(folder) / str(index)) for index, file in enumerate(files)
         ]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.progress import progress
+from receiver.cli.output import progress
 from receiver.errors import SettingsError
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 
@@ -31,7 +31,7 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
     file: Annotated[
         Path,
         typer.Argument(
-            help="Where the log goes; its ending tells the format: .csv, .jsonl, .ndjson (each also .gz, .zst), .parquet."
+            help="Where the log goes; its ending says the format: .csv, .jsonl, .ndjson (each also .gz, .zst), .parquet."
         ),
     ],
     scenario: Annotated[str, typer.Option(help=_SCENARIOS_HELP)],

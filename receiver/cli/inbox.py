@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from receiver.cli.choosing import chosen
-from receiver.cli.confirm import Yes, confirm
-from receiver.cli.output import AsJson, console, print_json
-from receiver.cli.store_address import StoreAddress, shown_address, tame_address
+from receiver.cli.options import AsJson
+from receiver.cli.output import console, print_json
+from receiver.cli.stores import StoreAddress, Yes, confirm, number_of, sanitised_address, shown_address
 from receiver.errors import SettingsError
 from receiver.report.words import count
 
@@ -50,16 +49,16 @@ inbox = typer.Typer(
 @inbox.command("list", epilog=_LIST)
 def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     """List the targets in a store: how many messages wait for each, and since when. Nothing is changed."""
-    from receiver.report.inboxes import inbox_object, print_inbox
     from receiver.report.json_object import dumped
+    from receiver.report.store import inbox_object, print_inbox
     from receiver.store.left_behind import target_rows
 
-    place = shown_address(url)
+    address = shown_address(url)
     rows = target_rows(url)
     if as_json:
-        print_json(dumped(inbox_object(place, rows)))
+        print_json(dumped(inbox_object(address, rows)))
     else:
-        print_inbox(place, rows, console())
+        print_inbox(address, rows, console())
 
 
 @inbox.command(epilog=_MOVE)
@@ -79,17 +78,17 @@ def move(
     """Have the messages that wait for one target wait for another of the same domain.
 
     They keep their order, and a bridge of the domain to the other target delivers them, before what came later. EXACTLY_ONCE
-    can't hold across two targets: where a bridge to the old one died between handing on and confirming, up to one turn of
-    them, 1,000, may have arrived there already. Those come to the new target once more.
+    can't hold across two targets: if a bridge to the old one died between handing on and confirming, the first of them may
+    have arrived there already. Those come to the new target once more.
     """
-    from receiver.report.inboxes import shown_target
+    from receiver.report.store import shown_target
     from receiver.store.left_behind import move_waiting, target_rows
 
     rows = target_rows(url)
     of = _chosen(rows, from_)
     name = _target_name(rows, of, to)
     moved = move_waiting(url, of, name)
-    print(f"{tame_address(url)}: {count(moved, 'message')} moved to {shown_target(name)}")
+    print(f"{sanitised_address(url)}: {count(moved, 'message')} moved to {shown_target(name)}")
     if moved:
         print(
             "note: the last that a bridge handed on before it died may have arrived at the old target, too:"
@@ -109,22 +108,22 @@ def drop(
     As long as their ids are remembered they are duplicates if they come again. What comes after the question stays, and so
     does the target.
     """
-    from receiver.report.inboxes import shown_target, shown_waiting
+    from receiver.report.store import shown_target, shown_waiting
     from receiver.store.left_behind import drop_waiting, target_rows
 
     of = _chosen(target_rows(url), target)
     if of.waiting:
         confirm(f"this deletes what waits for {shown_target(of.name)}: {shown_waiting(of)}", yes=yes)
-    print(f"{tame_address(url)}: {count(drop_waiting(url, of), 'message')} dropped")
+    print(f"{sanitised_address(url)}: {count(drop_waiting(url, of), 'message')} dropped")
 
 
 def _chosen(rows: Sequence[TargetRow], given: str) -> TargetRow:
     by_number = {row.number: row for row in rows}
-    return by_number[chosen(given, {number: row.name for number, row in by_number.items()}, "target", _LISTED_BY)]
+    return by_number[number_of(given, {number: row.name for number, row in by_number.items()}, "target", _LISTED_BY)]
 
 
 def _target_name(rows: Sequence[TargetRow], of: TargetRow, to: str) -> str:
-    """That of a target of the same domain, or else of a new one."""
+    """The name of the target that `to` means: one of the same domain, or else a new one."""
     from receiver.bridge.opening import target_name
 
     if to.isascii() and to.isdecimal():

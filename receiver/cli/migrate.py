@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.confirm import Yes, confirm
-from receiver.cli.store_address import StoreAddress, tame_address
+from receiver.cli.stores import StoreAddress, Yes, confirm, sanitised_address
 
 __all__ = ["EPILOG", "migrate"]
 
@@ -33,21 +32,21 @@ def migrate(
 
     Every receiver does so when it opens; going back is done here alone. Receivers at work meanwhile wait, and all of it
     happens or nothing. Going back is refused while the older version would judge wrongly or
-    lose messages. What else it can't hold is lost: you are told what and how much, and asked unless there is --yes.
+    lose messages. What else it can't hold is lost: the command shows what and how much, and asks unless there is --yes.
     """
     from receiver.store.engine import store_url
     from receiver.store.schema import losses
     from receiver.store.schema import migrate as migrate_store
 
-    place = tame_address(url)
+    address = sanitised_address(url)
     lost = ", ".join(losses(store_url(url), revision))
     if lost:
-        confirm(f"{place}: this drops {lost}", yes=yes)
+        confirm(f"{address}: this drops {lost}", yes=yes)
     before, after = migrate_store(store_url(url), revision, may_lose=bool(lost) or yes)
     if before == after:
-        print(f"{place}: {_named(before)} already")
+        print(f"{address}: {_named(before)} already")
     else:
-        print(f"{place}: from {_named(before)} to {_named(after)}{f', without {lost}' if lost else ''}")
+        print(f"{address}: from {_named(before)} to {_named(after)}{f', without {lost}' if lost else ''}")
 
 
 def _named(version: str | None) -> str:

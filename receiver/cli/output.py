@@ -1,20 +1,28 @@
-"""Results on standard output: exact as JSON, tame on a terminal."""
+"""What commands print and write: results, progress bars, lines of several processes, reports."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from threading import Timer
+from typing import TYPE_CHECKING, TypeVar
 
-import typer
+from receiver.errors import MissingExtraError, SettingsError
+from receiver.report.words import sanitised
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from receiver.durable.audit import StoreFigures
+__all__ = ["ProcessOutput", "console", "print_json", "progress", "report_file", "spare_logs", "stages"]
 
-__all__ = ["AsJson", "console", "note_if_broken", "print_json"]
+_PATIENCE_SECS = 2.0
+_COLOURS = ("cyan", "green", "yellow", "blue", "bright_cyan", "bright_green", "bright_yellow", "bright_blue")
+_LONGEST_LINE = 1_000
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+T = TypeVar("T")
 
 
 def print_json(text: str) -> None:
@@ -31,7 +39,108 @@ def console() -> Console:
     return Console()
 
 
-def note_if_broken(figures: StoreFigures) -> None:
-    """Say on standard error that a store is broken."""
-    if figures.findings:
-        print("note: the store is broken: receiver check tells where", file=sys.stderr)
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on standard error once the work has taken two seconds, if that is a terminal.
+
+    The function that it yields takes how much more is done, towards `total`, or without an end if that is None.
+    """
+    with _bar(what, total) as update:
+        yield lambda done: update(advance=done)
+
+
+@contextmanager
+def stages(what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar as `progress` does, for work in stages; until the first stage it shows `what`.
+
+    The function that it yields takes the stage's name, how much of it is done, and its total, 0 if that isn't known.
+    """
+    with _bar(what, None) as update:
+        yield lambda now, done, total: update(description=now, completed=done, total=total or None)
+
+
+@contextmanager
+def _bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
+    if not sys.stderr.isatty():
+        yield lambda **_changes: None
+        return
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=total)
+    start = Timer(_PATIENCE_SECS, bar.start)
+    start.daemon = True
+    start.start()
+    try:
+        yield lambda **changes: bar.update(task, **changes)
+    finally:
+        start.cancel()
+        start.join()
+        bar.stop()
+
+
+class ProcessOutput:
+    """Prints lines of several processes on standard error, each behind the name of its process; any thread may call `say`.
+
+    In colours where that is a terminal.
+    """
+
+    def __init__(self, leader: str, names: Sequence[str]) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        self._width = max(map(len, (leader, *names)))
+        self._styles = dict(zip(names, _COLOURS, strict=False)) | {leader: "bold magenta"}
+        self._leader = leader
+        self._last: dict[str, str] = {}
+
+    def say(self, name: str, what: str) -> None:
+        """Print a line of a process; if it repeats its last line, only where it is the leader."""
+        if self._last.get(name) == what and name != self._leader:
+            return
+        self._last[name] = what
+        from rich.text import Text
+
+        style = self._styles.get(name, "")
+        line = Text.assemble(
+            (f"{name:<{self._width}} | ", style), (sanitised(what, _LONGEST_LINE), style * (name == self._leader))
+        )
+        self._console.print(line, soft_wrap=True)
+
+
+@contextmanager
+def report_file(path: str | None, page: Callable[[T], str]) -> Iterator[Callable[[T], None]]:
+    """Create the file at once, if a path is given; the function that it yields writes the page of the figures into it.
+
+    `MissingExtraError` if the libraries that make pages aren't installed.
+    """
+    if path is None:
+        yield lambda _figures: None
+        return
+    try:
+        import_module("receiver.report.pages")
+    except ImportError as error:
+        raise MissingExtraError("report", "--report") from error
+
+    from receiver.logs.output import replacing
+
+    with replacing(path) as file:
+
+        def write(figures: T) -> None:
+            file.write(page(figures).encode())
+
+        yield write
+
+
+def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None) -> None:
+    """Raise `SettingsError` if an output would overwrite a log that is read, or both outputs are one file."""
+    read = {Path(log).resolve() for log in logs}
+    outputs = [Path(path).resolve() for path in (report, verdicts) if path is not None]
+    for path in outputs:
+        if path in read and path.is_file():
+            raise SettingsError(f"{path} is a log to read, and would be overwritten", hint="name another file")
+    if len(outputs) > len(set(outputs)) and not outputs[0].is_char_device():
+        raise SettingsError("--report and --verdicts name the same file", hint="name two files")

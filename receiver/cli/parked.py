@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.confirm import Yes, confirm
-from receiver.cli.output import AsJson, console, print_json
-from receiver.cli.store_address import StoreAddress, shown_address, tame_address
+from receiver.cli.options import AsJson
+from receiver.cli.output import console, print_json
+from receiver.cli.stores import StoreAddress, Yes, confirm, sanitised_address, shown_address
 from receiver.errors import SettingsError
 from receiver.report.words import count
 
@@ -37,7 +37,7 @@ Numbers = Annotated[
     list[int] | None,
     typer.Argument(metavar="NUMBER", help="As receiver parked list shows them.", show_default=False),
 ]
-AllOfThem = Annotated[bool, typer.Option("--all", help="All that are parked, instead of some by their numbers.")]
+AllOfThem = Annotated[bool, typer.Option("--all", help="All that are parked, instead of those with the numbers.")]
 
 parked = typer.Typer(
     name="parked",
@@ -50,22 +50,22 @@ parked = typer.Typer(
 def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     """List the messages that are parked in a store: what, for which target, when, and why."""
     from receiver.report.json_object import dumped
-    from receiver.report.parked import parked_object, print_parked
+    from receiver.report.store import parked_object, print_parked
     from receiver.store.parking import parked_rows
 
-    place = shown_address(url)
+    address = shown_address(url)
     rows = parked_rows(url)
     if as_json:
-        print_json(dumped(parked_object(place, rows)))
+        print_json(dumped(parked_object(address, rows)))
     else:
-        print_parked(place, rows, console())
+        print_parked(address, rows, console())
 
 
 @parked.command(epilog=_RETRY)
 def retry(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = False) -> None:  # noqa: FBT002
     """Have messages delivered after all.
 
-    Each goes back to its place in the inbox as if it had never been tried, and the next bridge of its domain and target
+    Each goes back into the inbox in its old order, as if it had never been tried, and the next bridge of its domain and target
     delivers it, before what came later. All of them go back or, where a number isn't there, none.
     """
     from receiver.store.parking import retry_parked
@@ -78,7 +78,7 @@ def drop(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = Fa
     """Delete messages for good.
 
     As long as their ids are remembered they are duplicates if they come again. All of them go or, where a number isn't
-    there, none. With --all you are told how many, and asked, or say --yes.
+    there, none. --all shows how many and asks first, unless there is --yes.
     """
     from receiver.store.parking import drop_parked, parked_rows
 
@@ -87,7 +87,7 @@ def drop(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = Fa
         # By their numbers, so that none goes which is parked after the question.
         chosen = [row.parked_id for row in parked_rows(url)]
         if chosen:
-            confirm(f"{tame_address(url)}: this deletes {count(len(chosen), 'parked message')} for good", yes=yes)
+            confirm(f"{sanitised_address(url)}: this deletes {count(len(chosen), 'parked message')} for good", yes=yes)
     _print_done(url, drop_parked(url, chosen), "dropped")
 
 
@@ -99,4 +99,4 @@ def _chosen(numbers: list[int] | None, all_of_them: bool) -> list[int] | None:  
 
 
 def _print_done(url: str, messages: int, done: str) -> None:
-    print(f"{tame_address(url)}: {count(messages, 'message')} {done}")
+    print(f"{sanitised_address(url)}: {count(messages, 'message')} {done}")

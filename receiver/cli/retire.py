@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.store_address import StoreAddress, tame_address
+from receiver.cli.stores import StoreAddress, sanitised_address
 from receiver.errors import SettingsError
-from receiver.report.words import count, tamed
+from receiver.report.words import count, named_domain
 
 __all__ = ["EPILOG", "retire"]
 
@@ -16,7 +16,7 @@ _LONGEST_NAME = 2000
 
 EPILOG = """Examples:
 
-receiver retire sqlite:///receiver.db --idle 30
+receiver retire sqlite:///receiver.db --idle {receiver.retire_sources_after_days}
 
 receiver retire sqlite:///receiver.db --source gateway-1:4711 --source gateway-1:4712 --domain queue://orders
 """
@@ -39,8 +39,9 @@ def retire(
     """Retire sources that have ended.
 
     A source keeps its newest W ids until it is retired. Then they expire by E as if newer ids had pushed them out. If the
-    source sends again, it begins a new queue. Receivers retire by themselves what the settings max_sources and
-    retire_sources_after_days say; they may go on while this command runs.
+    source sends again, it begins a new queue. Receivers, which may go on meanwhile, retire by themselves
+    those silent for {receiver.retire_sources_after_days} days, and beyond {receiver.max_sources} sources those silent
+    longest: the settings retire_sources_after_days and max_sources (0: never).
     """
     from receiver.durable.manual_retirement import retire_sources
 
@@ -51,8 +52,8 @@ def retire(
     done = retire_sources(url, domain=domain, sources=sources or (), idle_days=idle_days)
     for name, retired, forgotten_ids, left in done:
         print(
-            f"{tamed(name, _LONGEST_NAME) or '(no name)'}: {count(retired, 'source')} retired,"
+            f"{named_domain(name, _LONGEST_NAME)}: {count(retired, 'source')} retired,"
             f" {count(forgotten_ids, 'id')} forgotten, {count(left, 'source')} left"
         )
     if not done:
-        print(f"{tame_address(url)}: no domain keeps ids by source")
+        print(f"{sanitised_address(url)}: no domain keeps ids by source")

@@ -10,21 +10,31 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from receiver.cli.engines import (
-    Asked,
     Cluster,
     Master,
     OrderBy,
+    SimulateRequest,
     Verbose,
     simulate_here,
     simulate_on_spark,
     single_setting,
 )
-from receiver.cli.files import Report
-from receiver.cli.output import AsJson, console, print_json
-from receiver.cli.reading import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
+from receiver.cli.options import (
+    AsJson,
+    ColumnMap,
+    Domain,
+    Logs,
+    OnError,
+    Report,
+    TimeUnit,
+    TimeZone,
+    WhenUnreadable,
+    read_options,
+)
+from receiver.cli.output import console, print_json
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
-from receiver.settings import SimulateSettings
+from receiver.settings import ReceiverSettings, SimulateSettings
 
 if TYPE_CHECKING:
     from receiver.simulate.analysis import Question
@@ -38,7 +48,7 @@ receiver simulate receipts.csv.gz --domain destination --report report.html
 
 receiver simulate logs/ --window 0,100:20000:16 --expiry 0,1:600:12 --json
 
-receiver simulate receipts.parquet --window 2000 --expiry 120 --verdicts verdicts.csv --fail-on-missed 0
+receiver simulate receipts.parquet --window {receiver.dup_detection_per_source_expiry_window_size} --expiry {receiver.dup_detection_expiry_time_secs} --verdicts verdicts.csv --fail-on-missed 0
 
 receiver simulate correlator.log --domain name:orders --map unique_message_id=OrderId
 """
@@ -109,13 +119,17 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     question = _question(domain, window, expiry, max_missed, margin)
     single = single_setting(question)
     if verdicts is not None and single is None:
+        usual = ReceiverSettings()
+        w, e = usual.dup_detection_per_source_expiry_window_size, usual.dup_detection_expiry_time_secs
         raise SettingsError(
             "--verdicts needs one setting",
-            hint="give one --window and one --expiry, such as --window 2000 --expiry 120",
+            hint=f"give one --window and one --expiry, such as --window {w} --expiry {e:g}",
         )
-    asked = Asked(logs, question, read_options(column_map, time_unit, time_zone, on_error), report, verdicts)
+    request = SimulateRequest(
+        logs, question, read_options(column_map, time_unit, time_zone, on_error), report, verdicts
+    )
     local = engine is _Engine.LOCAL
-    analysis = simulate_here(asked) if local else simulate_on_spark(asked, Cluster(master, verbose, order_by))
+    analysis = simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))
     _print(analysis, as_json=as_json)
     if fail_on_missed is None:
         return 0
@@ -150,10 +164,10 @@ def _question(
 
 def _print(analysis: Analysis, *, as_json: bool) -> None:
     if as_json:
-        from receiver.report.json_object import json_text
+        from receiver.report.json_object import analysis_json
 
-        print_json(json_text(analysis))
+        print_json(analysis_json(analysis))
     else:
-        from receiver.report.table import print_table
+        from receiver.report.tables import print_analysis
 
-        print_table(analysis, console())
+        print_analysis(analysis, console())

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.output import AsJson, console, note_if_broken, print_json
-from receiver.cli.progress import progress
-from receiver.cli.store_address import StoreAddress, shown_address
+from receiver.cli.options import AsJson
+from receiver.cli.output import console, print_json, progress
+from receiver.cli.stores import StoreAddress, print_if_broken, shown_address
 
 __all__ = ["EPILOG", "status"]
 
@@ -38,11 +38,11 @@ def status(
     from receiver.report.json_object import dumped
     from receiver.report.store import print_status, status_object
 
-    place = shown_address(url)
+    address = shown_address(url)
     with progress("Reading rows", None) as advance:
         figures = look(url, with_ids=not quick, advance=advance)
     if as_json:
-        print_json(dumped(status_object(place, figures)))
+        print_json(dumped(status_object(address, figures)))
     else:
-        print_status(place, figures, console())
-    note_if_broken(figures)
+        print_status(address, figures, console())
+    print_if_broken(figures)

@@ -2,10 +2,9 @@
 
 | file | what is in it |
 |---|---|
-| `director.py`, `plan.py` | the play: who is started, who is killed when, and what all of it came to |
-| `actor.py` | one process on the stage, whose lines are passed on |
-| `sender.py`, `journal.py` | a sender that crashes, and what it remembers of what it has sent |
-| `effects.py` | the messages in a target, counted |
+| `supervisor.py` | starts the processes, kills them by the plan, and counts the messages at the end |
+| `plan.py` | which processes there are, when each is killed, the files they leave, the outcome |
+| `process.py` | a process whose output is passed on; signals that end the demo without leaving a process behind |
+| `sender.py` | a sender that crashes, and its journal of what it has sent |
 | `artemis.py` | a real ActiveMQ Artemis on loopback: fetched, started, stopped, killed |
-| `ending.py` | what ends a program from outside, and that it leaves no process behind |
 """

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from receiver.demo.ending import uninterrupted
+from receiver.demo.process import uninterrupted
 from receiver.errors import BrokerError, MissingProgramError
 from receiver.java import require_java
 
@@ -32,8 +32,8 @@ _ARTIFACT = f"org.apache.activemq:apache-artemis:{VERSION}:tar.gz:bin"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 _STOMP_PORT, _AMQP_PORT, _CORE_PORT = 61613, 5672, 61616
 _OFFSETS = range(1, 3_900)
-"""By which all ports of a broker are moved: none then lies where the system takes its own from for connections, so
-that nobody has taken it when the broker is started again."""
+"""What is added to all ports of a broker: none then lies in the range from which the system takes ports for
+connections, so that they are still free when the broker is started again."""
 _JAVA_ARGS = (
     # Without the better one of its compilers Java is up in a third of the time.
     "-Xmx1G -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.disableJmx=true"
@@ -46,7 +46,7 @@ _LAST_LINES = 5
 
 
 def check_programs(cache: Path) -> None:
-    """Raise `MissingProgramError` for what isn't on this machine of what a broker needs."""
+    """Raise `MissingProgramError` if a program that a broker needs isn't on this machine."""
     if os.name != "posix":
         raise MissingProgramError("the broker is started by a shell script", hint="on Windows: run this in WSL")
     require_java("ActiveMQ Artemis", MissingProgramError)
@@ -59,17 +59,17 @@ def check_programs(cache: Path) -> None:
 
 
 def home_in(cache: Path) -> Path:
-    """Where the broker's program is in the folder once it was fetched; whole if it is there at all."""
+    """The folder of the broker's program within the cache; once it exists, the program is whole."""
     return cache / _NAME
 
 
 def fetch(cache: Path) -> Path:
-    """Where the broker's program is in the folder, after Maven has fetched it if it wasn't there."""
+    """The folder of the broker's program within the cache, fetched by Maven if it wasn't there."""
     home = home_in(cache)
     if home.is_dir():
         return home
     cache.mkdir(parents=True, exist_ok=True)
-    # Unpacked beside its place and then renamed: whoever is killed on the way leaves no half a program there.
+    # Unpacked beside `home` and then renamed: a process killed on the way leaves no half of a program there.
     with tempfile.TemporaryDirectory(dir=cache, prefix="fetching-") as folder:
         _fetch_archive(Path(folder))
         unpacked = _unpacked(Path(folder))
@@ -120,7 +120,7 @@ class Broker:
         offset = _free_offset()
         self.stomp_port, self.amqp_port = _STOMP_PORT + offset, _AMQP_PORT + offset
         self.core_port = _CORE_PORT + offset
-        """Of Artemis' own protocol, which its JMS client speaks."""
+        """The port of Artemis' own protocol, which its JMS client speaks."""
         arguments = ["--user", USER, "--password", PASSWORD, "--host", HOST, "--port-offset", str(offset)]
         flags = ["no-web", "no-mqtt-acceptor", "no-hornetq-acceptor", "no-autotune", "nio", "silent"]
         flags.append("require-login" if require_login else "allow-anonymous")
@@ -131,7 +131,7 @@ class Broker:
             raise BrokerError(f"a broker can't be made in {folder}: {_last_lines(ran.stdout + ran.stderr)}")
 
     def said(self, since: int = 0) -> str:
-        """What it has logged, but for the first so many bytes."""
+        """What it has logged after the first `since` bytes."""
         with self._log.open("rb") as log:
             log.seek(since)
             return log.read().decode(errors="replace")
@@ -162,7 +162,7 @@ class Broker:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C in the terminal is for whoever started it, who then ends it
+                    start_new_session=True,  # Ctrl-C in the terminal is for the process that started it, which then ends it
                 )
         self._wait_until_up(self._process, before)
 
@@ -176,15 +176,15 @@ class Broker:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """End as an operator ends it, and wait until it has written down what it knows."""
+        """End it by SIGTERM, and wait until it has written its data and ended."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End at once, by kill -9."""
+        """End it at once, by kill -9."""
         self._end(signal.SIGKILL)
 
     def close(self) -> None:
-        """Be sure that it has ended; for whoever will not start it again."""
+        """End it if it still runs."""
         if self._process is not None:
             self.kill()
 

@@ -15,14 +15,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connecting import sink_of
 from receiver.bridge.connector import Message, Sink
-from receiver.demo.journal import Journal
 from receiver.errors import BrokerError
 
-__all__ = ["main", "message_id"]
+__all__ = ["SenderJournal", "Sent", "main", "message_id"]
 
 _MESSAGES_PER_SEC = 400
 _BATCH = (20, 100)
@@ -36,14 +36,57 @@ def message_id(number: int, source: str) -> str:
     return f"{number}:{source}"
 
 
+class Sent(NamedTuple):
+    """How far a sender has come, by its journal."""
+
+    starts: int
+    confirmed: int
+    """The number of the last message that the broker has confirmed; so it has all before that."""
+    tries: int
+    """Messages sent, each counted as often as it was."""
+
+
+class SenderJournal:
+    """The file to which a sender appends what it is about to do; each line goes to the system at once, so it outlives a kill."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def start(self) -> None:
+        self._append("start")
+
+    def send(self, messages: int) -> None:
+        self._append(f"send {messages}")
+
+    def confirm(self, number: int) -> None:
+        self._append(f"confirmed {number}")
+
+    def read(self) -> Sent:
+        """Return what the file says; zeros where the sender was never started."""
+        starts = confirmed = tries = 0
+        for line in self._path.read_text(encoding="ascii").splitlines() if self._path.exists() else ():
+            match line.split():
+                case ["start"]:
+                    starts += 1
+                case ["send", messages]:
+                    tries += int(messages)
+                case ["confirmed", number]:
+                    confirmed = int(number)
+        return Sent(starts, confirmed, tries)
+
+    def _append(self, line: str) -> None:
+        with self._path.open("a", encoding="ascii") as file:
+            file.write(f"{line}\n")
+
+
 def main(address: str, source: str, journal: str, seed: str) -> None:
     """Send until standard input ends, at least one batch, and stop when all that was sent is confirmed."""
-    logging.disable()  # the libraries tell of each try to connect
-    _Sender(BrokerAddress.parse(address), source, Journal(Path(journal)), seed).run()
+    logging.disable()  # the libraries log each try to connect
+    _Sender(BrokerAddress.parse(address), source, SenderJournal(Path(journal)), seed).run()
 
 
 class _Sender:
-    def __init__(self, address: BrokerAddress, source: str, journal: Journal, seed: str) -> None:
+    def __init__(self, address: BrokerAddress, source: str, journal: SenderJournal, seed: str) -> None:
         self._address = address
         self._source = source
         self._journal = journal
@@ -56,26 +99,26 @@ class _Sender:
             _say(f"goes on after message {self._confirmed:,}, the last that is confirmed")
 
     def run(self) -> None:
-        told = False
+        is_reported = False
         while True:
             try:
                 with sink_of(self._address) as sink:
-                    if told:
+                    if is_reported:
                         _say(f"has a broker again, and goes on after message {self._confirmed:,}")
-                        told = False
+                        is_reported = False
                     while self._send_batch(sink):
                         pass
                     return
             except BrokerError as error:
-                if not told:
+                if not is_reported:
                     _say(f"{error.message}; will send again after message {self._confirmed:,}")
-                    told = True
+                    is_reported = True
                 time.sleep(_AGAIN_SECS)
 
     def _send_batch(self, sink: Sink) -> bool:
-        """Whether to go on."""
+        """Send one batch; return whether to go on."""
         size = self._draw.randint(*_BATCH)
-        batch = [self._message(self._confirmed + 1 + place) for place in range(size)]
+        batch = [self._message(self._confirmed + number) for number in range(1, size + 1)]
         crashes = self._draw.random() < _CRASH_PER_BATCH and not _is_to_stop(wait_secs=0)
         part = self._draw.randint(1, size) if crashes else size
         self._send(sink, batch[:part])
@@ -106,7 +149,7 @@ def _is_to_stop(*, wait_secs: float) -> bool:
 
 
 def _say(what: str) -> None:
-    print(what, flush=True)  # noqa: T201 - to whoever started it
+    print(what, flush=True)  # noqa: T201 - to the process that started it
 
 
 if __name__ == "__main__":

@@ -1,57 +1,99 @@
-"""The analysis as an HTML page."""
+"""One HTML file that explains itself, asks nothing of the network, and runs no script but its own."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any
 
-from receiver.report.page import LONGEST_PARAGRAPH, page_text
-from receiver.report.sections import figures_of, tables_of
-from receiver.report.words import (
-    count,
-    headroom_left,
-    of_duplicates,
-    reading,
-    remarks,
-    seconds,
-    setting_asked_for,
-    size,
-    tamed,
-)
-from receiver.simulate.figures import Analysis
+import vl_convert
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-__all__ = ["html_text"]
+from receiver.report.charts import CONFIG, Spec
+from receiver.report.words import reading, remarks
+from receiver.simulate.figures import LogFigures
+
+__all__ = ["Figure", "Numbers", "page_text"]
 
 
-def html_text(analysis: Analysis) -> str:
-    """The whole file. Its size depends little on the grid and the number of domains: both are cut, and the page says so."""
-    return page_text(
-        "simulate",
-        reading=reading(analysis.log),
-        remarks=remarks(analysis.log, analysis.key),
-        asked=setting_asked_for(analysis),
-        answer=_answer(analysis),
-        findings=[tamed(finding.text, LONGEST_PARAGRAPH) for finding in analysis.findings],
-        figures=figures_of(analysis),
-        tables=tables_of(analysis),
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A table: its caption, the names of its columns, its rows. The first `texts` columns are text, the others figures."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: int = 0
+    marked: frozenset[int] = frozenset()
+    """The indices of the rows that stand out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart with its words, and the numbers behind it where they are few."""
+
+    id: str
+    title: str
+    caption: str
+    spec: Spec
+    numbers: Numbers | None = None
+    least_width_em: int = 0
+    """Below this width it scrolls."""
+
+
+def page_text(command: str, log: LogFigures, key: str, *, figures: Sequence[Figure], **words: Any) -> str:
+    """The whole HTML file: the command's template, filled with the log's figures, its domain KEY, the charts and the words."""
+    scripts = [_vega(), _script_text("draw.js")]
+    environment = Environment(
+        loader=PackageLoader("receiver", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(f"{command}.html.j2").render(
+        scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own
+        script_hashes=[_csp_hash(script) for script in scripts],
+        style=Markup(_packaged("report.css")),  # noqa: S704 - our own
+        drawing={
+            "config": CONFIG,
+            "charts": {figure.id: {**figure.spec, "description": figure.title} for figure in figures},
+        },
+        command=command,
+        reading=reading(log),
+        remarks=remarks(log, key),
+        figures=figures,
+        **words,
     )
 
 
-def _answer(analysis: Analysis) -> dict[str, Any]:
-    recommendation = analysis.recommendation
-    setting = recommendation.setting
-    return {
-        "window": count(setting.window),
-        "expiry": seconds(setting.expiry_us),
-        "settings": {
-            "dupDetectionPerSourceExpiryWindowSize": str(setting.window),
-            "dupDetectionExpiryTimeSecs": seconds(setting.expiry_us).removesuffix(" s").replace(",", ""),
-        },
-        "missed": of_duplicates(setting.missed, analysis.log.duplicates),
-        "missed_none": not setting.missed,
-        "ids": count(setting.peak_ids),
-        "memory": size(recommendation.memory_bytes),
-        "database": size(recommendation.database_bytes),
-        "margin": f"{recommendation.margin:g}",
-        "why": tamed(recommendation.why, LONGEST_PARAGRAPH),
-        "headroom": headroom_left(analysis),
-    }
+def _packaged(name: str) -> str:
+    return resources.files("receiver.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _script_text(name: str) -> str:
+    return _for_script_element(_packaged(name))
+
+
+def _for_script_element(javascript: str) -> str:
+    # The two texts that end or change the state of a script element; both can stand in literals only.
+    return re.sub("<(?=/script|!--)", r"\\x3c", javascript, flags=re.IGNORECASE).replace("\r\n", "\n")
+
+
+# What the bundle shows to the other script: all that it exposes is this one function.
+_VEGA_FACE = "window.vegaEmbed = vegaEmbed;"
+
+
+@cache
+def _vega() -> str:
+    return _for_script_element(vl_convert.javascript_bundle(_VEGA_FACE))
+
+
+def _csp_hash(script: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")

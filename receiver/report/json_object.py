@@ -1,4 +1,7 @@
-"""The analysis as one JSON object, the same byte for byte from every engine."""
+"""An analysis, which is the same byte for byte from every engine, or a comparison as one JSON object.
+
+Text is exact; times are ISO 8601 in UTC, or null.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,37 @@ import json
 import re
 from typing import Any
 
+from receiver.compare.comparison import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
+from receiver.message import Verdict
 from receiver.report.words import moment
 from receiver.simulate.figures import Analysis, LogFigures, Recommendation, SettingFigures
 
-__all__ = ["dumped", "json_object", "json_text", "log_object", "recommendation_object"]
+__all__ = ["analysis_json", "analysis_object", "comparison_json", "dumped"]
 
 # JSON may hold these as they are, but a terminal obeys some of them and an editor hides the others; and UTF-8 has no lone
 # surrogates, which an id may have.
 _INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]")
 
 
-def json_text(analysis: Analysis) -> str:
-    """The object on one line, without a line break at its end. Text is exact; times are ISO 8601 in UTC or null."""
-    return dumped(json_object(analysis))
+def analysis_json(analysis: Analysis) -> str:
+    """The result of `receiver simulate --json`."""
+    return dumped(analysis_object(analysis))
+
+
+def comparison_json(comparison: Comparison) -> str:
+    """The result of `receiver compare --json`."""
+    return dumped(_comparison_object(comparison))
 
 
 def dumped(value: dict[str, Any]) -> str:
-    """An object in JSON on one line. Text is exact, what can't be seen in it is escaped."""
+    """An object in JSON on one line, without a line break at its end; what can't be seen in a text is escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def json_object(analysis: Analysis) -> dict[str, Any]:
-    """The object; text is exact, times are ISO 8601 in UTC or None."""
+def analysis_object(analysis: Analysis) -> dict[str, Any]:
     return {
-        "log": log_object(analysis.log),
+        "log": _log(analysis.log),
         "settings": [_setting(setting) for setting in analysis.settings],
         "domains": [
             {
@@ -42,13 +51,12 @@ def json_object(analysis: Analysis) -> dict[str, Any]:
             }
             for domain in analysis.domains
         ],
-        "recommendation": recommendation_object(analysis.recommendation),
+        "recommendation": _recommendation(analysis.recommendation),
         "findings": [{"kind": finding.kind, "text": finding.text} for finding in analysis.findings],
     }
 
 
-def log_object(log: LogFigures) -> dict[str, Any]:
-    """What was read, under the names that every command gives it."""
+def _log(log: LogFigures) -> dict[str, Any]:
     return {
         "receipts": log.receipts,
         "unchecked": log.unchecked,
@@ -74,11 +82,82 @@ def _setting(setting: SettingFigures) -> dict[str, Any]:
     }
 
 
-def recommendation_object(recommendation: Recommendation) -> dict[str, Any]:
-    """The recommended setting, under the names that every command gives it."""
+def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
     return {
         **_setting(recommendation.setting),
         "memory_bytes": recommendation.memory_bytes,
         "database_bytes": recommendation.database_bytes,
         "why": recommendation.why,
+    }
+
+
+def _comparison_object(comparison: Comparison) -> dict[str, Any]:
+    policies = [figures.policy for figures in comparison.policies]
+    return {
+        "log": _log(comparison.log),
+        "policies": [_policy(figures) for figures in comparison.policies],
+        "domains": [_domain(domain, policies) for domain in comparison.domains],
+        "disputed": comparison.disputed,
+        "disputes": [_dispute(dispute, policies) for dispute in comparison.disputes],
+        "crossed_domains": comparison.crossed_domains,
+        "left_out": [{"policy": policy, "why": why} for policy, why in comparison.left_out],
+        "recommendation": comparison.recommendation and _recommendation(comparison.recommendation),
+    }
+
+
+def _policy(figures: PolicyFigures) -> dict[str, Any]:
+    return {
+        "policy": figures.policy,
+        "caught": figures.caught,
+        "missed": figures.missed,
+        "false_duplicates": figures.false_duplicates,
+        "peak_ids": figures.peak_ids,
+        "memory_bytes": figures.memory_bytes,
+        "missed_causes": _causes(figures.missed_causes),
+        "false_causes": _causes(figures.false_causes),
+    }
+
+
+def _domain(domain: ComparedDomain, policies: list[str]) -> dict[str, Any]:
+    counted = zip(policies, domain.caught, domain.false_duplicates, domain.peak_ids, strict=True)
+    return {
+        "domain": domain.domain,
+        "receipts": domain.receipts,
+        "duplicates": domain.duplicates,
+        "policies": [
+            {
+                "policy": policy,
+                "caught": caught,
+                "missed": domain.duplicates - caught,
+                "false_duplicates": false,
+                "peak_ids": peak_ids,
+            }
+            for policy, caught, false, peak_ids in counted
+        ],
+    }
+
+
+def _causes(causes: dict[Cause, int]) -> dict[str, int]:
+    return {str(cause): causes[cause] for cause in Cause if causes.get(cause)}
+
+
+def _dispute(dispute: Dispute, policies: list[str]) -> dict[str, Any]:
+    verdicts = zip(policies, dispute.duplicate_by, dispute.causes, strict=True)
+    return {
+        "row": dispute.row,
+        "domain": dispute.domain,
+        "unique_message_id": dispute.unique_message_id,
+        "message_source_id": dispute.message_source_id,
+        "received_at": moment(dispute.received_at_us),
+        "duplicate": dispute.is_duplicate,
+        "earlier_row": dispute.earlier_row,
+        "age_secs": None if dispute.age_us is None else dispute.age_us / 1_000_000,
+        "verdicts": [
+            {
+                "policy": policy,
+                "verdict": str(Verdict.DUPLICATE if is_duplicate else Verdict.NEW),
+                "cause": cause and str(cause),
+            }
+            for policy, is_duplicate, cause in verdicts
+        ],
     }

@@ -1,7 +1,8 @@
-"""The figures of a store and what is broken in it, for a person and as one JSON object."""
+"""What is in a store, for a person and as one JSON object: its domains, what is broken, what waits for targets or is parked."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -10,39 +11,48 @@ from rich.text import Text
 
 from receiver.durable.audit import DomainFigures, StoreFigures
 from receiver.report.terminal import line
-from receiver.report.words import count, duration, moment_or_none, second, size, tamed
+from receiver.report.words import count, duration, moment_or_none, named_domain, or_dash, sanitised, second, size
 from receiver.store.findings import PROBLEMS, DomainName, Finding
+from receiver.store.left_behind import TargetRow
+from receiver.store.parking import ParkedRow
 
 __all__ = [
     "check_object",
-    "latest_receipt",
+    "domains_object",
+    "inbox_object",
+    "parked_object",
     "print_check",
-    "print_heading",
+    "print_domains",
+    "print_inbox",
+    "print_parked",
     "print_status",
-    "shown_domain",
+    "shown_target",
+    "shown_waiting",
     "status_object",
-    "store_object",
 ]
 
-_NONE = "-"
+_LONGEST_TARGET = 200
+_LONGEST_ERROR = 500
+_UNKNOWN_DOMAIN = "(a domain that the store doesn't know)"
+_UNKNOWN_TARGET = "(a target that the store doesn't know)"
 
 
-def print_status(place: str, figures: StoreFigures, console: Console) -> None:
-    """The store in one line, then each domain: its status line, and a table of what that lacks."""
-    print_heading(place, figures, console)
+def print_status(address: str, figures: StoreFigures, console: Console) -> None:
+    """The store in one line, then each domain: its status line, and a table of the figures that this line lacks."""
+    _print_heading(address, figures, console)
     for domain in figures.domains:
         console.print()
-        line(console, shown_domain(DomainName.of(domain.state)), "bold")
+        line(console, _shown_domain(DomainName.of(domain.state)), "bold")
         line(console, f"  {domain.policy}")
         line(console, f"  {domain.line()}")
         console.print(_table(domain))
 
 
-def print_check(place: str, figures: StoreFigures, console: Console) -> None:
-    """What was looked at, and the list of what is broken."""
-    print_heading(place, figures, console)
+def print_check(address: str, figures: StoreFigures, console: Console) -> None:
+    """The store in one line, the rows of each domain, and the list of what is broken."""
+    _print_heading(address, figures, console)
     for domain in figures.domains:
-        line(console, f"  {shown_domain(DomainName.of(domain.state))}: {_rows(domain)}")
+        line(console, f"  {_shown_domain(DomainName.of(domain.state))}: {_rows(domain)}")
     if not figures.findings:
         line(console, f"Sound: {count(len(PROBLEMS), 'kind')} of damage looked for, none found.", "bold green")
         return
@@ -51,15 +61,15 @@ def print_check(place: str, figures: StoreFigures, console: Console) -> None:
         line(console, f"- {_sentence(finding)}")
 
 
-def status_object(place: str, figures: StoreFigures) -> dict[str, Any]:
+def status_object(address: str, figures: StoreFigures) -> dict[str, Any]:
     """The result of `receiver status --json`. Figures that weren't asked for or can't be had are null."""
-    return {**store_object(place, figures), "domains": [_status_of(domain) for domain in figures.domains]}
+    return {**_store_object(address, figures), "domains": [_status_of(domain) for domain in figures.domains]}
 
 
-def check_object(place: str, figures: StoreFigures) -> dict[str, Any]:
+def check_object(address: str, figures: StoreFigures) -> dict[str, Any]:
     """The result of `receiver check --json`."""
     return {
-        **store_object(place, figures),
+        **_store_object(address, figures),
         "sound": not figures.findings,
         "domains": [{**_identity(domain), **_rows_of(domain)} for domain in figures.domains],
         "findings": [
@@ -76,13 +86,13 @@ def check_object(place: str, figures: StoreFigures) -> dict[str, Any]:
     }
 
 
-def print_heading(place: str, figures: StoreFigures, console: Console) -> None:
+def _print_heading(address: str, figures: StoreFigures, console: Console) -> None:
     domains = count(len(figures.domains), "domain")
-    line(console, f"{place}: version {figures.version}, {domains}, {size(figures.size_bytes)}")
+    line(console, f"{address}: version {figures.version}, {domains}, {size(figures.size_bytes)}")
 
 
-def shown_domain(domain: DomainName) -> str:
-    return f"{tamed(domain.name) or '(no name)'} (key {tamed(domain.key)})"
+def _shown_domain(domain: DomainName) -> str:
+    return f"{named_domain(domain.name)} (key {sanitised(domain.key)})"
 
 
 def _rows(domain: DomainFigures) -> str:
@@ -103,19 +113,19 @@ def _table(domain: DomainFigures) -> Table:
         ("time ran backwards", count(state.clock_clamped)),
         ("redelivered", count(state.redelivered)),
         ("longest delivery", duration(state.max_delivery_us)),
-        ("latest receipt, UTC", second(state.latest_us) if state.last_seq else _NONE),
-        ("ids remembered", _count_or_none(domain.remembered_ids)),
+        ("latest receipt, UTC", second(state.latest_us) if state.last_seq else "-"),
+        ("ids remembered", or_dash(domain.remembered_ids)),
         ("sources", _sources(domain)),
         ("sources retired", count(state.retired_sources)),
         ("rows", count(domain.rows)),
-        ("rows to be deleted", _count_or_none(domain.waiting_rows)),
+        ("rows to be deleted", or_dash(domain.waiting_rows)),
     ]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     for justify in ("left", "right", "left", "right"):
         table.add_column(justify=justify, no_wrap=True)
     if domain.inbox != 0 or domain.parked != 0:  # it has a bridge
-        figures.insert(len(figures) // 2, ("in the inbox", _count_or_none(domain.inbox)))
-        figures.append(("parked", _count_or_none(domain.parked)))
+        figures.insert(len(figures) // 2, ("in the inbox", or_dash(domain.inbox)))
+        figures.append(("parked", or_dash(domain.parked)))
     half = len(figures) // 2
     for left, right in zip(figures[:half], figures[half:], strict=True):
         table.add_row(*map(Text, (f"  {left[0]}", f"{left[1]}   ", *right)))
@@ -124,27 +134,23 @@ def _table(domain: DomainFigures) -> Table:
 
 def _sources(domain: DomainFigures) -> str:
     if domain.sources is None or not domain.silent_sources:
-        return _count_or_none(domain.sources)
+        return or_dash(domain.sources)
     return f"{count(domain.sources)}, {count(domain.silent_sources)} silent for a day"
 
 
-def _count_or_none(number: int | None) -> str:
-    return _NONE if number is None else count(number)
-
-
-def latest_receipt(domain: DomainFigures) -> str | None:
-    """None where there was no receipt, or so late a time that no calendar has it."""
+def _latest_receipt(domain: DomainFigures) -> str | None:
+    """The time of the domain's latest receipt; None without receipts, or if no calendar has the time."""
     return moment_or_none(domain.state.latest_us) if domain.state.last_seq else None
 
 
 def _sentence(finding: Finding) -> str:
-    place = f"{shown_domain(finding.domain)}: " if finding.domain else ""
+    domain = f"{_shown_domain(finding.domain)}: " if finding.domain else ""
     times = f" ({count(finding.count)} times, the first: " if finding.count > 1 else " ("
-    return f"{place}{finding.problem}{times}{finding.example})"
+    return f"{domain}{finding.problem}{times}{finding.example})"
 
 
-def store_object(place: str, figures: StoreFigures) -> dict[str, Any]:
-    return {"store": place, "version": figures.version, "size_bytes": figures.size_bytes}
+def _store_object(address: str, figures: StoreFigures) -> dict[str, Any]:
+    return {"store": address, "version": figures.version, "size_bytes": figures.size_bytes}
 
 
 def _identity(domain: DomainFigures) -> dict[str, Any]:
@@ -170,7 +176,7 @@ def _status_of(domain: DomainFigures) -> dict[str, Any]:
         "clock_clamped": state.clock_clamped,
         "redelivered": state.redelivered,
         "max_delivery_secs": state.max_delivery_us / 1_000_000,
-        "latest_received_at": latest_receipt(domain),
+        "latest_received_at": _latest_receipt(domain),
         "sources": domain.sources,
         "silent_sources": domain.silent_sources,
         "retired_sources": state.retired_sources,
@@ -178,4 +184,129 @@ def _status_of(domain: DomainFigures) -> dict[str, Any]:
         "inbox": domain.inbox,
         "parked": domain.parked,
         "line": domain.line(),
+    }
+
+
+def print_domains(address: str, figures: StoreFigures, console: Console) -> None:
+    """The store in one line, then each domain: what it is, and how much is kept of it."""
+    _print_heading(address, figures, console)
+    for domain in figures.domains:
+        state = domain.state
+        console.print()
+        line(console, f"{state.domain_id}: {_shown_domain(DomainName.of(state))}", "bold")
+        line(console, f"  {domain.policy}")
+        latest = f", the latest {second(state.latest_us)} UTC" if state.last_seq else ""
+        line(console, f"  {count(state.receipts, 'receipt')}{latest}")
+        waiting, parked = ("?" if number is None else count(number) for number in (domain.inbox, domain.parked))
+        line(console, f"  {count(domain.rows, 'row')}, {waiting} in the inbox, {parked} parked")
+
+
+def domains_object(address: str, figures: StoreFigures) -> dict[str, Any]:
+    """The result of `receiver domain list --json`."""
+    return {**_store_object(address, figures), "domains": [_domain_object(domain) for domain in figures.domains]}
+
+
+def _domain_object(domain: DomainFigures) -> dict[str, Any]:
+    state = domain.state
+    return {
+        "number": state.domain_id,
+        "domain": state.domain_name,
+        "key": state.domain_key,
+        "policy": domain.policy,
+        "window": state.window_size,
+        "expiry_secs": state.expiry_us / 1_000_000,
+        "receipts": state.receipts,
+        "latest_received_at": _latest_receipt(domain),
+        "rows": domain.rows,
+        "inbox": domain.inbox,
+        "parked": domain.parked,
+    }
+
+
+def print_inbox(address: str, rows: Sequence[TargetRow], console: Console) -> None:
+    """The store in one line, then each target: its domain, and what waits for it."""
+    waiting = count(sum(row.waiting for row in rows), "message")
+    line(console, f"{address}: {count(len(rows), 'target')}, {waiting} in the inbox")
+    for row in rows:
+        console.print()
+        line(console, f"{row.number}: {shown_target(row.name)}", "bold")
+        line(console, f"  of {_target_domain(row)}")
+        line(console, f"  {shown_waiting(row)}")
+
+
+def _target_domain(row: TargetRow) -> str:
+    if row.domain is None or row.domain_key is None:
+        return _UNKNOWN_DOMAIN
+    return _shown_domain(DomainName(row.domain_key, row.domain))
+
+
+def shown_target(name: str) -> str:
+    return sanitised(name, _LONGEST_TARGET)
+
+
+def shown_waiting(row: TargetRow) -> str:
+    if row.oldest_us is None:
+        return "nothing waits"
+    return f"{count(row.waiting, 'message')}, {size(row.body_bytes)}, the oldest received {second(row.oldest_us)} UTC"
+
+
+def inbox_object(address: str, rows: Sequence[TargetRow]) -> dict[str, Any]:
+    """The result of `receiver inbox list --json`."""
+    return {"store": address, "targets": [_target_object(row) for row in rows]}
+
+
+def _target_object(row: TargetRow) -> dict[str, Any]:
+    return {
+        "number": row.number,
+        "target": row.name,
+        "domain": row.domain,
+        "key": row.domain_key,
+        "waiting": row.waiting,
+        "oldest_received_at": None if row.oldest_us is None else moment_or_none(row.oldest_us),
+        "body_bytes": row.body_bytes,
+    }
+
+
+def print_parked(address: str, rows: Sequence[ParkedRow], console: Console) -> None:
+    """The store in one line, then each message: what it is, where it was to go and when, and what went wrong."""
+    line(console, f"{address}: {count(len(rows), 'message')} parked")
+    for row in rows:
+        console.print()
+        line(console, f"{row.parked_id}: {_message_name(row)}", "bold")
+        source = f"from {sanitised(row.message_source_id)} " if row.message_source_id else ""
+        line(
+            console,
+            f"  {source}by {sanitised(row.destination)}, for {sanitised(row.target or _UNKNOWN_TARGET, _LONGEST_TARGET)}",
+        )
+        times = f"received {second(row.received_at_us)}, parked {second(row.parked_at_us)} UTC"
+        line(console, f"  {times}, tried {count(row.tries, 'time')}, {size(row.body_bytes)}")
+        line(console, f"  {sanitised(row.error, _LONGEST_ERROR)}")
+
+
+def _message_name(row: ParkedRow) -> str:
+    if row.unique_message_id:
+        return sanitised(row.unique_message_id)
+    return f"(no id, JMSMessageID {sanitised(row.message_id)})" if row.message_id else "(no id)"
+
+
+def parked_object(address: str, rows: Sequence[ParkedRow]) -> dict[str, Any]:
+    """The result of `receiver parked list --json`."""
+    return {"store": address, "parked": [_message_object(row) for row in rows]}
+
+
+def _message_object(row: ParkedRow) -> dict[str, Any]:
+    return {
+        "number": row.parked_id,
+        "domain": row.domain,
+        "key": row.domain_key,
+        "target": row.target,
+        "unique_message_id": row.unique_message_id,
+        "message_source_id": row.message_source_id,
+        "destination": row.destination,
+        "message_id": row.message_id,
+        "received_at": moment_or_none(row.received_at_us),
+        "parked_at": moment_or_none(row.parked_at_us),
+        "tries": row.tries,
+        "body_bytes": row.body_bytes,
+        "error": row.error,
     }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from receiver.report.words import reading, remarks, tamed
+from receiver.report.words import reading, remarks, sanitised
 from receiver.simulate.figures import LogFigures
 
-__all__ = ["heading", "line", "paragraph", "plain_table", "print_log"]
+__all__ = ["add_figure_columns", "add_row", "heading", "line", "paragraph", "plain_table", "print_log"]
 
 _LONGEST_LINE = 1_000
 
@@ -18,7 +20,7 @@ _LONGEST_LINE = 1_000
 
 
 def print_log(log: LogFigures, key: str, console: Console) -> None:
-    """What was read, and how."""
+    """What was read of the log, and how it was read."""
     paragraph(console, reading(log), first="")
     for remark in remarks(log, key):
         paragraph(console, remark, style="dim", first="")
@@ -30,16 +32,26 @@ def heading(console: Console, text: str) -> None:
 
 
 def line(console: Console, text: str, style: str = "") -> None:
-    """One line, which the terminal may wrap, with whatever text in it."""
-    console.print(Text(tamed(text, _LONGEST_LINE), style=style), soft_wrap=True)
+    """Print a text on one line, which the terminal may wrap; the text is sanitised."""
+    console.print(Text(sanitised(text, _LONGEST_LINE), style=style), soft_wrap=True)
 
 
 def paragraph(console: Console, text: str, style: str = "", first: str = "  ") -> None:
     # Wrapped here, because rich fills the lines of a padded text with spaces, which a pipe would pass on.
-    for place, line in enumerate(Text(text, style=style).wrap(console, max(console.width - len(first), 20))):
+    for index, line in enumerate(Text(text, style=style).wrap(console, max(console.width - len(first), 20))):
         line.rstrip()
-        console.print(Text(" " * len(first) if place else first) + line)
+        console.print(Text(" " * len(first) if index else first) + line)
 
 
 def plain_table() -> Table:
     return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+
+
+def add_figure_columns(table: Table, *names: str) -> None:
+    """Add columns for figures, which are right-aligned and never wrapped."""
+    for name in names:
+        table.add_column(Text(name), justify="right", no_wrap=True)
+
+
+def add_row(table: Table, cells: Iterable[str], style: str = "") -> None:
+    table.add_row(*map(Text, cells), style=style)

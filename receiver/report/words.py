@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from receiver.simulate.figures import Analysis, LogFigures
+from receiver.simulate.figures import LogFigures
 
 __all__ = [
     "compact",
     "count",
     "duration",
-    "headroom_left",
     "listed",
     "moment",
     "moment_or_none",
+    "named_domain",
+    "named_source",
     "of_duplicates",
+    "or_dash",
     "reading",
     "remarks",
+    "sanitised",
     "second",
     "seconds",
-    "setting_asked_for",
     "size",
-    "tamed",
 ]
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - all times are UTC, and `Z` is shorter than +00:00
@@ -31,10 +32,10 @@ _LARGER_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _LONGEST_IN_SECONDS = 120
 
 
-def tamed(text: str, most: int = 60) -> str:
+def sanitised(text: str, most: int = 60) -> str:
     """Text from a log, harmless and on one line: what can't be printed is shown as an escape, the middle of long text as …
 
-    Control characters, ANSI escapes, line breaks and the marks that reverse the direction of writing are all escaped.
+    Control characters, ANSI escapes, line breaks and the characters that reverse the direction of writing are all escaped.
     """
     shown = [char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text]
     if sum(map(len, shown)) <= most:
@@ -42,6 +43,16 @@ def tamed(text: str, most: int = 60) -> str:
     head = _beginning(shown, most // 2)
     tail = _beginning(reversed(shown), most - 1 - most // 2)
     return "".join([*head, "…", *reversed(tail)])
+
+
+def named_source(source: str, most: int = 60) -> str:
+    """A source's name, sanitised; `(anonymous)` if it is empty."""
+    return sanitised(source, most) or "(anonymous)"
+
+
+def named_domain(domain: str, most: int = 60) -> str:
+    """A domain's name, sanitised; `(no name)` if it is empty."""
+    return sanitised(domain, most) or "(no name)"
 
 
 def _beginning(pieces: Iterable[str], room: int) -> list[str]:
@@ -59,6 +70,11 @@ def count(number: int, noun: str = "") -> str:
     if not noun:
         return f"{number:,}"
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def or_dash(value: int | None, word: Callable[[int], str] = count) -> str:
+    """The figure as `word` writes it; `-` for None."""
+    return "-" if value is None else word(value)
 
 
 def _three_digits(value: float) -> str:
@@ -120,7 +136,7 @@ def moment(us: int) -> str:
 
 
 def moment_or_none(us: int) -> str | None:
-    """The same; None where no calendar has it, as a broken store may hold."""
+    """The time as `moment` writes it; None where no calendar has it, as a broken store may hold."""
     try:
         return moment(us)
     except OverflowError:
@@ -163,7 +179,7 @@ def _span(log: LogFigures) -> str:
 
 def remarks(log: LogFigures, key: str) -> list[str]:
     """How the log was read: the domain key, and what of the log was not, or not simply, replayed."""
-    said = [f"Ids are compared within domains named by the key '{tamed(key)}'."]
+    said = [f"Ids are compared within domains named by the key '{sanitised(key)}'."]
     if log.unchecked:
         said.append(f"{count(log.unchecked, 'receipt')} without uniqueMessageId: delivered unchecked.")
     if log.skipped:
@@ -176,31 +192,3 @@ def remarks(log: LogFigures, key: str) -> list[str]:
             f"the longest delivery {duration(round(log.max_delivery_secs * _SECOND_US))}."
         )
     return said
-
-
-def setting_asked_for(analysis: Analysis) -> str:
-    """What the one setting that was tried would have done; empty where there were more to choose from."""
-    if len(analysis.settings) != 1:
-        return ""
-    (setting,) = analysis.settings
-    return (
-        f"The setting asked for, W = {count(setting.window)} with E = {seconds(setting.expiry_us)}, misses "
-        f"{of_duplicates(setting.missed, analysis.log.duplicates)} and keeps at most {count(setting.peak_ids, 'id')}."
-    )
-
-
-def headroom_left(analysis: Analysis) -> str:
-    """How close the duplicates that the recommended setting catches came to being missed; empty where there are none."""
-    headroom = analysis.headroom
-    if headroom is None:
-        return ""
-    said = []
-    if headroom.caught_by_source:
-        text = f"{count(headroom.caught_by_source, 'duplicate')} caught by a source's own queue"
-        least = headroom.least_window_left
-        said.append(text if least is None else f"{text}, the closest with {count(least, 'id')} to spare")
-    if headroom.caught_by_time:
-        text = f"{count(headroom.caught_by_time, 'duplicate')} caught by the time queue alone"
-        least = headroom.least_expiry_left_us
-        said.append(text if least is None else f"{text}, the closest with {duration(least)} to spare")
-    return "; ".join(said) + "." if said else ""

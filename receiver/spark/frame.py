@@ -26,7 +26,7 @@ from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.logs import ReadOptions, checked_options
 from receiver.logs.columns import fields_of
-from receiver.report.json_object import json_object
+from receiver.report.json_object import analysis_object
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.figures import Analysis
@@ -55,7 +55,7 @@ class FrameAnalysis(Analysis):
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON object of `receiver simulate --json`."""
-        return json_object(self)
+        return analysis_object(self)
 
 
 def size_windows(

@@ -35,7 +35,7 @@ class Step(NamedTuple):
     @property
     def bodies(self) -> list[str]:
         """Of its messages; steps of different numbers share none."""
-        return [f"{self.number}.{place}" for place in range(len(self.ids))]
+        return [f"{self.number}.{index}" for index in range(len(self.ids))]
 
 
 class Session(stomp.ConnectionListener):
@@ -89,26 +89,26 @@ class Session(stomp.ConnectionListener):
         last = f"last {uuid.uuid4()}"
         self._connection.send(self._address, last, headers=SENT)
         self._connection.subscribe(self._address, id="all", headers={"subscription-type": "ANYCAST"})
-        found: list[str] = []
+        bodies: list[str] = []
         while True:
             answer, frame = self._frames.get(timeout=ANSWERS_SECS)
             assert answer == "message", frame
             if frame.body == last:
-                return found + self._unsubscribed(last)
-            found.append(frame.body)
+                return bodies + self._unsubscribed(last)
+            bodies.append(frame.body)
 
     def _unsubscribed(self, receipt: str) -> list[str]:
         """End the subscription, and wait for it: the next answer must be one to what comes next. Returns what it had yet
         to bring."""
         self._connection.unsubscribe("all", headers={"receipt": receipt})
-        found: list[str] = []
+        bodies: list[str] = []
         while True:
             answer, frame = self._frames.get(timeout=ANSWERS_SECS)
             if answer == "receipt":
                 assert frame.headers["receipt-id"] == receipt, frame.headers
-                return found
+                return bodies
             assert answer == "message", (answer, frame.headers, frame.body)
-            found.append(frame.body)
+            bodies.append(frame.body)
 
     def let_through(self, steps: Sequence[Step]) -> list[bool]:
         """Do the steps; of each, whether its messages have reached the queue: all of them and just once, or none.

@@ -1,4 +1,4 @@
-"""The broker that the tests start: it can be reached, ends as it is told to, and takes ids as exact text."""
+"""The broker that the tests start: it can be reached, ends as it is asked to, and takes ids as exact text."""
 
 import socket
 
@@ -19,7 +19,7 @@ CLOSE_TEXTS = ["a:b", "a\\cb", "a\\b", "a\nb", "a\\nb", "ab", " ab", "ab ", "AB"
 
 
 def sends(first, ids):
-    return [Step(first + place, Kind.SEND, [id_]) for place, id_ in enumerate(ids)]
+    return [Step(first + index, Kind.SEND, [id_]) for index, id_ in enumerate(ids)]
 
 
 def test_ids_are_exact_text(artemis):

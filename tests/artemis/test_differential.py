@@ -42,7 +42,7 @@ class Address:
         """The next one: its ids come again at once, while they are held, when they no longer are, and never."""
         draw = self._draw
         kind = kind or draw.choices(list(KINDS), list(KINDS.values()))[0]
-        ids = [f"id:{place}" for place in range(2 * self.size + 3)]
+        ids = [f"id:{number}" for number in range(2 * self.size + 3)]
         # Of ids drawn blindly hardly a long transaction would be accepted.
         if kind is not Kind.SEND and draw.random() < 0.8:
             ids = [id_ for id_ in ids if id_ not in self.policy]
@@ -80,7 +80,7 @@ class Address:
         self.policy = self.policy.restarted(self.size)
         if self.under_way:
             # A broker deletes the id that it overwrites before it commits the one that overwrites it, so one that is
-            # killed in between lacks its oldest. An id that is new fills that place, and in the policy takes it.
+            # killed in between lacks its oldest. There a new id fills the empty slot; in the policy it overwrites the oldest.
             number = next(self._numbers)
             new = Step(number, Kind.SEND, [f"new:{number}"])
             assert session.let_through([new]) == [self.lets_through(new)] == [True]

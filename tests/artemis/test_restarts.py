@@ -15,14 +15,14 @@ SCENARIOS = {
         (3, [("a", True), ("b", True), ("c", True), ("d", True)]),
         (3, [("b", False), ("c", False), ("d", False), ("a", True), ("b", True)]),
     ],
-    "a dead place stays dead while the broker runs": [
+    "a dead slot stays dead while the broker runs": [
         (3, [("a a b", True), ("c", True), ("a", True)]),
     ],
-    "a restart brings a dead place to life": [
+    "a restart brings a dead slot to life": [
         (3, [("a a b", True), ("c", True)]),
         (3, [("a", False), ("d", True), ("a", True)]),
     ],
-    "of twin places both come back, and either takes the id out": [
+    "of twin slots both come back, and either takes the id out": [
         (3, [("a b a", True)]),
         (3, [("a", False), ("c", True), ("a", True)]),
     ],
@@ -35,7 +35,7 @@ SCENARIOS = {
         (2, [("b", False), ("c", False), ("a", True), ("b", True)]),
         (3, [("a", False), ("b", False), ("c", True)]),
     ],
-    "an id whose older place falls to a smaller ring stays": [
+    "an id whose older slot falls to a smaller ring stays": [
         (3, [("a b a", True)]),
         (2, [("b", False), ("a", False)]),
     ],
@@ -53,7 +53,7 @@ SCENARIOS = {
         (3, [("a", True)]),
     ],
 }
-ADDRESSES = {name: f"restarts.{place}" for place, name in enumerate(SCENARIOS)}
+ADDRESSES = {name: f"restarts.{number}" for number, name in enumerate(SCENARIOS)}
 
 
 def by_policy(lives):

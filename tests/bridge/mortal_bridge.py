@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from receiver.demo.actor import Actor
+from receiver.demo.process import ChildProcess
 
 IS_TAKING = "taking messages for"
 HAS_CUT = "that weren't confirmed are cut off"
@@ -36,7 +36,7 @@ class MortalBridge:
         self.repairs = 0
         """How often what a life had written to a file, and not confirmed, was cut off by a later one."""
         self._arguments = ["bridge", *arguments]
-        self._actor: Actor | None = None
+        self._process: ChildProcess | None = None
 
     @property
     def is_taking(self) -> bool:
@@ -51,36 +51,36 @@ class MortalBridge:
     def start(self, *more: str) -> None:
         said = self.said = []
         command = [*command_of(self.package), *self._arguments, *more]
-        self._actor = Actor(self.name, command, lambda _name, line: said.append(line))
-        self._actor.start()
+        self._process = ChildProcess(self.name, command, lambda _name, line: said.append(line))
+        self._process.start()
 
     def kill(self) -> None:
         """Kill -9, if it runs."""
-        if not self.has_refused() and self._actor is not None:
-            self._actor.kill()
-            self._actor = None
+        if not self.has_refused() and self._process is not None:
+            self._process.kill()
+            self._process = None
             self._look_back()
 
     def ends_in(self) -> None:
         """Wait for the end that it was asked for, or that it comes to by itself, in peace."""
-        assert self._actor is not None
-        status = self._actor.wait_stopped()
-        self._actor = None
+        assert self._process is not None
+        status = self._process.wait_stopped()
+        self._process = None
         assert status == 0, f"{self.name} ended with {status}: {self.last_words()}"
         self._look_back()
 
     def stop(self) -> None:
         """By SIGTERM."""
-        assert self._actor is not None
-        self._actor.stop()
+        assert self._process is not None
+        self._process.stop()
         self.ends_in()
 
     def has_refused(self) -> bool:
         """Whether it has ended because it could not even begin; that it may, and nothing else."""
-        if self._actor is None or (status := self._actor.ended()) is None:
+        if self._process is None or (status := self._process.ended()) is None:
             return False
-        self._actor.kill()  # what it said last is heard
-        self._actor = None
+        self._process.kill()  # what it said last is heard
+        self._process = None
         assert (status, self.is_taking) == (_OUT_OF_REACH, False), (
             f"{self.name} ended with {status}: {self.last_words()}"
         )

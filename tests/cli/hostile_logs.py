@@ -78,12 +78,12 @@ def hostile_rows():
     """Each text as an id, a source, a connection and a queue of its own; then every receipt once more."""
     rows = [
         {
-            "received_at": 1_000 + place,
+            "received_at": 1_000 + index,
             "unique_message_id": text,
             "message_source_id": text,
             "connection_id": text,
             "destination": f"queue://{text}",
         }
-        for place, text in enumerate(HOSTILE)
+        for index, text in enumerate(HOSTILE)
     ]
     return [*rows, *({**row, "received_at": 2_000} for row in rows)]

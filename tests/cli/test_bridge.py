@@ -166,8 +166,8 @@ def test_from_broker_to_broker_by_passwords_of_files(tmp_path, queue, bridge):
     )  # fmt: skip
     assert ran.status == 0, ran
     with source_of(with_password(queue.replace("orders", "out"))) as source:
-        found = [source.take(1, wait_secs=SOON_SECS)[0].message.body.decode() for _ in ORDERS]
-        assert (found, source.take(1, wait_secs=0.3)) == (ORDERS, [])
+        bodies = [source.take(1, wait_secs=SOON_SECS)[0].message.body.decode() for _ in ORDERS]
+        assert (bodies, source.take(1, wait_secs=0.3)) == (ORDERS, [])
 
 
 @pytest.mark.artemis
@@ -266,9 +266,9 @@ def test_a_wrong_password_is_never_shown(tmp_path, artemis, protocol, where):
     address = f"{protocol}://{user}@{HOST}:{port}/orders"
     files = ["--from-password-file", "secret", "--to-password-file", "secret"] if where == "file" else []
     given = {f"RECEIVER_{side}_PASSWORD": SECRET for side in ("FROM", "TO")} if where == "environment" else {}
-    for places in ([address, "file:x"], ["amqp://h/q", address]):
+    for addresses in ([address, "file:x"], ["amqp://h/q", address]):
         ran = subprocess.run(
-            [*RECEIVER, "bridge", *places, *STORE, "--verbose", *files],
+            [*RECEIVER, "bridge", *addresses, *STORE, "--verbose", *files],
             capture_output=True,
             cwd=tmp_path,
             text=True,

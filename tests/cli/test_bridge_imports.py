@@ -19,7 +19,7 @@ class NotInstalled:
     def find_spec(self, name, path=None, target=None):
         if name != hidden:
             return None
-        spec = PathFinder.find_spec(name, [place for place in sys.path if "-packages" not in place])
+        spec = PathFinder.find_spec(name, [path for path in sys.path if "-packages" not in path])
         if spec is None:
             raise ModuleNotFoundError(name)
         return spec

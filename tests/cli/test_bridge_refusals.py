@@ -1,4 +1,4 @@
-"""`receiver bridge` where it can't begin: a clear error with a remedy, exit 2, and nothing told that is secret."""
+"""`receiver bridge` where it can't begin: a clear error with a remedy, exit 2, and no secret shown."""
 
 import socket
 

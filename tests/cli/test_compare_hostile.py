@@ -28,8 +28,8 @@ def test_verdicts_hold_the_exact_text(compare, tmp_path, ending):
 def test_the_table_and_the_report_are_harmless(compare, tmp_path, key):
     # The worst of them, for only the first ten receipts in dispute are shown.
     rows = hostile_rows()
-    some = [rows[place] for place in (27, 23, 24, 25, 4, 5, 2, 0)]
-    write_jsonl(tmp_path / "log.jsonl", [*some, *({**row, "received_at": 2_000} for row in some)])
+    chosen = [rows[index] for index in (27, 23, 24, 25, 4, 5, 2, 0)]
+    write_jsonl(tmp_path / "log.jsonl", [*chosen, *({**row, "received_at": 2_000} for row in chosen)])
     ran = compare("log.jsonl", "--domain", key, *ONE_IN_DISPUTE, "--report", "r.html")
     assert ran.status == 0, ran.err
     assert "The policies disagree on 8 receipts." in ran.out

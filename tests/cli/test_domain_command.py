@@ -61,9 +61,9 @@ def test_list_on_a_terminal(domain, sqlite_url):
 
 def test_list_as_json(domain, store_url):
     make(store_url)
-    found = json.loads(domain("list", store_url, "--json").out)
-    assert found.keys() == {"store", "version", "size_bytes", "domains"}
-    assert found["domains"][0] == {
+    printed = json.loads(domain("list", store_url, "--json").out)
+    assert printed.keys() == {"store", "version", "size_bytes", "domains"}
+    assert printed["domains"][0] == {
         "number": 1,
         "domain": ORDERS,
         "key": "default",
@@ -76,7 +76,7 @@ def test_list_as_json(domain, store_url):
         "inbox": 2,
         "parked": 1,
     }
-    assert found["domains"][1]["latest_received_at"] is None
+    assert printed["domains"][1]["latest_received_at"] is None
 
 
 def test_drop_asks(domain, store_url):
@@ -97,7 +97,7 @@ def test_drop_asks(domain, store_url):
 
 
 def test_a_name_of_other_digits_is_no_number(domain, sqlite_url):
-    """Three in Arabic digits: not the third domain, which would be dropped in its place."""
+    """Three in Arabic digits: not the third domain, which would be dropped instead."""
     make(sqlite_url)
     opened(sqlite_url, domain="name:\u0663").close()
     domain("drop", sqlite_url, "--domain", "\u0663", "--yes")
@@ -140,7 +140,7 @@ def test_what_is_broken_is_told(domain, sqlite_url):
     make(sqlite_url)
     execute(sqlite_url, "UPDATE receiver_domain SET receipts = -1 WHERE domain_id = 1")
     ran = domain("list", sqlite_url)
-    assert ran.err == "note: the store is broken: receiver check tells where\n"
+    assert ran.err == "note: the store is broken: receiver check says where\n"
 
 
 @pytest.mark.parametrize("name", ["list", "drop"])

@@ -56,9 +56,9 @@ def test_list_on_a_terminal(inbox, sqlite_url):
 
 def test_list_as_json(inbox, store_url):
     leave(store_url)
-    found = json.loads(inbox("list", store_url, "--json").out)
-    assert found.keys() == {"store", "targets"}
-    assert found["targets"][:2] == [
+    printed = json.loads(inbox("list", store_url, "--json").out)
+    assert printed.keys() == {"store", "targets"}
+    assert printed["targets"][:2] == [
         {
             "number": 1,
             "target": OLD,

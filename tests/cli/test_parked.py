@@ -53,10 +53,10 @@ def test_list_as_json(parked, store_url):
     ran = parked("list", store_url, "--json")
     assert (ran.status, ran.err) == (0, "")
     assert all(char.isprintable() or char == "\n" for char in ran.out)
-    found = json.loads(ran.out)
-    assert set(found) == {"store", "parked"}
-    assert [message["number"] for message in found["parked"]] == numbers
-    assert found["parked"][0] == {
+    printed = json.loads(ran.out)
+    assert set(printed) == {"store", "parked"}
+    assert [message["number"] for message in printed["parked"]] == numbers
+    assert printed["parked"][0] == {
         "number": numbers[0],
         "domain": "broker:queue://orders",
         "key": "default",
@@ -167,8 +167,8 @@ def test_help_shows_examples(name, parked):
 
 
 def test_a_command_line_that_wont_do_is_told_where_help_is(parked):
-    assert "hint: receiver parked --help tells what there is" in complaint(parked())
-    assert "hint: receiver parked --help tells what there is" in complaint(parked("lits"))
+    assert "hint: receiver parked --help shows what there is" in complaint(parked())
+    assert "hint: receiver parked --help shows what there is" in complaint(parked("lits"))
 
 
 def test_status_counts_what_waits_and_what_is_parked(command, store_url, monkeypatch):

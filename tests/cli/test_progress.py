@@ -4,8 +4,8 @@ import io
 import sys
 import time
 
-from receiver.cli import progress as module
-from receiver.cli.progress import progress, stages
+from receiver.cli import output as module
+from receiver.cli.output import progress, stages
 
 
 class Terminal(io.StringIO):

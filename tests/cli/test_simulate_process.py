@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from running import COMMAND, HEADER, LOG, RECEIVER, complaint, process
+from running import COMMAND, HEADER, LOG, RECEIVER, Ran, complaint, process
 
 FULL = Path("/dev/full")
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +100,7 @@ from importlib.abc import MetaPathFinder
 
 class Missing(MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] == {name!r}:
+        if name.partition(".")[0] in {names!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Missing())
@@ -109,10 +109,51 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["numba", "numpy", "pyarrow", "zstandard", "jinja2"])
+ONE = ("--window", "2", "--expiry", "3")
+REPORTS = {"altair", "jinja2", "vl_convert"}
+
+
+@pytest.mark.parametrize("how", [("simulate",), ("simulate", "--engine", "spark"), ("compare",)], ids=" ".join)
+@pytest.mark.parametrize("module", sorted(REPORTS))
+def test_without_its_extra_a_report_is_refused_before_anything_is_read(tmp_path, module, how):
+    report = tmp_path / "r.html"
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(names={module}), *how, tmp_path / "no such log.csv", "--report", report],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = complaint(Ran(ran.returncode, ran.stdout, ran.stderr))
+    assert "--report needs the extra 'report'" in said
+    assert f"pip install --editable '{ROOT}[report]'" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["simulate", "compare"])
+def test_only_reports_need_that_extra(log, name):
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(names=REPORTS), name, log, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert json.loads(ran.stdout)["log"]["duplicates"] == 1
+
+
+@pytest.mark.parametrize("module", ["numba", "numpy", "pyarrow", "zstandard"])
 def test_a_missing_extra_is_named(log, module):
     ran = subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(name=module), "simulate", log, "--report", log.with_name("r.html")],
+        [
+            sys.executable,
+            "-c",
+            WITHOUT.format(names={module}),
+            "simulate",
+            log,
+            "--verdicts",
+            log.with_name("v.csv"),
+            *ONE,
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -126,7 +167,7 @@ def test_a_missing_extra_is_named(log, module):
 
 def test_help_needs_no_extra():
     ran = subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(name="numpy"), "simulate", "--help"],
+        [sys.executable, "-c", WITHOUT.format(names={"numpy"}), "simulate", "--help"],
         capture_output=True,
         text=True,
         check=False,

@@ -80,11 +80,11 @@ def test_status_as_json(receiver, store_url):
     make(store_url)
     ran = receiver("status", store_url, "--json")
     assert (ran.status, ran.err) == (0, "")
-    found = json.loads(ran.out)
-    assert set(found) == {"store", "version", "size_bytes", "domains"}
-    assert found["version"] == REVISION
-    assert found["size_bytes"] > 8_192
-    assert found["domains"] == [FIGURES]
+    printed = json.loads(ran.out)
+    assert set(printed) == {"store", "version", "size_bytes", "domains"}
+    assert printed["version"] == REVISION
+    assert printed["size_bytes"] > 8_192
+    assert printed["domains"] == [FIGURES]
 
 
 def test_status_in_a_hurry(receiver, store_url):
@@ -130,10 +130,10 @@ def test_check_of_a_sound_store(receiver, store_url):
     assert "  a:queue://orders (key default): 5 rows, 5 ids remembered, 0 rows to be deleted\nSound: " in ran.out
     ran = receiver("check", store_url, "--json")
     assert (ran.status, ran.err) == (0, "")
-    found = json.loads(ran.out)
-    assert set(found) == {"store", "version", "size_bytes", "sound", "domains", "findings"}
-    assert (found["sound"], found["findings"]) == (True, [])
-    assert found["domains"] == [
+    printed = json.loads(ran.out)
+    assert set(printed) == {"store", "version", "size_bytes", "sound", "domains", "findings"}
+    assert (printed["sound"], printed["findings"]) == (True, [])
+    assert printed["domains"] == [
         {"domain": "a:queue://orders", "key": "default", "rows": 5, "remembered_ids": 5, "rows_to_be_deleted": 0}
     ]
 
@@ -154,9 +154,9 @@ def test_check_of_a_broken_store(receiver, store_url):
     ]
     ran = receiver("check", store_url, "--json")
     assert ran.status == 1
-    found = json.loads(ran.out)
-    assert found["sound"] is False
-    assert found["findings"][1] == {
+    printed = json.loads(ran.out)
+    assert printed["sound"] is False
+    assert printed["findings"][1] == {
         "kind": "digests",
         "problem": "body digests are no list of different texts",
         "domain": "a:queue://orders",
@@ -164,11 +164,11 @@ def test_check_of_a_broken_store(receiver, store_url):
         "count": 5,
         "example": "receipt 2: '[]'",
     }
-    assert (found["findings"][0]["domain"], found["findings"][0]["key"]) == (None, None)
+    assert (printed["findings"][0]["domain"], printed["findings"][0]["key"]) == (None, None)
 
 
 def test_status_of_a_broken_store(receiver, store_url):
-    """What can be told is told."""
+    """What can be shown is shown."""
     make(store_url)
     execute(store_url, "UPDATE receiver_receipt SET body_digests = '[]'")
     ran = receiver("status", store_url, "--json")
@@ -181,8 +181,8 @@ def test_status_of_a_broken_store(receiver, store_url):
 def test_a_time_beyond_the_calendar(receiver, store_url):
     make(store_url)
     execute(store_url, "UPDATE receiver_domain SET latest_us = 4611686018427387904")  # no receiver would
-    found = json.loads(receiver("status", store_url, "--json").out)
-    assert found["domains"][0]["latest_received_at"] is None
+    printed = json.loads(receiver("status", store_url, "--json").out)
+    assert printed["domains"][0]["latest_received_at"] is None
     assert receiver("status", store_url).status == 0
 
 
@@ -195,10 +195,10 @@ def test_hostile_names(command, receiver, store_url):
     assert all(char.isprintable() or char == "\n" for char in said.out)
     ran = receiver(command, store_url, "--json")
     assert all(char.isprintable() or char == "\n" for char in ran.out)
-    found = json.loads(ran.out)
-    assert found["domains"][0]["domain"] == f"a:{HOSTILE}"
+    printed = json.loads(ran.out)
+    assert printed["domains"][0]["domain"] == f"a:{HOSTILE}"
     if command == "check":
-        assert found["findings"][0]["domain"] == f"a:{HOSTILE}"
+        assert printed["findings"][0]["domain"] == f"a:{HOSTILE}"
 
 
 @pytest.mark.parametrize("command", ["status", "check"])
@@ -307,7 +307,7 @@ def test_the_version(receiver):
     ("arguments", "command"), [([], "receiver"), (["chek"], "receiver"), (["check"], "receiver check")]
 )
 def test_a_command_line_that_wont_do_is_told_where_help_is(receiver, arguments, command):
-    assert f"hint: {command} --help tells what there is" in complaint(receiver(*arguments))
+    assert f"hint: {command} --help shows what there is" in complaint(receiver(*arguments))
 
 
 @pytest.mark.parametrize("command", ["status", "check"])

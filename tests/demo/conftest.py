@@ -11,8 +11,8 @@ COMMAND = [sys.executable, "-m", "receiver", "demo"]
 ENDS_SECS = 120
 
 
-class Stage:
-    """Where demos are given: their temporary files are in one folder, so that what they leave can be found."""
+class Demos:
+    """Starts demos whose temporary files are in one folder, which shows what they leave."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.temporary = folder / "temporary"
@@ -45,9 +45,9 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, artemis_home: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path, artemis_home)
-    yield stage
+def demos(tmp_path: Path, artemis_home: Path) -> Iterator[Demos]:
+    demos = Demos(tmp_path, artemis_home)
+    yield demos
     for process in _of(tmp_path):
         os.kill(process, signal.SIGKILL)
 

@@ -23,14 +23,14 @@ def figure(shown: str, name: str) -> int:
 
 @pytest.mark.artemis
 @pytest.mark.slow
-def test_each_message_has_one_effect(stage, tmp_path, seed):
+def test_each_message_has_one_effect(demos, tmp_path, seed):
     kept = tmp_path / "kept"
-    playing = stage.start("--secs", 5, "--seed", seed, "--keep", kept)
-    shown, told = playing.communicate(timeout=ENDS_SECS)
-    assert playing.returncode == 0, told + shown
-    assert f"--seed {seed}" in told
+    running = demos.start("--secs", 5, "--seed", seed, "--keep", kept)
+    shown, said = running.communicate(timeout=ENDS_SECS)
+    assert running.returncode == 0, said + shown
+    assert f"--seed {seed}" in said
     assert {"kill -9 the broker", "the senders finish"} <= set(
-        re.findall(r"director \| (kill -9 the broker|the senders finish)", told)
+        re.findall(r"supervisor \| (kill -9 the broker|the senders finish)", said)
     )
     messages = figure(shown, "messages")
     lines = (kept / "orders.jsonl").read_text().splitlines()
@@ -46,7 +46,7 @@ def test_each_message_has_one_effect(stage, tmp_path, seed):
     # However often they were killed, the bridges have recorded what their store has counted.
     recorded = f"{figure(shown, 'receipts'):,} receipts, {figure(shown, 'duplicates caught'):,} duplicates"
     assert recorded in shown
-    assert stage.left() == []
+    assert demos.left() == []
     check_what_next(shown, kept)
 
 
@@ -65,20 +65,20 @@ def check_what_next(shown: str, kept) -> None:
     ("when", "how"),
     [("starting ActiveMQ", signal.SIGTERM), ("taking messages", signal.SIGHUP), ("kill -9", signal.SIGINT)],
 )
-def test_it_can_be_interrupted_at_any_time(stage, when, how):
+def test_it_can_be_interrupted_at_any_time(demos, when, how):
     if how is signal.SIGHUP and signal.getsignal(how) is signal.SIG_IGN:
         how = signal.SIGTERM  # under nohup nobody is to mind it
-    with stage.start("--secs", 30, "--protocol", "amqp") as playing:
-        for line in playing.stderr:
+    with demos.start("--secs", 30, "--protocol", "amqp") as running:
+        for line in running.stderr:
             if when in line:
                 break
-        rest = threading.Thread(target=playing.stderr.read)
+        rest = threading.Thread(target=running.stderr.read)
         rest.start()
-        playing.send_signal(how)
-        assert playing.wait(ENDS_SECS) == 130
+        running.send_signal(how)
+        assert running.wait(ENDS_SECS) == 130
         rest.join()
-        assert playing.stdout.read() == ""
-    assert stage.left() == []
+        assert running.stdout.read() == ""
+    assert demos.left() == []
 
 
 def refusal(*arguments: object, **environment: str) -> str:

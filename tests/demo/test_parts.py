@@ -1,4 +1,4 @@
-"""The parts of the play, each on its own: the plan, the journal, the count of effects, a process."""
+"""The parts of the demo, each on its own: the plan, the journal, the count of effects, a process."""
 
 import json
 import signal
@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.bridge.mode import Mode
-from receiver.demo.actor import Actor
-from receiver.demo.effects import Effects
-from receiver.demo.ending import interruptible, uninterrupted
-from receiver.demo.journal import Journal, Sent
-from receiver.demo.plan import Outcome, Plan, kills
+from receiver.demo.plan import DemoOutcome, DemoPlan, Effects, kills
+from receiver.demo.process import ChildProcess, interruptible, uninterrupted
+from receiver.demo.sender import SenderJournal, Sent
 
 
 @given(seed=st.integers(0, 10**6), secs=st.integers(5, 3_600))
 def test_all_kinds_are_killed_in_time_and_the_broker_once(seed, secs):
-    plan = Plan(seed=seed, secs=secs, protocol="stomp", mode=Mode.EXACTLY_ONCE)
+    plan = DemoPlan(seed=seed, secs=secs, protocol="stomp", mode=Mode.EXACTLY_ONCE)
     drawn = kills(plan)
     assert drawn == kills(plan) == sorted(drawn)
     assert 0 < drawn[0].at_secs < drawn[-1].at_secs < secs
@@ -31,13 +29,13 @@ def test_all_kinds_are_killed_in_time_and_the_broker_once(seed, secs):
 
 def test_a_journal_outlives_its_writer(tmp_path):
     file = tmp_path / "journal"
-    assert Journal(file).read() == Sent(0, 0, 0)
-    Journal(file).start()
-    Journal(file).send(30)
-    Journal(file).confirm(30)
-    Journal(file).start()
-    Journal(file).send(7)
-    assert Journal(file).read() == Sent(starts=2, confirmed=30, tries=37)
+    assert SenderJournal(file).read() == Sent(0, 0, 0)
+    SenderJournal(file).start()
+    SenderJournal(file).send(30)
+    SenderJournal(file).confirm(30)
+    SenderJournal(file).start()
+    SenderJournal(file).send(7)
+    assert SenderJournal(file).read() == Sent(starts=2, confirmed=30, tries=37)
 
 
 def test_effects_are_counted_by_id(tmp_path):
@@ -54,7 +52,9 @@ def test_effects_are_counted_by_id(tmp_path):
 )
 def test_a_mode_holds_what_it_promises(missing, double, held):
     effects = Effects(lines=5, missing=missing, double=double)
-    outcome = Outcome(messages=5, sent=5, receipts=5, redelivered=0, duplicates=0, effects=effects, crashes=Counter())
+    outcome = DemoOutcome(
+        messages=5, sent=5, receipts=5, redelivered=0, duplicates=0, effects=effects, crashes=Counter()
+    )
     assert {mode for mode in (Mode.EXACTLY_ONCE, Mode.AT_LEAST_ONCE) if outcome.holds(mode)} == held
 
 
@@ -73,20 +73,20 @@ def test_what_a_process_says_is_passed_on_to_its_end(reads, end):
     said = []
     more = "" if reads else "signal.signal(signal.SIGTERM, lambda *_: None)"
     program = [sys.executable, "-c", PROGRAM.format(reads=reads, more=more)]
-    actor = Actor("it", program, lambda name, line: said.append((name, line)), reads_input=reads)
+    child = ChildProcess("it", program, lambda name, line: said.append((name, line)), reads_input=reads)
     for _ in range(2):  # lives
         said.clear()
-        actor.start()
+        child.start()
         while not said:
-            assert actor.ended() is None
+            assert child.ended() is None
         if end == "kill":
-            actor.kill()
+            child.kill()
             assert said == [("it", "ready")]
         else:
-            actor.stop()
-            assert actor.wait_stopped() == 0
+            child.stop()
+            assert child.wait_stopped() == 0
             assert said == [("it", "ready"), ("it", "stopped")]
-        actor.kill()  # does nothing now
+        child.kill()  # does nothing now
 
 
 def test_a_signal_waits_for_what_must_not_be_interrupted():

@@ -38,7 +38,16 @@ def test_documents_state_the_defaults(page, words):
 
 
 HELP = {
-    "simulate": [f"may miss. [default: {SIMULATE['max_missed']}]", f"to recommend. [default: {SIMULATE['margin']}]"],
+    "simulate": [
+        f"--window {WINDOW} --expiry {EXPIRY_SECS} --verdicts verdicts.csv",
+        f"may miss. [default: {SIMULATE['max_missed']}]",
+        f"to recommend. [default: {SIMULATE['margin']}]",
+    ],
+    "retire": [
+        f"those silent for {RULE['retire_sources_after_days']} days,",
+        f"beyond {RULE['max_sources']} sources",
+        f"--idle {RULE['retire_sources_after_days']} ",
+    ],
     "compare": [f"may be left out, for {WINDOW} and {EXPIRY_SECS}, and the broker's own default."],
     "bridge": [
         *(f"[default: {BRIDGE[name]}]" for name in BRIDGE),
@@ -63,7 +72,7 @@ def test_help_states_the_defaults(name):
     status, text, _ = help_of(name)
     assert status == 0
     assert [words for words in HELP[name] if words not in text] == []
-    assert "{" not in text.replace("{LOG...}", "").replace("{FROM} {TO}", "")
+    assert "{" not in text.replace("{LOG...}", "").replace("{FROM} {TO}", "").replace("{URL}", "")
 
 
 def test_help_states_what_a_file_of_settings_makes_of_them(tmp_path):
@@ -71,6 +80,11 @@ def test_help_states_what_a_file_of_settings_makes_of_them(tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text("bridge: {max_tries: 77}\n", encoding="utf-8")
     assert "before it is parked. [default: 77]" in help_of("bridge", RECEIVER_SETTINGS=str(own))[1]
+    own.write_text("receiver: {retire_sources_after_days: 44, max_sources: 4567}\n", encoding="utf-8")
+    text = help_of("retire", RECEIVER_SETTINGS=str(own))[1]
+    assert "silent for 44 days" in text
+    assert "beyond 4567 sources" in text
+    assert "--idle 44 " in text
     own.write_text("bridge: {tries: 77}\n", encoding="utf-8")
     assert help_of("bridge", RECEIVER_SETTINGS=str(own)) == (
         2,

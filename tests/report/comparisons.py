@@ -29,15 +29,15 @@ FALSE = {6: {Cause.SEQUENCE_GAP: 1_204}}
 PEAKS = (104_598, 20_000, 200, 214_340, 214_340, 5_120, 15, 6_500, 214_340)
 
 
-def policy_of(place: int) -> PolicyFigures:
-    missed, false = MISSED.get(place, {}), FALSE.get(place, {})
+def policy_of(index: int) -> PolicyFigures:
+    missed, false = MISSED.get(index, {}), FALSE.get(index, {})
     return PolicyFigures(
-        policy=NAMES[place],
+        policy=NAMES[index],
         caught=DUPLICATES - sum(missed.values()),
         missed=sum(missed.values()),
         false_duplicates=sum(false.values()),
-        peak_ids=PEAKS[place],
-        memory_bytes=PEAKS[place] * 205,
+        peak_ids=PEAKS[index],
+        memory_bytes=PEAKS[index] * 205,
         missed_causes=missed,
         false_causes=false,
     )
@@ -53,14 +53,14 @@ def dispute(row: int, wrong: dict[int, Cause], *, is_duplicate: bool) -> Dispute
         is_duplicate=is_duplicate,
         earlier_row=row - 1_000 if is_duplicate else None,
         age_us=row * 1_700 if is_duplicate else None,
-        duplicate_by=tuple(is_duplicate != (place in wrong) for place in range(len(NAMES))),
-        causes=tuple(wrong.get(place) for place in range(len(NAMES))),
+        duplicate_by=tuple(is_duplicate != (index in wrong) for index in range(len(NAMES))),
+        causes=tuple(wrong.get(index) for index in range(len(NAMES))),
     )
 
 
 def domain_of(name: str) -> ComparedDomain:
     every = range(len(NAMES))
-    return ComparedDomain(name, 100, 9, tuple(9 - place for place in every), tuple(every), tuple(PEAKS))
+    return ComparedDomain(name, 100, 9, tuple(9 - index for index in every), tuple(every), tuple(PEAKS))
 
 
 def comparison() -> Comparison:
@@ -105,7 +105,7 @@ def agreeing() -> Comparison:
     plain = comparison()
     return replace(
         plain,
-        policies=tuple(plain.policies[place] for place in (0, 3, 8)),
+        policies=tuple(plain.policies[index] for index in (0, 3, 8)),
         domains=(),
         disputed=0,
         disputes=(),

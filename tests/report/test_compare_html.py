@@ -11,9 +11,9 @@ from analyses import HOSTILE_TEXTS
 from comparisons import NAMES, agreeing, alone, comparison, hostile, without_duplicates
 from pages import Page
 
-from receiver.report.compare_charts import memory_chart
-from receiver.report.compare_html import html_text
-from receiver.report.words import tamed
+from receiver.report.charts import memory_chart
+from receiver.report.pages import comparison_page
+from receiver.report.words import sanitised
 
 
 def text_of(html):
@@ -21,9 +21,9 @@ def text_of(html):
 
 
 def test_the_table_and_the_words_stand_without_any_script():
-    text = text_of(html_text(comparison()))
-    for place, name in enumerate(NAMES, 1):
-        assert f"{place}. {name}" in text
+    text = text_of(comparison_page(comparison()))
+    for number, name in enumerate(NAMES, 1):
+        assert f"{number}. {name}" in text
     for part in (
         "Policy 8 is the two-tier setting recommended for this log, W = 200 with E = 5 s. This log needed W = 97.",
         "7: Pulsar, RabbitMQ streams; 9: forgets nothing, the yardstick",
@@ -37,25 +37,25 @@ def test_the_table_and_the_words_stand_without_any_script():
 
 
 def test_the_best_row_stands_out():
-    html = html_text(comparison())
+    html = comparison_page(comparison())
     assert html.count('class="marked"') == 1
     assert '<tr class="marked">' in html[: html.index("8. apama")][-80:]
-    assert 'class="marked"' not in html_text(without_duplicates())
+    assert 'class="marked"' not in comparison_page(without_duplicates())
 
 
 def test_what_is_not_there_has_no_section():
-    text = text_of(html_text(agreeing()))
+    text = text_of(comparison_page(agreeing()))
     assert "All 3 policies say the same of every receipt." in text
     for part in ("Why duplicates are missed", "Why new messages", "is left out", "recommended"):
         assert part not in text
 
 
 def test_no_hostile_text_becomes_an_element():
-    page = Page(html_text(hostile()))
+    page = Page(comparison_page(hostile()))
     assert sum(tag == "script" for tag, _ in page.elements) == 3
     text = "".join(page.text)
     for hostile_text in HOSTILE_TEXTS:
-        assert tamed(hostile_text, 120) in text
+        assert sanitised(hostile_text, 120) in text
     assert not set("\0\x1b\x9b\x07\u202e\u2028") & set(text)
 
 
@@ -76,7 +76,7 @@ def test_numbers_of_neighbours_are_not_written_over_each_other():
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_every_chart_draws_its_marks(opened, build, charts):
-    page = opened(html_text(build()), viewport={"width": 390, "height": 800})
+    page = opened(comparison_page(build()), viewport={"width": 390, "height": 800})
     marks = page.eval_on_selector_all(
         ".chart", "charts => charts.map(chart => chart.querySelectorAll('svg .role-mark path').length)"
     )
@@ -87,7 +87,7 @@ def test_every_chart_draws_its_marks(opened, build, charts):
 
 @pytest.mark.browser
 def test_a_point_tells_its_policies(opened):
-    page = opened(html_text(comparison()))
+    page = opened(comparison_page(comparison()))
     labels = page.locator("#memory-missed .layer_1_marks text").all_text_contents()
     assert labels == ["1", "2", "3", "4, 5, 9", "6", "7", "8"]
     point = page.locator("#memory-missed .layer_0_marks path").nth(3)

@@ -12,14 +12,14 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from receiver.compare.comparison import Cause
-from receiver.report.compare_table import print_table
-from receiver.report.compare_words import sides
+from receiver.report.comparing import sides
+from receiver.report.tables import print_comparison
 
 
 def printed(figures, width=80, *, terminal=False):
     out = io.StringIO()
     colors = "standard" if terminal else None
-    print_table(figures, Console(file=out, width=width, force_terminal=terminal, color_system=colors))
+    print_comparison(figures, Console(file=out, width=width, force_terminal=terminal, color_system=colors))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 

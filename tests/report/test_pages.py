@@ -12,18 +12,18 @@ import comparisons
 import pytest
 from pages import Page
 
-from receiver.report import compare_html, html
+from receiver.report.pages import analysis_page, comparison_page
 
 PAGES = [
-    *((html.html_text, build) for build in (analyses.realistic, analyses.hostile, analyses.empty, analyses.large)),
-    *((compare_html.html_text, build) for build in comparisons.ALL),
+    *((analysis_page, build) for build in (analyses.realistic, analyses.hostile, analyses.empty, analyses.large)),
+    *((comparison_page, build) for build in comparisons.ALL),
 ]
 
 
-@pytest.fixture(scope="module", params=PAGES, ids=lambda page: f"{page[0].__module__}.{page[1].__name__}")
+@pytest.fixture(scope="module", params=PAGES, ids=lambda page: f"{page[0].__name__}.{page[1].__name__}")
 def built(request):
-    html_text, figures = request.param
-    return html_text(figures())
+    page_of, figures = request.param
+    return page_of(figures())
 
 
 def test_the_file_is_small_whatever_the_log(built):

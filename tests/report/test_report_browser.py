@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from analyses import empty, hostile, large, realistic
 
-from receiver.report.html import html_text
+from receiver.report.pages import analysis_page
 
 pytestmark = pytest.mark.browser
 
@@ -25,7 +25,7 @@ def brightness(rgb):
     ids=["realistic", "hostile", "empty", "large"],
 )
 def test_every_chart_draws_its_marks(opened, analysis, charts):
-    page = opened(html_text(analysis))
+    page = opened(analysis_page(analysis))
     marks = page.eval_on_selector_all(
         ".chart", "charts => charts.map(chart => chart.querySelectorAll('svg .role-mark path').length)"
     )
@@ -35,7 +35,7 @@ def test_every_chart_draws_its_marks(opened, analysis, charts):
 
 def test_the_heat_map_has_a_cell_for_each_setting_and_tells_its_figures(opened):
     analysis = realistic()
-    page = opened(html_text(analysis))
+    page = opened(analysis_page(analysis))
     cells = page.locator("#missed .mark-rect.layer_0_marks path")
     assert cells.count() == len(analysis.settings) + 1
     cells.nth(1).scroll_into_view_if_needed()
@@ -56,7 +56,7 @@ def test_the_heat_map_has_a_cell_for_each_setting_and_tells_its_figures(opened):
 
 
 def test_the_recommended_setting_is_framed_and_ringed(opened):
-    page = opened(html_text(realistic()))
+    page = opened(analysis_page(realistic()))
     assert page.locator("#missed .layer_2_marks path").count() == 1
     assert page.locator("#frontier text", has_text="W = 200, E = 5 s").count() == 1
 
@@ -64,7 +64,7 @@ def test_the_recommended_setting_is_framed_and_ringed(opened):
 @pytest.mark.parametrize("analysis", [realistic(), hostile()], ids=["realistic", "hostile"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_it_without_scrolling_sideways(opened, analysis, scheme):
-    page = opened(html_text(analysis), viewport={"width": 390, "height": 800}, color_scheme=scheme)
+    page = opened(analysis_page(analysis), viewport={"width": 390, "height": 800}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     ink, paper = (page.eval_on_selector("body", f"body => getComputedStyle(body).{name}") for name in COLORS)
     assert (brightness(ink) < brightness(paper)) == (scheme == "light")
@@ -72,7 +72,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(opened, analysis, scheme):
 
 def test_without_scripts_the_answer_and_the_tables_stand(browser, tmp_path):
     file = Path(tmp_path, "report.html")
-    file.write_text(html_text(realistic()), encoding="utf-8")
+    file.write_text(analysis_page(realistic()), encoding="utf-8")
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(file.as_uri())

@@ -6,7 +6,7 @@ import json
 
 from analyses import HOSTILE_TEXTS, empty, hostile, realistic
 
-from receiver.report.json_object import json_text
+from receiver.report.json_object import analysis_json
 
 SETTING = ["window", "expiry_secs", "caught", "missed", "peak_ids"]
 LOG = [
@@ -25,7 +25,7 @@ LOG = [
 
 
 def test_names_and_their_order():
-    shown = json.loads(json_text(realistic()))
+    shown = json.loads(analysis_json(realistic()))
     assert list(shown) == ["log", "settings", "domains", "recommendation", "findings"]
     assert list(shown["log"]) == LOG
     assert list(shown["settings"][0]) == SETTING
@@ -37,7 +37,7 @@ def test_names_and_their_order():
 
 def test_figures_are_those_of_the_analysis():
     analysis = realistic()
-    shown = json.loads(json_text(analysis))
+    shown = json.loads(analysis_json(analysis))
     assert shown["log"]["first_received_at"] == "2026-01-01T00:00:00.000000Z"
     assert shown["log"]["last_received_at"] == "2026-01-01T00:05:03.250000Z"
     assert shown["log"]["max_delivery_secs"] == 2.25
@@ -55,7 +55,7 @@ def test_figures_are_those_of_the_analysis():
 
 
 def test_an_empty_log_has_nulls():
-    shown = json.loads(json_text(empty()))
+    shown = json.loads(analysis_json(empty()))
     assert (shown["recommendation"]["window"], shown["recommendation"]["expiry_secs"]) == (2_000, 120.0)
     assert shown["log"]["first_received_at"] is None
     assert shown["log"]["last_received_at"] is None
@@ -63,7 +63,7 @@ def test_an_empty_log_has_nulls():
 
 
 def test_hostile_names_come_back_exactly_and_control_no_terminal():
-    text = json_text(hostile())
+    text = analysis_json(hostile())
     assert [domain["domain"] for domain in json.loads(text)["domains"]] == sorted(HOSTILE_TEXTS)
     assert text.count("\n") == 0
     assert not {"\x1b", "\x9b", "\0", "\x07", "\u2028", "\u202e", "\u200f"} & set(text)
@@ -71,4 +71,4 @@ def test_hostile_names_come_back_exactly_and_control_no_terminal():
 
 
 def test_the_text_is_the_same_every_time():
-    assert json_text(hostile()) == json_text(hostile())
+    assert analysis_json(hostile()) == analysis_json(hostile())

@@ -10,12 +10,12 @@ from analyses import empty, hostile, large, realistic
 from rich.cells import cell_len
 from rich.console import Console
 
-from receiver.report.table import print_table
+from receiver.report.tables import print_analysis
 
 
 def printed(analysis, width=80, *, terminal=False):
     out = io.StringIO()
-    print_table(
+    print_analysis(
         analysis, Console(file=out, width=width, force_terminal=terminal, color_system="standard" if terminal else None)
     )
     return out.getvalue()

@@ -7,8 +7,8 @@ from analyses import HOSTILE_TEXTS, large, realistic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.report.grid import frontier, grid_of, thinned
-from receiver.report.words import compact, count, duration, moment, of_duplicates, seconds, size, tamed
+from receiver.report.sizing import frontier, grid_of, thinned
+from receiver.report.words import compact, count, duration, moment, of_duplicates, sanitised, seconds, size
 from receiver.simulate.figures import SettingFigures
 
 
@@ -69,14 +69,14 @@ def test_moments_have_six_digits_up_to_the_last_that_can_be_written():
 
 @given(st.text() | st.sampled_from(HOSTILE_TEXTS), st.integers(12, 200))
 def test_tamed_text_is_printable_and_short(text, most):
-    shown = tamed(text, most)
+    shown = sanitised(text, most)
     assert shown.isprintable()
     assert len(shown) <= most
 
 
 def test_tamed_text_keeps_both_ends():
-    assert tamed("abc\x1b[0m\n") == "abc\\x1b[0m\\n"
-    assert tamed("a" * 100 + "z", 9) == "aaaa…aaaz"
+    assert sanitised("abc\x1b[0m\n") == "abc\\x1b[0m\\n"
+    assert sanitised("a" * 100 + "z", 9) == "aaaa…aaaz"
 
 
 settings_lists = st.lists(

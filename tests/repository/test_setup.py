@@ -71,3 +71,23 @@ def test_a_checkout_that_cannot_be_written_to(checkout):
     ran = run(checkout)
     assert ran.returncode == 2
     assert f"can't write to {checkout}, where .venv belongs" in ran.stderr
+
+
+NOTING = """echo "$@" >>"$0.calls"
+[ "$2" != venv ] || { mkdir -p "$4/bin"; cp "$0" "$4/bin/python"; }"""
+
+
+def test_the_first_command_of_the_readme_can_write_its_report(checkout):
+    first = next(line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("sh bin/receiver"))
+    assert first.endswith("--report report.html")
+    tools = checkout.parent / "tools"
+    for name in ("mkdir", "cp"):
+        (tools / name).symlink_to(shutil.which(name))
+    python = tools / "python3"
+    python.write_text(f"#!{shutil.which('sh')}\n{NOTING}\n")
+    python.chmod(0o755)
+    command = [shutil.which("sh"), *first.split()[1:]]
+    subprocess.run(command, env={"PATH": str(tools)}, cwd=checkout, capture_output=True, check=True, timeout=60)
+    calls = (checkout / ".venv" / "bin" / "python.calls").read_text().splitlines()
+    (installs,) = (call for call in calls if " install " in call)
+    assert "report" in installs.rpartition("[")[2].rstrip("]").split(",")

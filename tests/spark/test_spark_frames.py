@@ -14,7 +14,7 @@ from receiver import TwoTierDetector
 from receiver.domains import Channel, domain_key
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import ReadOptions, read_logs
-from receiver.report.json_object import json_text
+from receiver.report.json_object import analysis_json
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.ingest import ingest
@@ -51,7 +51,7 @@ def receipts(seed: int, rows: int = 3_000, step_back: bool = True) -> list[Row]:
 def said_here(paths, key="destination", windows=None, expiries_us=None, **settings) -> dict:
     question = Question(key, windows, expiries_us, SimulateSettings(**settings))
     log = WholeLog(ingest(read_logs([str(path) for path in paths], ReadOptions()), domain_key(key)))
-    return json.loads(json_text(analyse(log, question)))
+    return json.loads(analysis_json(analyse(log, question)))
 
 
 @pytest.fixture

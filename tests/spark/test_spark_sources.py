@@ -10,7 +10,7 @@ from receiver.cli import app
 from receiver.domains import domain_key
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import ReadOptions
-from receiver.report.json_object import json_object
+from receiver.report.json_object import analysis_object
 from receiver.simulate.analysis import Question, analyse
 from receiver.spark.sources import read_elsewhere
 from receiver.steps.log import chunked_log
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 def said_there(spark, *logs: str) -> dict:
     read = read_elsewhere(spark, logs, ReadOptions(), domain_key(QUESTION.key))
-    return json_object(analyse(chunked_log(*read, domain_key(QUESTION.key), cores=2, question=QUESTION), QUESTION))
+    return analysis_object(analyse(chunked_log(*read, domain_key(QUESTION.key), cores=2, question=QUESTION), QUESTION))
 
 
 def expected(*paths) -> dict:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from receiver.domains import domain_key
 from receiver.errors import LogFormatError
 from receiver.logs import read_logs
-from receiver.report.json_object import json_text
+from receiver.report.json_object import analysis_json
 from receiver.settings import SimulateSettings
 from receiver.simulate import compiled
 from receiver.simulate.analysis import Question, analyse
@@ -41,7 +41,7 @@ def analysed_in_chunks(paths, question, cutting):
 def assert_same(found, expected):
     for field in fields(expected):
         assert getattr(found, field.name) == getattr(expected, field.name), field.name
-    assert json_text(found) == json_text(expected)
+    assert analysis_json(found) == analysis_json(expected)
 
 
 @given(files(), cuttings, QUESTIONS)

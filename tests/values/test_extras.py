@@ -53,4 +53,12 @@ def test_every_extra_that_is_named_is_declared():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "receiver").rglob("*.py"))
     named = set(re.findall(r'MissingExtraError\("(\w+)"', code))
-    assert {"simulate", "spark", "bridge"} <= named <= set(declared)
+    assert {"simulate", "report", "spark", "bridge"} <= named <= set(declared)
+
+
+def test_what_draws_is_in_the_extra_for_reports_alone():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    drawing = {"altair", "jinja2", "vl-convert-python"}
+    holding = {name for name, needed in declared.items() if {re.split("[^a-z-]", what)[0] for what in needed} & drawing}
+    assert holding == {"report"}
+    assert "report" in re.findall(r"\w+", declared["all"][0].partition("[")[2])

@@ -149,8 +149,8 @@ def test_nobody_else_doubles_pauses_or_catches_to_sleep():
         "retrying.py",
         "bridge/turns.py",  # lets others have a turn
         "demo/artemis.py",  # until the broker says that it is up
-        "demo/director.py",  # until the play has come so far
-        "demo/sender.py",  # for ever, at one pace: a part of the play
+        "demo/supervisor.py",  # until the demo has come so far
+        "demo/sender.py",  # for ever, at one pace
         "spark/failures.py",  # until Java has ended
         "store/kept.py",  # lets others have the file
     }

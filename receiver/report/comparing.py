@@ -1,53 +1,60 @@
-"""A comparison in words; the table and the HTML page share them."""
+"""What is shown of a comparison, on a terminal as on a page: its sentences, and which policies stand out."""
 
 from __future__ import annotations
 
 from receiver.compare.comparison import Cause, Comparison, Dispute, PolicyFigures
 from receiver.policies.names import POLICIES, two_tier, unasked
-from receiver.report.words import count, listed, of_duplicates, tamed
+from receiver.report.words import count, listed, of_duplicates, sanitised
 
 __all__ = [
     "best_of",
     "counted_causes",
     "disagreement",
     "meanings",
-    "named",
+    "named_policy",
     "notes",
-    "recommended_of",
+    "recommended_policy",
     "sides",
     "standing_out",
     "whose",
+    "with_number",
 ]
 
 _LONGEST_NAME = 120
+_LONGEST_LABEL = 48
 _SIZED = frozenset(kind.name for kind in POLICIES if kind.parameters)
 _KEYS_THAT_SPLIT_QUEUES = ("default", "connection", "receiver")
 
 
-def named(policy: str) -> str:
-    """A policy's text, short and harmless."""
-    return tamed(policy, _LONGEST_NAME)
+def named_policy(policy: str) -> str:
+    """A policy's text, sanitised and shortened."""
+    return sanitised(policy, _LONGEST_NAME)
+
+
+def with_number(index: int, figures: PolicyFigures, most: int = _LONGEST_LABEL) -> str:
+    """A policy's text after its number, which tells equal texts apart."""
+    return f"{index + 1}. {sanitised(figures.policy, most)}"
 
 
 def best_of(comparison: Comparison) -> frozenset[int]:
-    """The places of the policies that are never wrong and keep the fewest ids; none without a duplicate to go by."""
+    """The indices of the policies that are never wrong and keep the fewest ids; empty where the log holds no duplicate."""
     right = _right(comparison) if comparison.log.duplicates else []
     least = min((figures.peak_ids for _, figures in right), default=0)
-    return frozenset(place for place, figures in right if figures.peak_ids == least)
+    return frozenset(index for index, figures in right if figures.peak_ids == least)
 
 
 def _right(comparison: Comparison) -> list[tuple[int, PolicyFigures]]:
     policies = enumerate(comparison.policies)
-    return [(place, figures) for place, figures in policies if not figures.missed and not figures.false_duplicates]
+    return [(index, figures) for index, figures in policies if not figures.missed and not figures.false_duplicates]
 
 
-def recommended_of(comparison: Comparison) -> int | None:
-    """The place of the two-tier setting that was tried because it is the recommended one."""
+def recommended_policy(comparison: Comparison) -> int | None:
+    """The index of the policy that has the recommended two-tier setting; None where that wasn't tried."""
     if comparison.recommendation is None:
         return None
     setting = comparison.recommendation.setting
     wanted = str(two_tier(setting.window, setting.expiry_us))
-    return next((place for place, figures in enumerate(comparison.policies) if figures.policy == wanted), None)
+    return next((index for index, figures in enumerate(comparison.policies) if figures.policy == wanted), None)
 
 
 def whose(comparison: Comparison) -> str:
@@ -71,11 +78,11 @@ def _praise(comparison: Comparison) -> str:
     if len(right) == 1:
         _, only = right[0]
         return (
-            f"{'Only ' * (len(comparison.policies) > 1)}{named(only.policy)} catches every duplicate and takes no new message for one. It keeps at most "
+            f"{'Only ' * (len(comparison.policies) > 1)}{named_policy(only.policy)} catches every duplicate and takes no new message for one. It keeps at most "
             f"{count(only.peak_ids, 'id')}."
         )
-    best = [figures for place, figures in right if place in best_of(comparison)]
-    names = [named(figures.policy) for figures in best]
+    best = [figures for index, figures in right if index in best_of(comparison)]
+    names = [named_policy(figures.policy) for figures in best]
     return (
         f"{count(len(right))} of {count(len(comparison.policies))} policies catch every duplicate and take no new message for "
         f"one. Of these, {listed(names)} keep{'s' * (len(names) == 1)} the fewest ids: {count(best[0].peak_ids)}."
@@ -92,30 +99,30 @@ def _blame(figures: PolicyFigures, comparison: Comparison) -> str:
             f"takes {count(figures.false_duplicates, 'new message')} for duplicates, which loses them: "
             f"{counted_causes(figures.false_causes)}"
         )
-    return f"{named(figures.policy)} {'; it '.join(said)}." if said else ""
+    return f"{named_policy(figures.policy)} {'; it '.join(said)}." if said else ""
 
 
 def _untried(comparison: Comparison) -> str:
-    """Who would forget, but never had to: that such a policy misses nothing says nothing yet."""
+    """Name the policies that never had to forget an id on this log, which therefore doesn't show what they would miss."""
     log = comparison.log
     ids = log.receipts - log.unchecked - log.duplicates
     kept_all = [of.policy for of in comparison.policies if of.policy.partition(":")[0] in _SIZED and of.peak_ids == ids]
     if not (kept_all and log.duplicates):
         return ""
     return (
-        f"{listed(map(named, kept_all))} never had to forget an id here, so this log can't tell what "
+        f"{listed(map(named_policy, kept_all))} never had to forget an id here, so this log can't tell what "
         f"{'it' if len(kept_all) == 1 else 'they'} would miss. Try a longer one, or one that holds an outage."
     )
 
 
 def counted_causes(causes: dict[Cause, int]) -> str:
-    """`25 not refreshed, 12 evicted`."""
+    """The causes with their counts, most frequent first: `25 not refreshed, 12 evicted`."""
     most_first = sorted(causes.items(), key=lambda item: -item[1])
     return ", ".join(f"{count(number)} {cause}" for cause, number in most_first if number)
 
 
 def meanings(comparison: Comparison) -> list[tuple[str, str]]:
-    """The causes that occur, and what they mean."""
+    """The causes that occur in the comparison, each with its meaning."""
     met = {
         cause
         for figures in comparison.policies
@@ -146,7 +153,7 @@ def sides(dispute: Dispute) -> tuple[str, str]:
 
 
 def _numbered(policies: list[tuple[int, Cause | None]]) -> str:
-    """`1-3, 5`, `4-5 expired, 7 evicted`: neighbours of one cause together."""
+    """Policy numbers as `1-3, 5` or `4-5 expired, 7 evicted`; neighbouring numbers with one cause are a range."""
     runs: list[tuple[int, int, Cause | None]] = []
     for number, cause in policies:
         if runs and runs[-1][1:] == (number - 1, cause):
@@ -163,11 +170,13 @@ def notes(comparison: Comparison) -> list[str]:
     if comparison.crossed_domains:
         text = (
             f"Receipts that are new in their domain, but whose id came before in another one: "
-            f"{count(comparison.crossed_domains)}. The domain key '{tamed(comparison.key)}' keeps these apart, so no policy "
+            f"{count(comparison.crossed_domains)}. The domain key '{sanitised(comparison.key)}' keeps these apart, so no policy "
             "can catch them."
         )
         if comparison.key in _KEYS_THAT_SPLIT_QUEUES:
             text += " If several connections read one queue, share one domain: --domain destination."
         said.append(text)
-    said += [f"{named(policy)} is left out: {tamed(reason, 1_000)}" for policy, reason in comparison.left_out]
+    said += [
+        f"{named_policy(policy)} is left out: {sanitised(reason, 1_000)}" for policy, reason in comparison.left_out
+    ]
     return said

@@ -1,18 +1,35 @@
-"""The arguments of every command that reads a log."""
+"""Arguments that several commands share, and help that states settings as they are."""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from receiver.errors import SettingsError
+from receiver.settings import default
 
 if TYPE_CHECKING:
     from receiver.logs import ReadOptions
 
-__all__ = ["ColumnMap", "Domain", "Logs", "OnError", "TimeUnit", "TimeZone", "WhenUnreadable", "read_options"]
+__all__ = [
+    "AsJson",
+    "ColumnMap",
+    "CommandWithSettings",
+    "Domain",
+    "Logs",
+    "OnError",
+    "Report",
+    "TimeUnit",
+    "TimeZone",
+    "WhenUnreadable",
+    "read_options",
+]
+
+_SETTING = re.compile(r"\{(\w+)\.(\w+)\}")
 
 
 class _TimeUnit(StrEnum):
@@ -42,10 +59,13 @@ ColumnMap = Annotated[
     list[str] | None,
     typer.Option("--map", metavar="COLUMN=FIELD", help="Read a column from another field; may be repeated."),
 ]
-TimeUnit = Annotated[
-    _TimeUnit | None, typer.Option(help="Unit of times that are numbers; told by magnitude if left out.")
-]
+TimeUnit = Annotated[_TimeUnit | None, typer.Option(help="Unit of times that are numbers; by magnitude if left out.")]
 TimeZone = Annotated[str, typer.Option(help="Zone of times that name none.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Report = Annotated[
+    str | None,
+    typer.Option(metavar="FILE.html", help="Write a report to look at in a browser; needs the extra 'report'."),
+]
 WhenUnreadable = Annotated[OnError, typer.Option(help="What to do with a row that can't be read.")]
 
 
@@ -69,3 +89,18 @@ def read_options(
         on_error=on_error.value,
         column_map=fields,
     )
+
+
+class CommandWithSettings(TyperCommand):
+    """A command in whose texts `{section.name}` stands for a setting's value, which is read when its help is shown."""
+
+    def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        self.epilog = _filled(self.epilog)
+        texts: list[Any] = [self, *self.params]
+        for holder in texts:
+            holder.help = _filled(holder.help)
+        super().format_help(ctx, formatter)
+
+
+def _filled(text: str | None) -> str | None:
+    return text and _SETTING.sub(lambda setting: str(default(*setting.groups())), text)

@@ -1,24 +1,96 @@
-"""What the HTML report holds below its answer: charts with their words, and tables."""
+"""What stands on the HTML pages of both reports: the answer, charts with their words, tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from receiver.compare.comparison import Cause, Comparison
 from receiver.report import charts
-from receiver.report.grid import Grid, frontier_of, grid_of, recommended_of, thinned
-from receiver.report.page import LONGEST_NAME, Figure, Numbers
-from receiver.report.words import count, duration, seconds, size, tamed
+from receiver.report.comparing import (
+    best_of,
+    counted_causes,
+    disagreement,
+    meanings,
+    notes,
+    recommended_policy,
+    sides,
+    standing_out,
+    whose,
+    with_number,
+)
+from receiver.report.html import Figure, Numbers, page_text
+from receiver.report.sizing import (
+    Grid,
+    frontier_of,
+    grid_of,
+    headroom_left,
+    recommended_of,
+    setting_asked_for,
+    thinned,
+)
+from receiver.report.words import (
+    count,
+    duration,
+    named_domain,
+    named_source,
+    of_duplicates,
+    or_dash,
+    sanitised,
+    second,
+    seconds,
+    size,
+)
 from receiver.simulate.figures import Analysis, DomainFigures, Histogram, SettingFigures
 
-__all__ = ["figures_of", "tables_of"]
+__all__ = ["analysis_page", "comparison_page"]
 
 _MOST_GRID_LINES = 40
 _MOST_CELLS_AS_TABLE = 400
 _MOST_ROWS = 50
-_NONE = "-"
+_LONGEST_PARAGRAPH = 2_000
+_LONGEST_NAME = 120
 
 
-def figures_of(analysis: Analysis) -> list[Figure]:
+def analysis_page(analysis: Analysis) -> str:
+    """The report of `receiver simulate --report`, a whole HTML file.
+
+    Its size depends little on the grid and the number of domains: both are cut, and the page says so.
+    """
+    return page_text(
+        "simulate",
+        analysis.log,
+        analysis.key,
+        asked=setting_asked_for(analysis),
+        answer=_answer(analysis),
+        findings=[sanitised(finding.text, _LONGEST_PARAGRAPH) for finding in analysis.findings],
+        figures=_analysis_figures(analysis),
+        tables=[table for table in (_domains(analysis), _sources(analysis)) if table.rows],
+    )
+
+
+def _answer(analysis: Analysis) -> dict[str, Any]:
+    recommendation = analysis.recommendation
+    setting = recommendation.setting
+    return {
+        "window": count(setting.window),
+        "expiry": seconds(setting.expiry_us),
+        "settings": {
+            "dupDetectionPerSourceExpiryWindowSize": str(setting.window),
+            "dupDetectionExpiryTimeSecs": seconds(setting.expiry_us).removesuffix(" s").replace(",", ""),
+        },
+        "missed": of_duplicates(setting.missed, analysis.log.duplicates),
+        "missed_none": not setting.missed,
+        "ids": count(setting.peak_ids),
+        "memory": size(recommendation.memory_bytes),
+        "database": size(recommendation.database_bytes),
+        "margin": f"{recommendation.margin:g}",
+        "why": sanitised(recommendation.why, _LONGEST_PARAGRAPH),
+        "headroom": headroom_left(analysis),
+    }
+
+
+def _analysis_figures(analysis: Analysis) -> list[Figure]:
     """The charts that the analysis has figures for."""
     return [*_setting_figures(analysis), *_need_figures(analysis), *_headroom_figures(analysis), *_timeline(analysis)]
 
@@ -67,7 +139,7 @@ def _grid_numbers(grid: Grid) -> Numbers | None:
 
     def cell(window: int, expiry_us: int) -> str:
         setting = grid.cells.get((window, expiry_us))
-        return f"{count(setting.missed)} ({count(setting.peak_ids)})" if setting else _NONE
+        return f"{count(setting.missed)} ({count(setting.peak_ids)})" if setting else "-"
 
     return Numbers(
         "Duplicates missed, and in brackets the most ids kept, by window W and expiry E",
@@ -176,11 +248,6 @@ def _timeline(analysis: Analysis) -> list[Figure]:
     ]
 
 
-def tables_of(analysis: Analysis) -> list[Numbers]:
-    """Domains and worst sources, each cut to its first rows."""
-    return [table for table in (_domains(analysis), _sources(analysis)) if table.rows]
-
-
 def _domains(analysis: Analysis) -> Numbers:
     worst = sorted(analysis.domains, key=lambda domain: (-domain.duplicates, -domain.receipts, domain.domain))
     more = len(worst) - _MOST_ROWS
@@ -189,7 +256,7 @@ def _domains(analysis: Analysis) -> Numbers:
     shown = worst[:_MOST_ROWS]
     rows = [
         [
-            tamed(domain.domain, LONGEST_NAME) or "(no name)",
+            named_domain(domain.domain, _LONGEST_NAME),
             count(domain.receipts),
             count(domain.sources),
             count(domain.duplicates),
@@ -202,7 +269,7 @@ def _domains(analysis: Analysis) -> Numbers:
     if any(settings):
         columns += ["missed if recommended", "most ids kept"]
         for row, setting in zip(rows, settings, strict=True):
-            row.extend([count(setting.missed), count(setting.peak_ids)] if setting else [_NONE, _NONE])
+            row.extend([count(setting.missed), count(setting.peak_ids)] if setting else ["-", "-"])
     return Numbers(caption, columns, rows, texts=1)
 
 
@@ -214,16 +281,113 @@ def _same_setting(domain: DomainFigures, wanted: SettingFigures) -> SettingFigur
 def _sources(analysis: Analysis) -> Numbers:
     rows = [
         [
-            tamed(source.source, LONGEST_NAME) or "(anonymous)",
-            tamed(source.domain, LONGEST_NAME) or "(no name)",
+            named_source(source.source, _LONGEST_NAME),
+            named_domain(source.domain, _LONGEST_NAME),
             count(source.receipts),
             count(source.duplicates),
             count(source.window_need),
             duration(source.expiry_need_us),
-            _NONE if source.window_left is None else count(source.window_left),
-            _NONE if source.expiry_left_us is None else duration(source.expiry_left_us),
+            or_dash(source.window_left),
+            or_dash(source.expiry_left_us, duration),
         ]
         for source in analysis.sources[:_MOST_ROWS]
     ]
     columns = ["source", "domain", "receipts", "duplicates", "needs W", "or E", "W to spare", "E to spare"]
     return Numbers("Sources that need most, worst first", columns, rows, texts=2)
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """The report of `receiver compare --report`, a whole HTML file."""
+    unanimous = "" if comparison.disputes else disagreement(comparison)
+    return page_text(
+        "compare",
+        comparison.log,
+        comparison.key,
+        policies=_policies(comparison),
+        whose=whose(comparison),
+        recommended=_recommended_words(comparison),
+        findings=[*standing_out(comparison), *notes(comparison), *filter(None, [unanimous])],
+        figures=_comparison_figures(comparison),
+        tables=[_disputes(comparison)] if comparison.disputes else [],
+        meanings=meanings(comparison),
+    )
+
+
+def _policies(comparison: Comparison) -> Numbers:
+    best = best_of(comparison)
+    rows = [
+        [
+            with_number(index, figures, _LONGEST_NAME),
+            count(figures.caught),
+            count(figures.missed),
+            count(figures.false_duplicates),
+            count(figures.peak_ids),
+            size(figures.memory_bytes),
+        ]
+        for index, figures in enumerate(comparison.policies)
+    ]
+    caption = "The policies side by side" + "; green is never wrong, with the fewest ids" * bool(best)
+    columns = ["policy", "caught", "missed", "false duplicates", "most ids kept", "memory"]
+    return Numbers(caption, columns, rows, texts=1, marked=best)
+
+
+def _recommended_words(comparison: Comparison) -> str:
+    index = recommended_policy(comparison)
+    if index is None or comparison.recommendation is None:
+        return ""
+    setting = comparison.recommendation.setting
+    why = sanitised(comparison.recommendation.why, _LONGEST_PARAGRAPH)
+    return (
+        f"Policy {index + 1} is the two-tier setting recommended for this log, W = {count(setting.window)} with "
+        f"E = {seconds(setting.expiry_us)}. {why}"
+    )
+
+
+def _comparison_figures(comparison: Comparison) -> list[Figure]:
+    policies = comparison.policies
+    return [
+        Figure(
+            "memory-missed",
+            "What catching more costs",
+            "The most ids kept against the duplicates missed, by the policies' numbers. Of the green ones, which are never "
+            "wrong, those further left cost less.",
+            charts.memory_chart(policies),
+        ),
+        *_causes(
+            "missed-causes",
+            "Why duplicates are missed",
+            [(with_number(index, figures), figures.missed_causes) for index, figures in enumerate(policies)],
+        ),
+        *_causes(
+            "false-causes",
+            "Why new messages are taken for duplicates",
+            [(with_number(index, figures), figures.false_causes) for index, figures in enumerate(policies)],
+        ),
+    ]
+
+
+def _causes(id_: str, title: str, causes: Sequence[tuple[str, dict[Cause, int]]]) -> list[Figure]:
+    wrong = [(name, counts) for name, counts in causes if any(counts.values())]
+    if not wrong:
+        return []
+    rows = [[name, count(sum(counts.values())), counted_causes(counts)] for name, counts in wrong]
+    numbers = Numbers(title, ["policy", "receipts", "by cause"], rows, texts=1)
+    caption = "Receipts by policy and cause; the causes are explained below."
+    return [Figure(id_, title, caption, charts.causes_chart(wrong), numbers)]
+
+
+def _disputes(comparison: Comparison) -> Numbers:
+    columns = ["id", "source", "domain", "say duplicate", "say new", "row", "age", "received, UTC"]
+    rows = [
+        [
+            sanitised(dispute.unique_message_id, _LONGEST_NAME),
+            named_source(dispute.message_source_id, _LONGEST_NAME),
+            named_domain(dispute.domain, _LONGEST_NAME),
+            *(side or "-" for side in sides(dispute)),
+            str(dispute.row),
+            or_dash(dispute.age_us, duration),
+            second(dispute.received_at_us),
+        ]
+        for dispute in comparison.disputes
+    ]
+    return Numbers(disagreement(comparison), columns, rows, texts=5)

@@ -1,29 +1,32 @@
-"""One process on the stage: started, killed and started again, while what it prints is passed on line by line."""
+"""Processes of the demo: started, killed and started again, their output passed on; and signals to the demo itself."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import IO
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
 
-from receiver.demo.ending import uninterrupted
 from receiver.errors import BrokerError
 
-__all__ = ["Actor", "Say"]
+__all__ = ["ChildProcess", "Say", "interruptible", "uninterrupted"]
 
 Say = Callable[[str, str], None]
-"""Told who says something, and what: a line. Called by several threads."""
+"""Takes the name of a process and a line that it has printed. Called by several threads."""
 
 _STOPS_SECS = 60.0
+_ENDINGS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
-class Actor:
-    """Runs one command under a name; not running until `start`.
+class ChildProcess:
+    """One command under a name; not running until `start`.
 
-    What reads its input is asked to end by the end of that, which comes too if this process dies; others by SIGTERM.
+    A command that reads its input is asked to stop by the end of that input, which comes too if this process dies; any
+    other by SIGTERM.
     """
 
     def __init__(self, name: str, command: Sequence[str], say: Say, *, reads_input: bool = False) -> None:
@@ -32,7 +35,7 @@ class Actor:
         self._say = say
         self._reads_input = reads_input
         self.started_secs = 0.0
-        """On the monotonic clock, its latest start."""
+        """The time of its latest start, on the monotonic clock."""
         self._process: subprocess.Popen[str] | None = None
         self._listener: threading.Thread | None = None
 
@@ -48,23 +51,23 @@ class Actor:
                 text=True,
                 encoding="utf-8",
                 errors="replace",
-                start_new_session=True,  # Ctrl-C in the terminal is for the director, who then ends it
+                start_new_session=True,  # Ctrl-C in the terminal is for the supervisor, which then ends it
             )
         self._listener = threading.Thread(target=self._pass_on, args=(self._process.stdout,), daemon=True)
         self._listener.start()
 
     def ended(self) -> int | None:
-        """The status with which it ended, None while it runs; a signal's number is negative, as `Popen` has it."""
+        """The exit status, the negative number of the signal that ended it, or None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def kill(self) -> None:
-        """End at once, by kill -9; nothing where it has ended."""
+        """End it at once, by kill -9; do nothing if it has ended."""
         if self._process is not None:
             self._process.kill()
             self._wait(self._process)
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """Ask it to stop, and return at once."""
         if self._process is None:
             return
         if self._process.stdin is not None:
@@ -73,7 +76,7 @@ class Actor:
             self._process.terminate()
 
     def wait_stopped(self) -> int:
-        """Wait until it has ended, and give its status as `ended` does; `BrokerError` where it doesn't end."""
+        """Wait until it has ended, and return its status as `ended` does; `BrokerError` if it doesn't stop in a minute."""
         if self._process is None:
             return 0
         try:
@@ -96,3 +99,44 @@ class Actor:
             for line in printed:
                 if line.strip():
                     self._say(self.name, line.rstrip())
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` in the block at Ctrl-C, a closed terminal or a plain kill.
+
+    Only the first one counts, so that cleaning up isn't interrupted.
+    """
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        for ending in _ENDINGS:
+            signal.signal(ending, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    with _handled_by(interrupt):
+        yield
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold such signals back until the end of the block, in which a process is started and remembered."""
+    if threading.current_thread() is not threading.main_thread():  # where no signal interrupts
+        yield
+        return
+    came: list[int] = []
+    try:
+        with _handled_by(lambda number, _frame: came.append(number)):
+            yield
+    finally:
+        if came:
+            signal.raise_signal(came[0])
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    before = {ending: signal.signal(ending, handler) for ending in _ENDINGS}
+    try:
+        yield
+    finally:
+        for ending, handler_before in before.items():
+            signal.signal(ending, handler_before)

@@ -1,4 +1,4 @@
-"""The settings that a person looks at: the grid, thinned where it is large, and the frontier."""
+"""What is shown of an analysis, on a terminal as on a page: the grid, thinned where it is large, the frontier, the sentences."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from receiver.report.words import count, duration, of_duplicates, seconds
 from receiver.simulate.figures import Analysis, SettingFigures
 
-__all__ = ["Grid", "all_settings", "frontier", "frontier_of", "grid_of", "recommended_of", "thinned"]
+__all__ = [
+    "Grid",
+    "all_settings",
+    "frontier",
+    "frontier_of",
+    "grid_of",
+    "headroom_left",
+    "recommended_of",
+    "setting_asked_for",
+    "thinned",
+]
 
 T = TypeVar("T")
 
@@ -21,7 +32,7 @@ class Grid:
     expiries_us: tuple[int, ...]
     cells: dict[tuple[int, int], SettingFigures]
     left_out: int
-    """Settings of the analysis that the grid doesn't show."""
+    """How many settings of the analysis the grid doesn't show."""
 
 
 def recommended_of(analysis: Analysis) -> SettingFigures:
@@ -59,11 +70,11 @@ def _axis(values: Iterable[int], most: int, kept: int) -> tuple[int, ...]:
 
 
 def thinned(items: Sequence[T], most: int) -> list[T]:
-    """At most so many of the items (two or more), evenly spaced, the first and the last among them."""
+    """At most `most` of the items (2 or more), evenly spaced; the first and the last are among them."""
     if len(items) <= most:
         return list(items)
     last = len(items) - 1
-    return [items[round(place * last / (most - 1))] for place in range(most)]
+    return [items[round(index * last / (most - 1))] for index in range(most)]
 
 
 def frontier(settings: Iterable[SettingFigures]) -> list[SettingFigures]:
@@ -81,3 +92,31 @@ def frontier(settings: Iterable[SettingFigures]) -> list[SettingFigures]:
 def frontier_of(analysis: Analysis) -> list[SettingFigures]:
     """The frontier of all settings, the recommended one included."""
     return frontier(all_settings(analysis))
+
+
+def setting_asked_for(analysis: Analysis) -> str:
+    """What the one setting that was tried would have done; empty where there were more to choose from."""
+    if len(analysis.settings) != 1:
+        return ""
+    (setting,) = analysis.settings
+    return (
+        f"The setting asked for, W = {count(setting.window)} with E = {seconds(setting.expiry_us)}, misses "
+        f"{of_duplicates(setting.missed, analysis.log.duplicates)} and keeps at most {count(setting.peak_ids, 'id')}."
+    )
+
+
+def headroom_left(analysis: Analysis) -> str:
+    """How close the duplicates that the recommended setting catches came to being missed; empty where there are none."""
+    headroom = analysis.headroom
+    if headroom is None:
+        return ""
+    said = []
+    if headroom.caught_by_source:
+        text = f"{count(headroom.caught_by_source, 'duplicate')} caught by a source's own queue"
+        least = headroom.least_window_left
+        said.append(text if least is None else f"{text}, the closest with {count(least, 'id')} to spare")
+    if headroom.caught_by_time:
+        text = f"{count(headroom.caught_by_time, 'duplicate')} caught by the time queue alone"
+        least = headroom.least_expiry_left_us
+        said.append(text if least is None else f"{text}, the closest with {duration(least)} to spare")
+    return "; ".join(said) + "." if said else ""
