@@ -26,7 +26,7 @@ def test_the_table_and_the_words_stand_without_any_script():
         assert f"{number}. {name}" in text
     for part in (
         "Policy 8 is the two-tier setting recommended for this log, W = 200 with E = 5 s. This log needed W = 97.",
-        "7: Pulsar, RabbitMQ streams; 9: forgets nothing, the yardstick",
+        "7: Pulsar, RabbitMQ streams; 9: solace-lookup, forgets nothing, the yardstick",
         "artemis:id_cache_size=100 misses 37 of 941 duplicates (3.93 %): 25 not refreshed, 12 evicted.",
         "The policies disagree on 1,642 receipts, of which these 10 show how.",
         "1-2, 4-5, 7-9 3 evicted, 6 expired 1300 2.21 s 2026-01-01 00:00:01",

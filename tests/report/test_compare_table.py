@@ -40,7 +40,7 @@ def test_the_policies_side_by_side():
         "missed: duplicates let through; false: new messages dropped",
         "> never wrong, with the fewest ids",
         "* the two-tier setting recommended for this log",
-        "7: Pulsar, RabbitMQ streams; 9: forgets nothing, the yardstick",
+        "7: Pulsar, RabbitMQ streams; 9: solace-lookup, forgets nothing, the yardstick",
     ]
 
 
