@@ -48,7 +48,7 @@ class ReuseDistances:
     row: npt.NDArray[np.int32]
     """The duplicate's row in the domain."""
     window: npt.NDArray[np.int64]
-    """The smallest W whose per-source tier catches it: how many distinct ids the source has sent since, plus 1."""
+    """The smallest W whose per-source tier catches it: distinct newer ids of the source that holds it, plus 1."""
     expiry_us: npt.NDArray[np.int64]
     """The smallest E that catches it with W = 0; an expiry of 0 catches nothing, whatever this says."""
 
