@@ -19,7 +19,7 @@ from receiver.demo.plan import BRIDGES, BROKER, DOMAIN, SENDERS, Files, Outcome,
 from receiver.demo.sender import message_id
 from receiver.durable.audit import look
 from receiver.errors import BrokerError, StoreError
-from receiver.store.log import DomainState
+from receiver.store.tables import DomainState
 
 __all__ = ["DIRECTOR", "perform"]
 

@@ -15,10 +15,12 @@ from typing import NamedTuple
 from receiver.detector import GONE, TwoTierDetector
 from receiver.durable.retiring import Retirement, longer_silent_than
 from receiver.errors import StoreCorruptError
+from receiver.message import ReceiptRow
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
 from receiver.store.failures import NONSENSE
-from receiver.store.log import Changes, DomainLog, DomainState, Row, SourceMark
+from receiver.store.log import Changes, DomainLog, PolicyStates
+from receiver.store.tables import DomainState
 
 __all__ = ["DomainCache", "History", "making_sense", "policy_of", "resize", "row_of"]
 
@@ -45,10 +47,10 @@ class History(NamedTuple):
 
 
 def row_of(  # noqa: PLR0917 - per receipt, and keywords cost
-    seq: int, id_: str, source: str | None, received_at_us: int, history: History, mark: int | None
-) -> Row:
+    seq: int, id_: str, source: str | None, received_at_us: int, history: History, policy_state: int | None
+) -> ReceiptRow:
     digests = _stored(history.body_digests) if history.body_digests else None
-    return seq, id_, source, received_at_us, history.first_received_at_us, digests, mark
+    return ReceiptRow(seq, received_at_us, history.first_received_at_us, source or None, id_, digests, policy_state)
 
 
 def _stored(body_digests: Iterable[str]) -> str:
@@ -68,8 +70,8 @@ def policy_of(state: DomainState) -> Policy:
 def _continues(known: DomainState, state: DomainState) -> bool:
     """Whether a log may have come from one state to another by appending: not if an older copy of it was restored."""
     # Rows of a source that was retired meanwhile may be gone or stand among those already recorded here.
-    same = (known.incarnation, known.generation, known.retired_sources) == (
-        state.incarnation,
+    same = (known.store_id, known.generation, known.retired_sources) == (
+        state.store_id,
         state.generation,
         state.retired_sources,
     )
@@ -156,12 +158,14 @@ class DomainCache:
         if (self.policy.serial, self.policy.latest_us) != (state.last_seq, state.latest_us):
             raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
 
-    def _note_histories(self, rows: Iterable[Row]) -> None:
-        for seq, id_, _, _, first_us, digests, _ in rows:
+    def _note_histories(self, rows: Iterable[ReceiptRow]) -> None:
+        for row in rows:
+            first_us, digests = row.first_received_at_us, row.body_digests
             if first_us is not None or digests is not None:
-                self.note(seq, id_, History(first_us, _digests_of(digests) if digests else ()))
+                history = History(first_us, _digests_of(digests) if digests else ())
+                self.note(row.seq, row.unique_message_id, history)
             elif self.histories:
-                self.forget_history(id_)
+                self.forget_history(row.unique_message_id)
 
     def note(self, seq: int, id_: str, history: History) -> None:
         """A row tells this of its id's history, and no older row of the id tells anything any more."""
@@ -188,7 +192,9 @@ class DomainCache:
         self._deletable += self._told
         self._told.clear()
 
-    def take_deletable(self, rows: Sequence[Row], *, all_of_them: bool = False) -> tuple[Sequence[Row], list[int]]:
+    def take_deletable(
+        self, rows: Sequence[ReceiptRow], *, all_of_them: bool = False
+    ) -> tuple[Sequence[ReceiptRow], list[int]]:
         """Those of a batch's rows that are worth appending, and the numbers of earlier ones that are to be deleted now.
 
         Deleting waits, though for no more than a quarter of what is remembered: rows are forgotten roughly in order, so
@@ -202,9 +208,9 @@ class DomainCache:
         seqs = sorted(self._deletable)
         worth_it = len(seqs) - enough // 2 - (seqs[-1] == self.policy.serial and not enough // 2)
         seqs, self._deletable = seqs[:worth_it], seqs[worth_it:]
-        if rows and seqs and seqs[-1] >= rows[0][0]:
+        if rows and seqs and seqs[-1] >= rows[0].seq:
             gone = set(seqs)
-            rows = [row for row in rows if row[0] not in gone]
+            rows = [row for row in rows if row.seq not in gone]
         return rows, seqs
 
     def retire_due(self) -> list[str | None]:
@@ -246,26 +252,27 @@ def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
     The transaction under way is left to be committed.
     """
     with making_sense(state):
-        rows = [row for some in log.rows_after(0, state.last_seq) for row in some]
+        rows = [row for rows_read in log.rows_after(0, state.last_seq) for row in rows_read]
         before = policy_of(state)
         before.replay(rows, state.clock_us)
     remembered = set(before.entries())
     is_two_tier = isinstance(before, TwoTierDetector)
     if is_two_tier:  # what is remembered of a retired source enters a queue of that source again
-        rows = [(*row[:-1], None) for row in rows]
+        rows = [row._replace(policy_state=None) for row in rows]
     window, expiry_us = sizes
     changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)
     after = policy_of(changed)
-    after.replay((row for row in rows if row[0] in remembered), None)
+    after.replay((row for row in rows if row.seq in remembered), None)
     kept = set(after.entries())
     # Rows of duplicates that refresh nothing tell of bodies: whoever loads the domain sees which of them still do.
     tells = not after.records_duplicates
-    gone = [row[0] for row in rows if row[0] not in kept and not (tells and row[4] is not None)]
-    newest: list[Row] = []
+    gone = [row.seq for row in rows if row.seq not in kept and not (tells and row.first_received_at_us is not None)]
+    newest: list[ReceiptRow] = []
     if gone and gone[-1] == state.last_seq:
         # It stays, for it tells the latest number and time, but as one that no policy enters.
-        as_duplicate = (rows[-1][3], None, None)
-        newest = [(*rows[-1][:4], *((None, None, GONE) if is_two_tier else as_duplicate))]
-    marks = [SourceMark(None, None)] if is_two_tier and state.retired_sources else []
+        row = rows[-1]
+        first_us, policy_state = (None, GONE) if is_two_tier else (row.received_at_us, None)
+        newest = [row._replace(first_received_at_us=first_us, body_digests=None, policy_state=policy_state)]
+    policy_states = [PolicyStates(None, None)] if is_two_tier and state.retired_sources else []
     state_after = changed._replace(clock_us=after.clock_us)
-    log.record(state_after, Changes(gone, marks, newest), since=state.last_seq)
+    log.record(state_after, Changes(gone, policy_states, newest), since=state.last_seq)

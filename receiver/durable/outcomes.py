@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from receiver.durable.tally import Tally
+from receiver.message import ReceiptRow
 from receiver.recording import Recorder
 from receiver.store.joined_log import JoinedLog
-from receiver.store.log import BatchMark, DomainLog, Row
+from receiver.store.log import BatchMark, DomainLog
 
 __all__ = ["Outcomes"]
 
@@ -44,7 +45,7 @@ class Outcomes:
         """Those that have left a mark: in a transaction of the caller's, or recorded."""
         self._unsettled: deque[_Unsettled] = deque()
 
-    def prepare(self, log: DomainLog, rows: Sequence[Row], tally: Tally) -> BatchMark | None:
+    def prepare(self, log: DomainLog, rows: Sequence[ReceiptRow], tally: Tally) -> BatchMark | None:
         """Write the batch to the recording, if there is one, and number it if its outcome may have to be looked up."""
         transaction = log.transaction if isinstance(log, JoinedLog) else None
         if transaction is None and self.recorder is None:

@@ -138,9 +138,9 @@ class Receiver(Closing):
         return self._session.domain_id
 
     @property
-    def incarnation(self) -> int:
+    def store_id(self) -> int:
         """The domain's number that no other has, in any store."""
-        return self._session.incarnation
+        return self._session.store_id
 
     @property
     def window(self) -> int:

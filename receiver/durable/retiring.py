@@ -3,8 +3,8 @@
 A messageSourceId often holds a process id or a start time, so each restart of a sender is a new source, and the newest W
 ids of every source that ever was would be kept for ever. What retiring does to verdicts is in `receiver.detector`.
 
-A retired source is marked in all rows that are left of it, in the transaction of a batch: which queue a row stood in
-couldn't be told from the rows that are left once that source sends again. The domain's row counts retired sources, so that
+All rows that are left of a retired source say so from the transaction of a batch on: once that source sends again, the
+rows alone wouldn't show which queue each stood in. The domain's row counts retired sources, so that
 other processes notice and read the log anew.
 """
 
@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from receiver.detector import RETIRED, TwoTierDetector
+from receiver.message import ReceiptRow
 from receiver.settings import ReceiverSettings
-from receiver.store.log import Row, SourceMark
+from receiver.store.log import PolicyStates
 
 __all__ = ["DAY_US", "Retirement", "as_retired", "longer_silent_than"]
 
@@ -71,10 +72,12 @@ def _silent(by_silence: Sequence[tuple[int, str | None]], before_us: int) -> int
     return next((number for number, (us, _) in enumerate(by_silence) if us >= before_us), len(by_silence))
 
 
-def as_retired(rows: Sequence[Row], sources: Sequence[str | None]) -> tuple[Sequence[Row], list[SourceMark]]:
-    """A batch's rows as they are appended once these sources are retired, and the marks of rows from before."""
+def as_retired(
+    rows: Sequence[ReceiptRow], sources: Sequence[str | None]
+) -> tuple[Sequence[ReceiptRow], list[PolicyStates]]:
+    """A batch's rows as they are appended once these sources are retired, and the policy states of rows from before."""
     if not sources:
         return rows, []
-    among = {source or None for source in sources}
-    rows = [(*row[:-1], RETIRED) if (row[2] or None) in among else row for row in rows]
-    return rows, [SourceMark(RETIRED, sources)]
+    retired = {source or None for source in sources}
+    rows = [row._replace(policy_state=RETIRED) if row.message_source_id in retired else row for row in rows]
+    return rows, [PolicyStates(RETIRED, list(retired))]

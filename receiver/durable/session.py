@@ -22,13 +22,15 @@ from receiver.durable.outcomes import Outcomes
 from receiver.durable.retiring import Retirement, as_retired
 from receiver.durable.tally import Tally
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
+from receiver.message import ReceiptRow
 from receiver.recording import Recorder
 from receiver.retrying import Backoff, until_done
 from receiver.settings import Recording
 from receiver.store.failures import store_error, translated
 from receiver.store.joined_log import JoinedLog, forget_batches
-from receiver.store.log import Changes, DomainLog, DomainState, Row
+from receiver.store.log import Changes, DomainLog
 from receiver.store.sql_log import SqlLog
+from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
@@ -46,7 +48,7 @@ class DomainSession:
         self.log = opened.log
         self.lock = opened.lock
         self.address = opened.address
-        self.incarnation = opened.incarnation
+        self.store_id = opened.store_id
         self.domain_id = opened.domain_id
         self.patience_secs = patience_secs
         self.cache = DomainCache(retirement)
@@ -70,9 +72,9 @@ class DomainSession:
 
     def record_to(self, record: Recording | StrPath, channel: Channel) -> Recorder:
         """Record what is received from now on, and settle what killed processes have recorded to the same path."""
-        incarnation = self.incarnation if isinstance(self.log, SqlLog) else None
+        store_id = self.store_id if isinstance(self.log, SqlLog) else None
         recorder = self.outcomes.recorder = Recorder(
-            record, **channel._asdict(), writer=self.outcomes.writer, incarnation=incarnation
+            record, **channel._asdict(), writer=self.outcomes.writer, incarnation=store_id
         )
         try:
             with self._turn:
@@ -86,7 +88,7 @@ class DomainSession:
         """Have the domain to ourselves, in a transaction of our own or in the caller's, and catch up with it."""
         self.check_usable()
         log = self.log if connection is None else self._joining(connection)
-        held = Hold(self.lock, lambda: log.holder, threading.get_ident(), domain=self.incarnation)
+        held = Hold(self.lock, lambda: log.holder, threading.get_ident(), domain=self.store_id)
         try:
             hold(held)
             self._take_turn()
@@ -105,7 +107,7 @@ class DomainSession:
 
     def own(self, state: DomainState) -> DomainState:
         """The state, if it is our domain's; else `StoreError`: SQLite may give a dropped domain's number to a new one."""
-        if state.incarnation != self.incarnation:
+        if state.store_id != self.store_id:
             raise StoreError(
                 f"this is another database than {self.address} was when the receiver was opened, or its domain was dropped",
                 hint="give batch() a connection to the receiver's database; if that was replaced, or the domain dropped,"
@@ -272,7 +274,7 @@ class Transaction:
         self.log.rollback()
         self._end()
 
-    def record(self, rows: Sequence[Row], tally: Tally) -> None:
+    def record(self, rows: Sequence[ReceiptRow], tally: Tally) -> None:
         """Record the batch and commit; `StoreError` if it isn't committed, or not proven to be."""
         session, log, cache = self._session, self.log, self.cache
         try:
@@ -284,8 +286,8 @@ class Transaction:
             batch_mark = session.outcomes.prepare(log, rows, tally)
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)
-                rows, source_marks = as_retired(rows, retired)
-                log.record(state, Changes(gone, source_marks, rows, batch_mark), since=self._state.last_seq)
+                rows, policy_states = as_retired(rows, retired)
+                log.record(state, Changes(gone, policy_states, rows, batch_mark), since=self._state.last_seq)
         except BaseException as error:
             cache.drop()
             self.abandon(error)
@@ -305,7 +307,7 @@ class Transaction:
         finally:
             self._end()
 
-    def _check_whole(self, rows: Sequence[Row], state: DomainState) -> None:
+    def _check_whole(self, rows: Sequence[ReceiptRow], state: DomainState) -> None:
         if self._state.last_seq + len(rows) != state.last_seq:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
 

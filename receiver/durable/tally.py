@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from receiver.durable.events import Duplicate
-from receiver.message import Receipt, Tier
-from receiver.store.log import DomainState, Row
+from receiver.message import Receipt, ReceiptRow, Tier
+from receiver.store.tables import DomainState
 
 __all__ = ["Tally"]
 
@@ -39,7 +39,7 @@ class Tally:
                     self.max_delivery_us, receipt.received_at_us - receipt.jms_timestamp_ms * 1000
                 )
 
-    def rows_not_told(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def rows_not_told(self, rows: Sequence[ReceiptRow]) -> Sequence[ReceiptRow]:
         """Of the rows of the batch, those that say all of their receipt."""
         if not self.told:
             return rows

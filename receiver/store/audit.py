@@ -11,16 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import NoneType
 from typing import Any, NamedTuple
 
 from receiver.domains import domain_key
 from receiver.errors import SettingsError, StoreCorruptError
+from receiver.message import ReceiptRow
 from receiver.store.findings import DomainName, Findings
-from receiver.store.log import DomainState
 from receiver.store.snapshot import Advance, RawRow, Snapshot
-from receiver.store.sql_log import state_of
-from receiver.store.tables import text_of
+from receiver.store.tables import DomainState, domain_rows, domains, receipts, text_of, value_types
 
 __all__ = [
     "audit_domains",
@@ -33,14 +31,8 @@ __all__ = [
     "shown_values",
 ]
 
-_OTHER_TYPES: dict[str, Any] = {
-    "domain_key": str,
-    "domain_name": bytes,
-    "policy": str,
-    "clock_us": (int, NoneType),
-}
-_STATE_TYPES: tuple[Any, ...] = tuple(_OTHER_TYPES.get(name, int) for name in DomainState._fields)
-_ROW_TYPES: tuple[Any, ...] = (int, bytes, (bytes, NoneType), int, (int, NoneType), (str, NoneType), (int, NoneType))
+_STATE_TYPES = value_types(domains, DomainState._fields)
+_ROW_TYPES = value_types(receipts, ReceiptRow._fields)
 _ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U00(?:0[0-9a-f]|10)[0-9a-f]{4})+")
 """A digest as `unicode_escape` spells it, which is how it is stored."""
 _NO_COUNTS = {"domain_id", "domain_key", "domain_name", "policy", "window_size", "expiry_us", "clock_us"}
@@ -86,12 +78,11 @@ def _is_made(key: str, name: str) -> bool:
 
 def _name_of(raw: RawRow) -> DomainName:
     """Key and name in a domain's own row, whatever is there."""
-    key, name = raw[2:4]
     try:
-        shown = text_of(name)
+        shown = text_of(raw.domain_name)
     except (AttributeError, TypeError, UnicodeDecodeError):
-        shown = repr(name)
-    return DomainName(str(key), shown)
+        shown = repr(raw.domain_name)
+    return DomainName(str(raw.domain_key), shown)
 
 
 @contextmanager
@@ -117,28 +108,27 @@ def audit_tables(store: Snapshot, findings: Findings, advance: Advance) -> None:
             findings.add("strays", None, f"in {table}, of {key} {owner!r:.80}", count)
 
 
-def audit_domains(states: Sequence[DomainState], marks: Iterable[RawRow], findings: Findings) -> None:
-    """Check that domains differ, and the marks of batches in transactions of their callers'."""
+def audit_domains(states: Sequence[DomainState], batches: Iterable[RawRow], findings: Findings) -> None:
+    """Check that domains differ, and the numbers left by batches in transactions of their callers'."""
     by_name: dict[tuple[str, str], DomainState] = {}
-    by_incarnation: dict[int, DomainState] = {}
+    by_store_id: dict[int, DomainState] = {}
     for state in states:
         name = DomainName.of(state)
-        for other in (by_name.setdefault(name, state), by_incarnation.setdefault(state.incarnation, state)):
+        for other in (by_name.setdefault(name, state), by_store_id.setdefault(state.store_id, state)):
             if other is not state:
                 findings.add("same-domain", name, f"domain_id {other.domain_id} and {state.domain_id}")
     by_id = {state.domain_id: state for state in states}
-    for domain_id, writer, batch, last_seq in marks:
-        if domain_id not in by_id:  # a stray
+    for left in batches:
+        if left.domain_id not in by_id:  # a stray
             continue
-        state = by_id[domain_id]
-        numbers = (writer, batch, last_seq)
-        if not all(isinstance(number, int) for number in numbers):
+        state = by_id[left.domain_id]
+        if not all(isinstance(number, int) for number in left):
             kind = "types"
-        elif writer < 0 or batch < 1 or not 0 <= last_seq <= state.last_seq:
+        elif left.writer < 0 or left.batch < 1 or not 0 <= left.last_seq <= state.last_seq:
             kind = "marks"
         else:
             continue
-        example = f"writer {writer!r}, batch {batch!r}, last_seq {last_seq!r}"
+        example = f"writer {left.writer!r}, batch {left.batch!r}, last_seq {left.last_seq!r}"
         findings.add(kind, DomainName.of(state), example)
 
 
@@ -146,15 +136,15 @@ def audited_state(raw: RawRow, findings: Findings) -> DomainState | None:
     """A domain's own row, checked; None where it can't even be read."""
     name = _name_of(raw)
     wrong = [
-        f"{column} is {value!r:.80}"
-        for column, value, kind in zip(DomainState._fields, raw, _STATE_TYPES, strict=True)
+        f"{domains.c[field].name} is {value!r:.80}"
+        for field, value, kind in zip(DomainState._fields, raw, _STATE_TYPES, strict=True)
         if not isinstance(value, kind)
     ]
     if wrong:
         findings.add("types", name, wrong[0], len(wrong))
         return None
     try:
-        state = state_of(raw)
+        state = domain_rows.read(raw)
     except UnicodeDecodeError:
         findings.add("name", name, "domain_name is no UTF-8")
         return None
@@ -170,17 +160,17 @@ def shown_columns(state: DomainState, columns: Iterable[str]) -> str:
 
 def audited_rows(store: Snapshot, state: DomainState, findings: Findings, advance: Advance) -> int:
     """Check a domain's rows, one by one and against its own row; how many there are."""
-    rows = _Rows(state, findings)
-    for some in store.rows(state.domain_id):
-        for raw in some:
+    rows = _RowCheck(state, findings)
+    for raws in store.rows(state.domain_id):
+        for raw in raws:
             rows.check(raw)
-        advance(len(some))
+        advance(len(raws))
     rows.check_end()
     return rows.count
 
 
-class _Rows:
-    """The rows of one domain so far."""
+class _RowCheck:
+    """Checks the rows of one domain in their order."""
 
     def __init__(self, state: DomainState, findings: Findings) -> None:
         self.count = 0
@@ -193,24 +183,25 @@ class _Rows:
 
     def check(self, raw: RawRow) -> None:
         self.count += 1
-        seq, id_, source, received_at_us, first_us, digests, _ = raw
+        seq, received_at_us, first_us = raw.seq, raw.received_at_us, raw.first_received_at_us
         if not all(map(isinstance, raw, _ROW_TYPES)):
-            self._tell("types", seq, shown_values(raw))
+            self._add("types", seq, shown_values(raw))
             return
         last_seq, last_us = self._last
         self._last = seq, received_at_us
         if not max(1, last_seq + 1) <= seq <= self._state.last_seq:
-            self._tell("numbers", seq, f"after receipt {last_seq} of {self._state.last_seq}")
+            self._add("numbers", seq, f"after receipt {last_seq} of {self._state.last_seq}")
         if received_at_us < last_us:
-            self._tell("order", seq, f"at {received_at_us} us, after one at {last_us} us")
+            self._add("order", seq, f"at {received_at_us} us, after one at {last_us} us")
+        id_, source = raw.unique_message_id, raw.message_source_id
         if not all(text is None or (text and is_text(text)) for text in (id_, source)):
-            self._tell("ids", seq, f"id {id_!r:.80}, source {source!r:.80}")
+            self._add("ids", seq, f"id {id_!r:.80}, source {source!r:.80}")
         if first_us is not None:
             self._repeats += 1
             if not 0 <= first_us <= received_at_us:
-                self._tell("first-times", seq, f"first at {first_us} us, now at {received_at_us} us")
-        if digests is not None and not _are_digests(digests):
-            self._tell("digests", seq, repr(digests)[:80])
+                self._add("first-times", seq, f"first at {first_us} us, now at {received_at_us} us")
+        if raw.body_digests is not None and not _are_digests(raw.body_digests):
+            self._add("digests", seq, repr(raw.body_digests)[:80])
 
     def check_end(self) -> None:
         """Check the rows as a whole against the domain's own row."""
@@ -224,11 +215,11 @@ class _Rows:
             said = shown_columns(state, ("duplicates",))
             self._findings.add("counters", self._name, f"{said}, but {self._repeats} receipts of known ids are there")
 
-    def _tell(self, kind: str, seq: object, said: str) -> None:
+    def _add(self, kind: str, seq: object, said: str) -> None:
         self._findings.add(kind, self._name, f"receipt {seq!r:.80}: {said}")
 
 
-def shown_values(raw: RawRow) -> str:
+def shown_values(raw: Sequence[Any]) -> str:
     return ", ".join(f"{value!r:.40}" for value in raw)
 
 

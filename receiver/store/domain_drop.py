@@ -8,8 +8,7 @@ from sqlalchemy import Connection, delete, select
 
 from receiver.errors import SettingsError
 from receiver.store.kept import upkeep
-from receiver.store.log import DomainState
-from receiver.store.tables import domains, inbox, joined, parked, receipts, targets
+from receiver.store.tables import DomainState, domains, inbox, joined, parked, receipts, targets
 
 __all__ = ["Dropped", "drop_domain"]
 
@@ -34,7 +33,7 @@ def drop_domain(address: str, domain: DomainState) -> Dropped:
     of_its_targets = select(targets.c.target_id).where(its_targets)
 
     def lock(connection: Connection) -> None:
-        the_same = select(domains.c.domain_id).where(itself, domains.c.incarnation == domain.incarnation)
+        the_same = select(domains.c.domain_id).where(itself, domains.c.store_id == domain.store_id)
         if connection.execute(the_same.with_for_update()).first() is None:
             raise SettingsError(
                 "the domain was dropped meanwhile", hint="receiver domain list shows those that are there"

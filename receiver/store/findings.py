@@ -1,4 +1,4 @@
-"""What can be broken in a store, and what was found to be."""
+"""What can be broken in a store, and what is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from receiver.store.log import DomainState
+from receiver.store.tables import DomainState
 
 __all__ = ["PROBLEMS", "DomainName", "Finding", "Findings"]
 
@@ -50,12 +50,12 @@ class DomainName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One kind of thing that is broken in one place."""
+    """One kind of damage in one domain, or in the store as a whole."""
 
     kind: str
     """One of `PROBLEMS`."""
     domain: DomainName | None
-    """Where; None: in the store as a whole."""
+    """None: in the store as a whole."""
     count: int
     """How many times."""
     example: str
@@ -67,7 +67,7 @@ class Finding:
 
 
 class Findings:
-    """What has been found so far: of each kind and place how many, and the first."""
+    """What is broken: of each kind and domain how many times, and the first example."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, DomainName | None]] = Counter()
@@ -78,8 +78,8 @@ class Findings:
         self._examples.setdefault((kind, domain), example)
 
     def any_in(self, domain: DomainName) -> bool:
-        """Whether anything is broken in this place."""
-        return any(place == domain for _, place in self._counts)
+        """Whether anything is broken in this domain."""
+        return any(known == domain for _, known in self._counts)
 
-    def found(self) -> tuple[Finding, ...]:
-        return tuple(Finding(*place, count, self._examples[place]) for place, count in self._counts.items())
+    def all(self) -> tuple[Finding, ...]:
+        return tuple(Finding(*key, count, self._examples[key]) for key, count in self._counts.items())

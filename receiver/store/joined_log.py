@@ -13,9 +13,10 @@ from copy import copy
 from sqlalchemy import Connection, Dialect, delete
 
 from receiver.errors import SettingsError, StoreBusyError
-from receiver.store.log import Changes, DomainState, Row
+from receiver.message import ReceiptRow
+from receiver.store.log import Changes
 from receiver.store.sql_log import SqlLog
-from receiver.store.tables import joined
+from receiver.store.tables import DomainState, joined
 
 __all__ = ["JoinedLog", "forget_batches", "joinable"]
 
@@ -44,7 +45,7 @@ class JoinedLog:
     def begin_reading(self) -> DomainState:
         return self._log.read(self._log.sql_read)
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]:
         return self._log.rows_after(seq, last_seq)
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:

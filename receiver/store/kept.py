@@ -19,7 +19,7 @@ from receiver.store.connections import discard, driver_of
 from receiver.store.engine import database_of, read_only, store_url
 from receiver.store.failures import translated
 from receiver.store.schema import examined, open_store_engine
-from receiver.store.tables import told
+from receiver.store.tables import printable
 
 __all__ = ["KeptConnection", "examined_rows", "upkeep"]
 
@@ -140,11 +140,11 @@ class KeptConnection:
 
 
 def examined_rows(address: str, query: Executable) -> list[list[Any]]:
-    """What a query finds in a store that is there, where all that is stored as bytes is text; StoreError if there is none."""
+    """The rows of a query on a store that is there, where all that is stored as bytes is text; StoreError if there is none."""
     url = store_url(address)
     with translated(url), examined(url).connect() as connection:
-        found = connection.execute(query).all()
-        return [[told(value) if isinstance(value, bytes) else value for value in row] for row in found]
+        rows = connection.execute(query).all()
+        return [[printable(value) if isinstance(value, bytes) else value for value in row] for row in rows]
 
 
 @contextmanager

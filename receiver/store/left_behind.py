@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, func, select, update
 from receiver.errors import SettingsError
 from receiver.store.inbox import target_id_of
 from receiver.store.kept import examined_rows, upkeep
-from receiver.store.tables import domains, inbox, targets, told
+from receiver.store.tables import domains, inbox, printable, targets
 
 __all__ = ["TargetRow", "drop_waiting", "move_waiting", "target_rows"]
 
@@ -26,8 +26,8 @@ class TargetRow(NamedTuple):
     waiting: int
     oldest_us: int | None
     """When the oldest that waits was received; None where none waits."""
-    newest_place: int
-    """The place of the newest that waits; -1 where none waits."""
+    newest_sequence: int
+    """The sequence number of the newest that waits; -1 where none waits."""
     body_bytes: int
 
 
@@ -43,9 +43,9 @@ def target_rows(address: str) -> list[TargetRow]:
     query = (
         select(
             *of_target,
-            func.count(inbox.c.place),
+            func.count(inbox.c.sequence),
             func.min(inbox.c.received_at_us),
-            func.coalesce(func.max(inbox.c.place), -1),
+            func.coalesce(func.max(inbox.c.sequence), -1),
             # The length of a body is known without reading it.
             func.coalesce(func.sum(func.length(inbox.c.body)), 0),
         )
@@ -60,7 +60,7 @@ def target_rows(address: str) -> list[TargetRow]:
 def move_waiting(address: str, from_: TargetRow, to: str) -> int:
     """Have what waits for a target wait for another of its domain, which is made if it is new; how many messages.
 
-    They keep their places in the order, and count as never tried. No bridge has a turn at either target meanwhile:
+    They keep their sequence numbers, and count as never tried. No bridge has the lease of either target meanwhile:
     `StoreBusyError` if one doesn't end in time. What the old target has got already and not confirmed can't be known.
     """
     with upkeep(address) as kept:
@@ -82,16 +82,16 @@ def drop_waiting(address: str, of: TargetRow) -> int:
     def lock(connection: Connection) -> None:
         _lock(connection, of.domain_id, {of.number: of.name})
 
-    known = (inbox.c.target_id == of.number) & (inbox.c.place <= of.newest_place)
+    known = (inbox.c.target_id == of.number) & (inbox.c.sequence <= of.newest_sequence)
     with upkeep(address) as kept, kept.transaction(lock) as (connection, _):
         return connection.execute(delete(inbox).where(known)).rowcount
 
 
 def _lock(connection: Connection, domain_id: int, names: dict[int, str]) -> None:
-    """Have the turn at these targets, always in one order, so that nobody waits for somebody who waits for them."""
+    """Have the lease of these targets, always in one order, so that nobody waits for somebody who waits for them."""
     locked = select(targets.c.target_id, targets.c.domain_id, targets.c.target).order_by(targets.c.target_id)
-    found = connection.execute(locked.where(targets.c.target_id.in_(names)).with_for_update()).all()
-    if {number: (domain, told(name)) for number, domain, name in found} != {
+    rows = connection.execute(locked.where(targets.c.target_id.in_(names)).with_for_update()).all()
+    if {row.target_id: (row.domain_id, printable(row.target)) for row in rows} != {
         number: (domain_id, name) for number, name in names.items()
     }:
         raise SettingsError("the target was dropped meanwhile", hint="receiver inbox list shows those that are there")

@@ -11,21 +11,16 @@ from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
-__all__ = ["BatchMark", "Changes", "DomainLog", "DomainState", "Row", "SourceMark"]
+from receiver.message import ReceiptRow
+from receiver.store.tables import DomainState
 
-Row = tuple[int, str, str | None, int, int | None, str | None, int | None]
-"""A receipt in the log; it begins as `TwoTierDetector.replay` wants it.
-
-Its number; id; source; time received, not before that of any earlier row; when the id first came, None if with this
-receipt; a JSON list of the different digests that came with the id, None if none did; what else the
-domain's policy keeps of it, None for most.
-"""
+__all__ = ["BatchMark", "Changes", "DomainLog", "PolicyStates"]
 
 
-class SourceMark(NamedTuple):
-    """A policy mark for those rows in the log of these sources that have none; without sources, one for all."""
+class PolicyStates(NamedTuple):
+    """A policy state for those rows in the log of these sources that have none; without sources, one for all rows."""
 
-    policy_mark: int | None
+    policy_state: int | None
     sources: Sequence[str | None] | None
     """One of them may be None, the anonymous source."""
 
@@ -44,37 +39,12 @@ class Changes(NamedTuple):
 
     gone: Sequence[int] = ()
     """The numbers of rows to delete, ascending."""
-    source_marks: Sequence[SourceMark] = ()
+    policy_states: Sequence[PolicyStates] = ()
     """Set on rows that are there already."""
-    rows: Sequence[Row] = ()
+    rows: Sequence[ReceiptRow] = ()
     """Appended."""
     batch_mark: BatchMark | None = None
     """Left for a batch whose outcome may have to be looked up."""
-
-
-class DomainState(NamedTuple):
-    """A domain's own row, field by field as in `tables.domains`."""
-
-    domain_id: int
-    incarnation: int
-    domain_key: str
-    domain_name: str
-    policy: str
-    window_size: int
-    expiry_us: int
-    generation: int
-    last_seq: int
-    last_writer: int
-    latest_us: int
-    clock_us: int | None
-    receipts: int
-    unchecked: int
-    duplicates: int
-    reused_ids: int
-    redelivered: int
-    clock_clamped: int
-    max_delivery_us: int
-    retired_sources: int
 
 
 class DomainLog(Protocol):
@@ -90,7 +60,7 @@ class DomainLog(Protocol):
     def begin_reading(self) -> DomainState:
         """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]:
         """The rows numbered above `seq`, in order, some at a time; the last one there is has the number `last_seq`."""
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:

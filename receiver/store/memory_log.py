@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from receiver.errors import SettingsError
-from receiver.store.log import Changes, DomainState, Row
+from receiver.message import ReceiptRow
+from receiver.store.log import Changes
+from receiver.store.tables import DomainState
 
 __all__ = ["MemoryLog"]
 
@@ -14,7 +16,7 @@ __all__ = ["MemoryLog"]
 class MemoryLog:
     def __init__(self, state: DomainState) -> None:
         self._state = state
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, ReceiptRow] = {}
         self._marked = 0
 
     def begin(self) -> DomainState:
@@ -22,20 +24,19 @@ class MemoryLog:
 
     begin_reading = begin
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]:
         del last_seq
-        yield [row for row in self._rows.values() if row[0] > seq]
+        yield [row for row in self._rows.values() if row.seq > seq]
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         del since
         for seq in changes.gone:
             self._rows.pop(seq, None)
-        for policy_mark, sources in changes.source_marks:
-            among = None if sources is None else {source or None for source in sources}
+        for policy_state, sources in changes.policy_states:
             for seq, row in self._rows.items():
-                if among is None or ((row[2] or None) in among and row[-1] is None):
-                    self._rows[seq] = (*row[:-1], policy_mark)
-        self._rows.update((row[0], row) for row in changes.rows)
+                if sources is None or (row.message_source_id in sources and row.policy_state is None):
+                    self._rows[seq] = row._replace(policy_state=policy_state)
+        self._rows.update((row.seq, row) for row in changes.rows)
         self._state = state
         if changes.batch_mark is not None:
             self._marked = changes.batch_mark.batch

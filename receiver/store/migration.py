@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from alembic import command
 from alembic.config import Config
 from alembic.script import Script, ScriptDirectory
@@ -11,10 +9,9 @@ from sqlalchemy import Connection
 
 from receiver.errors import SettingsError, StoreVersionError
 from receiver.store.losses import losses
+from receiver.store.tables import MIGRATIONS
 
 __all__ = ["check_known", "losses_between", "run", "target"]
-
-_PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def check_known(version: str, address: str) -> None:
@@ -67,9 +64,6 @@ def _scripts() -> list[Script]:
 
 
 def _config() -> Config:
-    packaged = _PACKAGE / "migrations"
-    # In a checkout the folder stands at the top of the repository, in an installed wheel inside the package.
-    folder = packaged if packaged.exists() else _PACKAGE.parent / "migrations"
     config = Config()
-    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     return config

@@ -61,11 +61,11 @@ def parked_rows(address: str) -> list[ParkedRow]:
 
 
 def retry_parked(address: str, ids: Collection[int] | None) -> int:
-    """Send parked messages back to their places in the inbox, as if never tried; how many.
+    """Send parked messages back to the inbox under their sequence numbers, as if never tried; how many.
 
     By their numbers, None for all. All of them or, where one isn't there, none and a SettingsError.
     """
-    columns = [column.name for column in inbox.columns]
+    columns = inbox.c.keys()
     tried_never = [literal(0) if name == "tries" else parked.c[name] for name in columns]
     back = insert(inbox).from_select(columns, select(*tried_never).where(parked.c.parked_id == bindparam("number")))
     return _taken_out(address, ids, back)

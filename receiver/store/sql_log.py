@@ -7,65 +7,35 @@ than the database does.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Engine, RootTransaction
 
 from receiver.errors import StoreBusyError, StoreError
+from receiver.message import ReceiptRow
 from receiver.settings import StoreSettings
 from receiver.store.connections import discard, driver_of
-from receiver.store.log import BatchMark, Changes, DomainState, Row, SourceMark
-from receiver.store.tables import domains, joined, receipts, text_of, to_bytes
+from receiver.store.log import BatchMark, Changes, PolicyStates
+from receiver.store.tables import DomainState, domain_rows, domains, joined, receipt_rows, receipts, to_bytes
 
 __all__ = [
     "IN_AUTOCOMMIT",
     "JOIN_HINT",
-    "ROW_COLUMNS",
-    "Sources",
     "SqlLog",
     "batch_mark_values",
-    "rows_of",
     "runs_of",
-    "state_of",
 ]
 
-_IDENTITY = ("domain_id", "incarnation", "domain_key", "domain_name", "policy")
-_CHANGING = DomainState._fields[len(_IDENTITY) :]
+_IDENTITY = {"domain_id", "store_id", "domain_key", "domain_name", "policy"}
+_CHANGING = tuple(name for name in DomainState._fields if name not in _IDENTITY)
+_changing_of = attrgetter(*_CHANGING)
 _SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
 IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction that a batch could join"
 JOIN_HINT = "give a connection with a transaction, or none: then the batch has one of its own"
-ROW_COLUMNS = (
-    "seq",
-    "unique_message_id",
-    "message_source_id",
-    "received_at_us",
-    "first_received_at_us",
-    "body_digests",
-    "policy_mark",
-)
-
-
-def state_of(found: Sequence[Any]) -> DomainState:
-    return DomainState._make((*found[:3], text_of(found[3]), *found[4:]))
-
-
-class Sources(dict[bytes | None, str | None]):
-    """The text of each source as stored; there are few of them, in many rows."""
-
-    def __missing__(self, stored: bytes | None) -> str | None:
-        text = self[stored] = None if stored is None else text_of(stored)
-        return text
-
-
-def rows_of(found: Iterable[Sequence[Any]], sources: Sources) -> list[Row]:
-    """Rows as read."""
-    return [
-        (seq, id_.decode("utf-8", "surrogatepass"), sources[source], received_at_us, first_us, digests, mark)
-        for seq, id_, source, received_at_us, first_us, digests, mark in found
-    ]
 
 
 def batch_mark_values(state: DomainState, batch_mark: BatchMark) -> tuple[int, ...]:
@@ -75,7 +45,7 @@ def batch_mark_values(state: DomainState, batch_mark: BatchMark) -> tuple[int, .
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
     """First and last of each run of consecutive numbers; there is at least one number."""
-    breaks = [place for place in range(1, len(seqs)) if seqs[place] != seqs[place - 1] + 1]
+    breaks = [index for index in range(1, len(seqs)) if seqs[index] != seqs[index - 1] + 1]
     return [(seqs[first], seqs[end - 1]) for first, end in pairwise([0, *breaks, len(seqs)])]
 
 
@@ -105,16 +75,16 @@ class SqlLog(ABC):
         self._connection: Connection | None = None
         self._lent: RootTransaction | None = None
         p = self.placeholder
-        states = ", ".join(DomainState._fields)
-        changes = ", ".join(f"{name} = {p}" for name in _CHANGING)
-        rows = ", ".join(ROW_COLUMNS)
-        self.sql_read = f"SELECT {states} FROM {domains.name} WHERE domain_id = {p}"
+        changes = ", ".join(f"{domains.c[name].name} = {p}" for name in _CHANGING)
+        columns = ", ".join(receipt_rows.columns)
+        self.sql_read = f"SELECT {domain_rows.selected} FROM {domains.name} WHERE domain_id = {p}"
         self.sql_lock = self.sql_read + self.for_update
         self.sql_save = f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
-        self.sql_rows_after = f"SELECT {rows} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
-        values = ", ".join([p] * (1 + len(ROW_COLUMNS)))
-        self._sql_mark = f"UPDATE {receipts.name} SET policy_mark = {p} WHERE domain_id = {p}"
-        self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {rows}) VALUES ({values})"
+        self.sql_rows_after = f"SELECT {columns} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
+        values = ", ".join([p] * (1 + len(receipt_rows.columns)))
+        self._policy_state = receipts.c.policy_state.name
+        self._sql_set_state = f"UPDATE {receipts.name} SET {self._policy_state} = {p} WHERE domain_id = {p}"
+        self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {columns}) VALUES ({values})"
         self.sql_last_batch = f"SELECT batch FROM {joined.name} WHERE domain_id = {p} AND writer = {p}"
         # The newest takes the place of the one before.
         self.sql_batch_mark = (
@@ -135,10 +105,10 @@ class SqlLog(ABC):
         """Have the domain to ourselves until the caller's transaction ends; `SettingsError` if there is none."""
 
     @abstractmethod
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]: ...
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]: ...
 
     @abstractmethod
-    def append(self, rows: Sequence[Row]) -> None: ...
+    def append(self, rows: Sequence[ReceiptRow]) -> None: ...
 
     @abstractmethod
     def delete(self, seqs: Sequence[int]) -> None: ...
@@ -165,13 +135,13 @@ class SqlLog(ABC):
         return self.read(self.sql_read)
 
     def read(self, statement: str) -> DomainState:
-        found = self.cursor.execute(statement, (self.domain_id,)).fetchone()
-        if found is None:
+        values = self.cursor.execute(statement, (self.domain_id,)).fetchone()
+        if values is None:
             raise StoreError(
                 "the domain is gone from the database",
                 hint="it was dropped, or the database replaced: open it again, and it begins anew",
             )
-        return state_of(found)
+        return domain_rows.read(values)
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         self.save(self.sql_save, (), state, since)
@@ -182,21 +152,21 @@ class SqlLog(ABC):
     def change_rows(self, changes: Changes) -> None:
         if changes.gone:
             self.delete(changes.gone)
-        for mark in changes.source_marks:
-            self._mark(mark)
+        for states in changes.policy_states:
+            self._set_states(states)
         if changes.rows:
             self.append(changes.rows)
 
-    def _mark(self, mark: SourceMark) -> None:
-        """Set a mark; rows are read to find those of the sources, for no index has them."""
-        values = (mark.policy_mark, self.domain_id)
-        if mark.sources is None:
-            self.cursor.execute(self._sql_mark, values)
+    def _set_states(self, states: PolicyStates) -> None:
+        """Set a policy state; rows are read to find those of the sources, for no index has them."""
+        values = (states.policy_state, self.domain_id)
+        if states.sources is None:
+            self.cursor.execute(self._sql_set_state, values)
             return
-        update = f"{self._sql_mark} AND policy_mark IS NULL"
-        if None in mark.sources:
+        update = f"{self._sql_set_state} AND {self._policy_state} IS NULL"
+        if None in states.sources:
             self.cursor.execute(f"{update} AND message_source_id IS NULL", values)
-        named = [to_bytes(source) for source in mark.sources if source]
+        named = [to_bytes(source) for source in states.sources if source]
         for first in range(0, len(named), _SOURCES_AT_ONCE):
             part = named[first : first + _SOURCES_AT_ONCE]
             placeholders = ", ".join([self.placeholder] * len(part))
@@ -210,27 +180,13 @@ class SqlLog(ABC):
         """Put the domain's new state in place by a statement that takes other values first."""
         if self._lent is not None and self.connection.get_transaction() is not self._lent:
             raise _ended_inside()
-        self.cursor.execute(statement, (*values, *state[len(_IDENTITY) :], self.domain_id, since))
+        self.cursor.execute(statement, (*values, *_changing_of(state), self.domain_id, since))
         if self.cursor.rowcount != 1:
             raise _ended_inside()
 
-    def stored(self, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+    def stored(self, rows: Sequence[ReceiptRow]) -> list[tuple[Any, ...]]:
         """The values of `sql_append` for each row."""
-        domain_id = self.domain_id
-        sources = {source: to_bytes(source) if source else None for source in {row[2] for row in rows}}
-        return [
-            (
-                domain_id,
-                seq,
-                id_.encode("utf-8", "surrogatepass"),
-                sources[source],
-                received_at_us,
-                first_us,
-                digests,
-                mark,
-            )
-            for seq, id_, source, received_at_us, first_us, digests, mark in rows
-        ]
+        return [(self.domain_id, *values) for values in receipt_rows.stored_many(rows)]
 
     @property
     def holder(self) -> object:

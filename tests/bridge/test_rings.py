@@ -143,7 +143,7 @@ def test_best_effort_has_no_place_to_park_and_drops_nothing(caplog, sqlite_url):
     ring = Ring(sqlite_url, Mode.BEST_EFFORT)
     ring.send("a", message("1"), message("2"))
     bridge = ring.open("a", "b")
-    passed = Passed(bridge.receiver.incarnation)
+    passed = Passed(bridge.receiver.store_id)
     ring.send("a", *(message(id_, **{PASSED: passed.mark(id_, {})}) for id_ in ("3", "4")))
     bridge.run(stop_when_idle_secs=0)
     assert ring.queued("b") == ["1", "2", "3", "4"]

@@ -29,7 +29,7 @@ def run(url: str, statement: str) -> None:
     engine.dispose()
 
 
-def test_an_older_copy_is_restored_in_place(sqlite_url, tmp_path):
+def test_an_older_copy_is_restored_into_the_file(sqlite_url, tmp_path):
     """What came since is new, for the receiver too that knew better; its next batch is none that fails."""
     with opened(sqlite_url) as receiver:
         send(receiver, "a")
@@ -39,7 +39,7 @@ def test_an_older_copy_is_restored_in_place(sqlite_url, tmp_path):
         assert send(receiver, "b", "a") == [NEW, DUPLICATE]
 
 
-def test_an_older_copy_takes_the_place_of_the_file(sqlite_url, tmp_path):
+def test_an_older_copy_replaces_the_file(sqlite_url, tmp_path):
     with opened(sqlite_url) as receiver:
         send(receiver, "a")
         copy(file_of(sqlite_url), tmp_path / "backup.db")

@@ -48,10 +48,13 @@ def make(address: str) -> None:
                         "again", received_at_us=now_us, body_digest=digest, redelivered=True, jms_timestamp_ms=1
                     )
                 batch.receive("clamped", "source 0", received_at_us=0)
-        with Inbox.open(address, domain_id=orders.domain_id, target="file:orders.jsonl") as inbox, inbox.turn() as turn:
-            inbox.add(turn.connection, [WAITING])
-            turn.park(WAITING._replace(place=46, tries=3), "refused")
-            turn.save_file(17, b"digest")
+        with (
+            Inbox.open(address, domain_id=orders.domain_id, target="file:orders.jsonl") as inbox,
+            inbox.lease() as lease,
+        ):
+            inbox.add(lease.connection, [WAITING])
+            lease.park(WAITING._replace(sequence=46, tries=3), "refused")
+            lease.save_file(17, b"digest")
     retire_sources(address, sources=["source 1"])
     Receiver.open(address, connection_id="b", destination="orders").close()
 

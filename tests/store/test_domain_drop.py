@@ -36,8 +36,8 @@ def fill(url, **options):
     """Ids, a caller's transaction that left its mark, a message that waits and one that is parked; the domain's number."""
     with opened(url, **options) as receiver, inbox_of(receiver, url) as inbox:
         rows = receive(receiver, inbox, b"0", b"1")
-        with inbox.turn() as turn:
-            turn.park(rows[0], "refused")
+        with inbox.lease() as lease:
+            lease.park(rows[0], "refused")
         with engine_of(url).begin() as connection:
             send(receiver, "joined", connection=connection)
             mark = text("INSERT INTO receiver_joined VALUES (:number, 1, 1, 1)")
@@ -69,7 +69,7 @@ def test_a_receiver_that_is_open_is_told(store_url, caplog):
             with pytest.raises(StoreError, match="the domain is gone") as caught, receiver.batch():
                 pass
             assert "it was dropped" in caught.value.hint
-        with pytest.raises(StoreError, match="target is gone") as caught, inbox.turn():
+        with pytest.raises(StoreError, match="target is gone") as caught, inbox.lease():
             pass
         assert "dropped" in caught.value.hint
         assert not inbox.has_waiting()
@@ -89,7 +89,7 @@ def test_a_domain_made_after_it_under_its_number_is_another(sqlite_url):
             before = contents_of(sqlite_url)
             with pytest.raises(StoreError, match="its domain was dropped"), receiver.batch():
                 pass
-            with pytest.raises(StoreError, match="target is gone"), inbox.turn():
+            with pytest.raises(StoreError, match="target is gone"), inbox.lease():
                 pass
             receiver.close()
             assert contents_of(sqlite_url) == before

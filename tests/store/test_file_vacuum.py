@@ -85,8 +85,8 @@ def test_an_inbox_says_whether_more_is_left(sqlite_url):
         inbox._vacuum = ticking()
         rows = receive(receiver, inbox, *[os.urandom(10_000)] * 30)
         assert not inbox.give_back_space(), "nothing is deleted"
-        with inbox.turn() as turn:
-            turn.confirm([row.place for row in rows])
+        with inbox.lease() as lease:
+            lease.confirm([row.sequence for row in rows])
         times = 1
         while inbox.give_back_space():
             times += 1

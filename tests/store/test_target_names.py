@@ -60,8 +60,8 @@ def test_targets_that_differ_by_user_become_one(store_url, users, kept):
             rows += receive(receiver, inbox, b"body")
         receive(other, beside, b"other")
         for inbox, row in zip(inboxes, rows, strict=False):
-            with inbox.turn() as turn:
-                turn.park(row, "refused")
+            with inbox.lease() as lease:
+                lease.park(row, "refused")
         numbers = [inbox.target_id for inbox in inboxes]
         for inbox in (*inboxes, beside):
             inbox.close()
@@ -83,7 +83,7 @@ def test_targets_that_differ_by_user_become_one(store_url, users, kept):
     assert_sound(store_url)
 
 
-def test_messages_at_one_place_stay_where_they_are(store_url):
+def test_messages_of_one_number_stay_where_they_are(store_url):
     """No store has such, but none of them may be lost."""
     with opened(store_url) as receiver:
         for user in ("a", "b"):

@@ -92,13 +92,13 @@ class Database(ABC):
 
     @abstractmethod
     def waiting(
-        self, driver: Any, columns: Sequence[str], target_id: int, places: Sequence[int]
+        self, driver: Any, columns: Sequence[str], target_id: int, numbers: Sequence[int]
     ) -> Iterator[Sequence[Any]]:
-        """The columns of the rows of the inbox with these places, which are in order; those that are there."""
+        """The columns of the rows of the inbox with these sequence numbers, which ascend; those that are there."""
 
     @abstractmethod
-    def delete_waiting(self, driver: Any, target_id: int, places: Sequence[int]) -> int:
-        """Delete the rows with these places, which are in order; how many rows that left to vacuum."""
+    def delete_waiting(self, driver: Any, target_id: int, numbers: Sequence[int]) -> int:
+        """Delete the rows with these sequence numbers, which ascend; how many rows that left to vacuum."""
 
     @abstractmethod
     def accept_broken_text(self, driver: Any) -> None:

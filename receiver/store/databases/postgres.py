@@ -39,7 +39,8 @@ _CONNECTING = {
 }
 _TOAST_BYTES = 2_000
 """A large body is kept in rows of about this size, which are deleted with it."""
-_AMONG = f"FROM {inbox.name} WHERE target_id = %s AND place = ANY(%s::int8[])"
+_SEQUENCE = inbox.c.sequence.name
+_AMONG = f"FROM {inbox.name} WHERE target_id = %s AND {_SEQUENCE} = ANY(%s::int8[])"
 # The length of a body is known without reading it.
 _DELETE_COUNTING = (
     f"WITH gone AS (DELETE {_AMONG} RETURNING length(body) AS bytes)"
@@ -179,14 +180,16 @@ class Postgres(Database):
                 copy.write_row(row)
 
     def waiting(
-        self, driver: Any, columns: Sequence[str], target_id: int, places: Sequence[int]
+        self, driver: Any, columns: Sequence[str], target_id: int, numbers: Sequence[int]
     ) -> Iterator[Sequence[Any]]:
         with driver.cursor(binary=True) as cursor:
-            yield from cursor.execute(f"SELECT {', '.join(columns)} {_AMONG} ORDER BY place", (target_id, places))
+            yield from cursor.execute(
+                f"SELECT {', '.join(columns)} {_AMONG} ORDER BY {_SEQUENCE}", (target_id, numbers)
+            )
 
-    def delete_waiting(self, driver: Any, target_id: int, places: Sequence[int]) -> int:
+    def delete_waiting(self, driver: Any, target_id: int, numbers: Sequence[int]) -> int:
         """Large bodies are more than a row each."""
-        (vacuumable,) = driver.execute(_DELETE_COUNTING, (target_id, places)).fetchone()
+        (vacuumable,) = driver.execute(_DELETE_COUNTING, (target_id, numbers)).fetchone()
         return int(vacuumable)
 
     def accept_broken_text(self, driver: Any) -> None:
@@ -226,5 +229,6 @@ def _engine(url: URL, isolation_level: str, session: dict[str, str]) -> Engine:
 def _copy(columns: tuple[str, ...]) -> tuple[str, list[str]]:
     """The statement, and the types of what it takes."""
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    types = [inbox.c[name].type.compile(dialect).lower() for name in columns]
+    types_of = {column.name: column.type.compile(dialect).lower() for column in inbox.c}
+    types = [types_of[name] for name in columns]
     return f"COPY {inbox.name} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)", types

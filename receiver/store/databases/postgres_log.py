@@ -8,27 +8,25 @@ from typing import Any
 from sqlalchemy import Engine
 
 from receiver.errors import SettingsError
+from receiver.message import ReceiptRow
 from receiver.settings import StoreSettings
 from receiver.store.databases.space import TableVacuum
-from receiver.store.log import Changes, DomainState, Row
+from receiver.store.log import Changes
 from receiver.store.sql_log import (
     IN_AUTOCOMMIT,
     JOIN_HINT,
-    ROW_COLUMNS,
-    Sources,
     SqlLog,
     batch_mark_values,
-    rows_of,
     runs_of,
 )
-from receiver.store.tables import receipts
+from receiver.store.tables import DomainState, receipt_rows, receipts
 
 __all__ = ["PostgresLog", "lock_timeout_ms"]
 
 _ROWS_AT_ONCE = 10_000
 _FEW = 5
 """Rows that are faster in one statement with the domain's new state than as a COPY before it."""
-_COLUMNS_WRITTEN = 1 + len(ROW_COLUMNS)
+_COLUMNS_WRITTEN = 1 + len(receipt_rows.columns)
 
 
 def lock_timeout_ms(settings: StoreSettings) -> str:
@@ -43,7 +41,7 @@ class PostgresLog(SqlLog):
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         super().__init__(engine, settings, domain_id)
         self._vacuum = TableVacuum(receipts.name, truncates=False)
-        self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(ROW_COLUMNS)}) FROM STDIN"
+        self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(receipt_rows.columns)}) FROM STDIN"
         self._sql_delete = (
             f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
             " WHERE domain_id = %s AND seq BETWEEN first AND last"
@@ -65,16 +63,15 @@ class PostgresLog(SqlLog):
     def start_reading(self) -> None:
         self.dbapi.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
-        sources = Sources()
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]:
         parameters = (self.domain_id, seq)
         if last_seq - seq <= _ROWS_AT_ONCE:
-            yield rows_of(self.dbapi.execute(self.sql_rows_after, parameters, binary=True), sources)
+            yield receipt_rows.read_many(self.dbapi.execute(self.sql_rows_after, parameters, binary=True).fetchall())
             return
         with self.dbapi.cursor(name="receiver_rows") as cursor:
             cursor.execute(self.sql_rows_after, parameters, binary=True)
-            while found := cursor.fetchmany(_ROWS_AT_ONCE):
-                yield rows_of(found, sources)
+            while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+                yield receipt_rows.read_many(rows)
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         with_it: list[str] = []
@@ -83,7 +80,7 @@ class PostgresLog(SqlLog):
             with_it.append(f"marked AS ({self.sql_batch_mark})")
             values += batch_mark_values(state, changes.batch_mark)
         rows = changes.rows
-        if rows and not changes.gone and not changes.source_marks and len(rows) <= _FEW:
+        if rows and not changes.gone and not changes.policy_states and len(rows) <= _FEW:
             more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (len(rows) - 1)
             with_it.append(f"appended AS ({self.sql_append}{more})")
             values += [value for stored in self.stored(rows) for value in stored]
@@ -92,7 +89,7 @@ class PostgresLog(SqlLog):
         self.save(statement, values, state, since)
         self.change_rows(changes)
 
-    def append(self, rows: Sequence[Row]) -> None:
+    def append(self, rows: Sequence[ReceiptRow]) -> None:
         with self.cursor.copy(self._sql_copy) as copy:
             for values in self.stored(rows):
                 copy.write_row(values)

@@ -55,7 +55,7 @@ class FileVacuum:
 
 
 class TableVacuum:
-    """Lets new rows of a PostgreSQL table take the places of those deleted, once a quarter as many are as there are.
+    """Lets new rows of a PostgreSQL table take the space of those deleted, once a quarter as many are as there are.
 
     Autovacuum does so too, but once a minute, which is late for a busy table.
     """

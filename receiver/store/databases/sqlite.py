@@ -29,7 +29,8 @@ from receiver.store.tables import inbox, sequences
 __all__ = ["Sqlite"]
 
 _STEPS_AT_ONCE = 1_000_000
-_RUN = "target_id = ? AND place BETWEEN ? AND ?"
+_SEQUENCE = inbox.c.sequence.name
+_RUN = f"target_id = ? AND {_SEQUENCE} BETWEEN ? AND ?"
 _PRIMARY = 0xFF
 """The part of a code that every refinement of it shares."""
 _CANNOT_OPEN = Cause("it can't be opened", "its folder must exist and be writable, too, and it must be a file")
@@ -112,16 +113,16 @@ class Sqlite(Database):
         insert_rows(driver, _insert(tuple(columns)), rows)
 
     def waiting(
-        self, driver: Any, columns: Sequence[str], target_id: int, places: Sequence[int]
+        self, driver: Any, columns: Sequence[str], target_id: int, numbers: Sequence[int]
     ) -> Iterator[Sequence[Any]]:
-        select = f"SELECT {', '.join(columns)} FROM {inbox.name} WHERE {_RUN} ORDER BY place"
-        for run in runs_of(places) if places else []:
+        select = f"SELECT {', '.join(columns)} FROM {inbox.name} WHERE {_RUN} ORDER BY {_SEQUENCE}"
+        for run in runs_of(numbers) if numbers else []:
             yield from driver.execute(select, (target_id, *run))
 
-    def delete_waiting(self, driver: Any, target_id: int, places: Sequence[int]) -> int:
-        runs = runs_of(places) if places else []
+    def delete_waiting(self, driver: Any, target_id: int, numbers: Sequence[int]) -> int:
+        runs = runs_of(numbers) if numbers else []
         driver.executemany(f"DELETE FROM {inbox.name} WHERE {_RUN}", [(target_id, *run) for run in runs])
-        return len(places)
+        return len(numbers)
 
     def accept_broken_text(self, driver: Any) -> None:
         driver.text_factory = lambda stored: stored.decode("utf-8", "surrogateescape")

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Engine
 
 from receiver.errors import SettingsError
+from receiver.message import ReceiptRow
 from receiver.settings import StoreSettings
 from receiver.store.databases.bulk import insert_rows
 from receiver.store.databases.space import FileVacuum
-from receiver.store.log import DomainState, Row
-from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, Sources, SqlLog, rows_of, runs_of
-from receiver.store.tables import domains, receipts
+from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, runs_of
+from receiver.store.tables import DomainState, domains, receipt_rows, receipts
 
 __all__ = ["SqliteLog"]
 
@@ -53,14 +53,13 @@ class SqliteLog(SqlLog):
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
         return self.read(self.sql_lock)
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]:
         del last_seq
-        sources = Sources()
         cursor = self.dbapi.execute(self.sql_rows_after, (self.domain_id, seq))
-        while found := cursor.fetchmany(_ROWS_AT_ONCE):
-            yield rows_of(found, sources)
+        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            yield receipt_rows.read_many(rows)
 
-    def append(self, rows: Sequence[Row]) -> None:
+    def append(self, rows: Sequence[ReceiptRow]) -> None:
         insert_rows(self.dbapi, self.sql_append, self.stored(rows))
 
     def delete(self, seqs: Sequence[int]) -> None:
