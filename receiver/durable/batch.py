@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import NamedTuple, Self
 
 from sqlalchemy import Connection
 
 from receiver.durable.cache import History, row_of
+from receiver.durable.counters import Counters
 from receiver.durable.events import Duplicate
 from receiver.durable.headroom import headroom_of
 from receiver.durable.session import Transaction
@@ -21,15 +22,23 @@ from receiver.message import Decision, Receipt, ReceiptRow
 from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.cmq import CmqMinimumTimeCache
 
-if TYPE_CHECKING:
-    from receiver.durable.receiver import Receiver
-
-__all__ = ["Batch"]
+__all__ = ["Batch", "BatchOptions"]
 
 _LATEST_US = 253_402_300_799_999_999
 """The end of the year 9999, as for logs. Above all it refuses nanoseconds, which would set the domain's clock for ever."""
 _UNKNOWN = History(None, ())
 _new_row = tuple.__new__
+
+
+class BatchOptions(NamedTuple):
+    """How the batches of a receiver judge and what they keep, as `Receiver.open` was told."""
+
+    domain: str
+    observe_only: bool
+    reject_batches: bool
+    delivers_reused_ids: bool
+    """Whether a known id that comes with another body is delivered."""
+    is_recorded: bool
 
 
 class Batch:
@@ -40,14 +49,18 @@ class Batch:
     but not use it at once.
     """
 
-    def __init__(self, receiver: Receiver, begin: Callable[[Lap], Transaction], tell: Callable[[], None]) -> None:
-        self._receiver = receiver
+    def __init__(
+        self, options: BatchOptions, counters: Counters, begin: Callable[[Lap], Transaction], notify: Callable[[], None]
+    ) -> None:
+        """`notify` is called at the end, once what was committed is counted and the domain is free."""
+        self._options = options
+        self._counters = counters
         self._begin = begin
-        self._tell = tell
+        self._notify = notify
         self._is_open = self._is_simple = False
 
     def __enter__(self) -> Self:
-        lap = self._receiver.counters.stages.lap()
+        lap = self._counters.stages.lap()
         self._transaction = self._begin(lap)
         self._lap = lap
         try:
@@ -67,11 +80,12 @@ class Batch:
         self._histories = cache.histories
         self._sizes = cache.sizes
         self._clamped_before = policy.clock_clamped
-        self._records = self._receiver.records
-        self._observe_only = self._receiver.observe_only
-        self._delivers_reused = self._receiver.id_reuse == "deliver"
+        options = self._options
+        self._records = options.is_recorded
+        self._observe_only = options.observe_only
+        self._delivers_reused = options.delivers_reused_ids
         self._rejected: list[str] = []
-        self._transactional = policy if self._receiver.reject_batches and isinstance(policy, ArtemisIdCache) else None
+        self._transactional = policy if options.reject_batches and isinstance(policy, ArtemisIdCache) else None
         if self._transactional is not None:
             self._transactional.begin_transaction()
         self._lends = self._advances = False
@@ -91,10 +105,10 @@ class Batch:
             self._end(error)
         finally:
             self._lap.ended()
-        self._tell()
+        self._notify()
 
     def _end(self, error: BaseException | None) -> None:
-        counters = self._receiver.counters
+        counters = self._counters
         if error is not None:
             counters.roll_back()
             self._transaction.abandon(error)
@@ -233,9 +247,7 @@ class Batch:
                 self._rejected.append(id_)
             headroom = headroom_of(decision, *self._sizes)
             self._tally.note_duplicate(
-                Duplicate(
-                    self._receiver.domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom
-                )
+                Duplicate(self._options.domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom)
             )
         seq = self._next_seq + len(self._rows)
         self._cache.note(seq, id_, history)

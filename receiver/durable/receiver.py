@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from receiver.closing import Closing
 from receiver.domains import Channel, domain_key
-from receiver.durable.batch import Batch
+from receiver.durable.batch import Batch, BatchOptions
 from receiver.durable.counters import Counters
 from receiver.durable.events import Duplicate, OnDuplicate, tell
 from receiver.durable.opening import open_log, wanted
@@ -39,27 +39,19 @@ class Receiver(Closing):
     def __init__(
         self,
         session: DomainSession,
-        domain: str,
-        *,
-        observe_only: bool,
-        reject_batches: bool,
-        id_reuse: str,
+        options: BatchOptions,
         on_duplicate: OnDuplicate | None,
         recorder: Recorder | None,
     ) -> None:
-        self.domain = domain
-        self.observe_only = observe_only
-        self.reject_batches = reject_batches
-        self.id_reuse = id_reuse
-        self.records = recorder is not None
         self.is_closed = False
+        self._options = options
         self.counters = Counters()
         self._on_duplicate = on_duplicate
         self._recorder = recorder
         self._session = session
         session.outcomes.committed = self._count
         session.outcomes.rolled_back = self.counters.roll_back
-        self._untold: deque[Duplicate] = deque()
+        self._unreported: deque[Duplicate] = deque()
 
     @classmethod
     def open(
@@ -114,23 +106,32 @@ class Receiver(Closing):
         except BaseException:
             session.log.close()
             raise
-        return cls(
-            session,
-            key.name(channel),
+        options = BatchOptions(
+            domain=key.name(channel),
             observe_only=observe_only,
             reject_batches=reject_batches,
-            id_reuse=id_reuse,
-            on_duplicate=on_duplicate,
-            recorder=recorder,
+            delivers_reused_ids=id_reuse == "deliver",
+            is_recorded=recorder is not None,
         )
+        return cls(session, options, on_duplicate, recorder)
 
     def close(self) -> None:
         """End the connection to the store, and the log that is recorded. Closing again does nothing."""
         self._session.close()
-        self._tell()
+        self._notify()
         if self._recorder is not None:
             self._recorder.close()
         self.is_closed = True
+
+    @property
+    def domain(self) -> str:
+        """The domain's name."""
+        return self._options.domain
+
+    @property
+    def observe_only(self) -> bool:
+        """Whether duplicates are delivered and only marked."""
+        return self._options.observe_only
 
     @property
     def domain_id(self) -> int:
@@ -154,7 +155,7 @@ class Receiver(Closing):
         With the caller's own SQLAlchemy connection the batch joins the transaction under way there, and is recorded if
         and when the caller commits it. `StoreBusyError` if the domain can't be had in time.
         """
-        return Batch(self, begin=partial(self._begin, connection), tell=self._tell)
+        return Batch(self._options, self.counters, begin=partial(self._begin, connection), notify=self._notify)
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """Time a block of the bridge's own as one of Apama's stages: `with orders.stage("JMS_ACK"):`."""
@@ -170,15 +171,15 @@ class Receiver(Closing):
 
     def _count(self, tally: Tally) -> None:
         self.counters.commit(tally)
-        self._untold += tally.events
+        self._unreported += tally.events
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Tell of what was committed; not before the domain is free, for callbacks may take their time."""
-        if self._untold:
+        if self._unreported:
             with self.stage(Stage.APP_CONTROLLED_BLOCKING):
-                while self._untold:
+                while self._unreported:
                     try:
-                        event = self._untold.popleft()
+                        event = self._unreported.popleft()
                     except IndexError:  # another thread was faster
                         break
                     tell(event, self._on_duplicate)
@@ -187,7 +188,7 @@ class Receiver(Closing):
         """The figures of the JMS status line, of the batches that are known to be committed."""
         self._session.look_up()
         self._session.count_silent_sources()
-        self._tell()
+        self._notify()
         return self.figures(self.counters.rate())
 
     def figures(self, rate: float = 0.0) -> Status:
