@@ -11,7 +11,6 @@ from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.bridge.turns import Turns
 from receiver.durable.receiver import Receiver
-from receiver.durable.stages import Stage
 from receiver.errors import OutputError
 from receiver.store.inbox import Inbox, Lease
 
@@ -57,7 +56,7 @@ class ControlledFlow:
     def _hand_on(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
             admitted = admit(batch, taken, self._inbox)
-            with self._inbox.lease(batch.connection) as turn, self._receiver.stage(Stage.ENQUEUING):
+            with self._inbox.lease(batch.connection) as turn:
                 if not self._target.ready(turn):
                     raise _NotReadyError
                 parked = self._deliver(turn, admitted)

@@ -13,7 +13,6 @@ from receiver.bridge.flow import tell_failure
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
-from receiver.durable.stages import Stage
 from receiver.errors import StoreBusyError
 from receiver.retrying import Backoff
 from receiver.store.inbox import Inbox, Lease
@@ -77,15 +76,14 @@ class Turns:
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Take turns until nothing is left that is due, or it is said to be enough."""
         leaves_some = True
-        with self._receiver.stage(Stage.ENQUEUING):
-            while leaves_some:
-                began = time.monotonic()
-                leaves_some = self._take_turn()
-                if leaves_some:
-                    # Who waits for a file of SQLite looks ten times a second whether it is free.
-                    time.sleep(min(_LONGEST_BREATH_SECS, (time.monotonic() - began) / 5))
-                    if is_enough():
-                        return
+        while leaves_some:
+            began = time.monotonic()
+            leaves_some = self._take_turn()
+            if leaves_some:
+                # Who waits for a file of SQLite looks ten times a second whether it is free.
+                time.sleep(min(_LONGEST_BREATH_SECS, (time.monotonic() - began) / 5))
+                if is_enough():
+                    return
         if not self._due_secs:  # nor does anything that another bridge was to deliver, or has delivered of ours
             self._figures.waiting = 0
         if self._confirmed_bytes > _GIVE_BACK_BYTES:

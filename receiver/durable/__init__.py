@@ -9,6 +9,6 @@
 | `cache.py` | the detector in step with the log; what a resize makes of a domain |
 | `holds.py` | refuses at once what would wait for itself |
 | `tally.py`, `counters.py`, `status.py` | what one batch counts, what a receiver has counted, and how it is shown |
-| `events.py`, `headroom.py`, `stages.py`, `metrics.py` | duplicates told; how close they came; where time goes; Prometheus |
+| `events.py`, `headroom.py`, `metrics.py` | duplicates reported; how close they came; Prometheus |
 | `audit.py` | `receiver status` and `receiver check`: a whole store from outside |
 """

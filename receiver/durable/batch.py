@@ -15,7 +15,6 @@ from receiver.durable.counters import Counters
 from receiver.durable.events import Duplicate
 from receiver.durable.headroom import headroom_of
 from receiver.durable.session import Transaction
-from receiver.durable.stages import Lap
 from receiver.durable.tally import Tally
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError
 from receiver.message import Decision, Receipt, ReceiptRow
@@ -50,7 +49,7 @@ class Batch:
     """
 
     def __init__(
-        self, options: BatchOptions, counters: Counters, begin: Callable[[Lap], Transaction], notify: Callable[[], None]
+        self, options: BatchOptions, counters: Counters, begin: Callable[[], Transaction], notify: Callable[[], None]
     ) -> None:
         """`notify` is called at the end, once what was committed is counted and the domain is free."""
         self._options = options
@@ -60,12 +59,9 @@ class Batch:
         self._is_open = self._is_simple = False
 
     def __enter__(self) -> Self:
-        lap = self._counters.stages.lap()
-        self._transaction = self._begin(lap)
-        self._lap = lap
+        self._transaction = self._begin()
         try:
             self._start()
-            lap.locked()
         except BaseException as error:  # an interrupt, and `__exit__` isn't called then
             self._transaction.abandon(error)
             raise
@@ -100,11 +96,7 @@ class Batch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._is_open = self._is_simple = False
-        self._lap.left()
-        try:
-            self._end(error)
-        finally:
-            self._lap.ended()
+        self._end(error)
         self._notify()
 
     def _end(self, error: BaseException | None) -> None:

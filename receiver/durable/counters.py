@@ -6,8 +6,7 @@ import threading
 import time
 
 from receiver.durable.cache import DomainCache
-from receiver.durable.headroom import HeadroomCounter
-from receiver.durable.stages import Stages
+from receiver.durable.headroom import SECS_BOUNDS, HeadroomCounter, Histogram
 from receiver.durable.status import Status
 from receiver.durable.tally import Tally
 from receiver.recording import Recorder
@@ -17,9 +16,9 @@ __all__ = ["Counters"]
 
 class Counters:
     def __init__(self) -> None:
-        self.stages = Stages()
         self._total = Tally()
         self._headroom = HeadroomCounter()
+        self._batch_secs, self._commit_secs = Histogram(SECS_BOUNDS), Histogram(SECS_BOUNDS)
         self._committed = self._rolled_back = self._failed = 0
         self._lock = threading.Lock()  # batches of several threads may fail at once
         self._asked = time.monotonic(), 0  # when the rate was last asked for, and the receipts by then
@@ -29,6 +28,9 @@ class Counters:
         self._committed += 1
         self._total.add(tally)
         self._headroom.add(event.headroom for event in tally.events)
+        self._batch_secs.add(tally.batch_secs)
+        if tally.commit_secs is not None:
+            self._commit_secs.add(tally.commit_secs)
 
     def roll_back(self) -> None:
         with self._lock:
@@ -72,5 +74,6 @@ class Counters:
             batches_failed=self._failed,
             recorded=recorder.written if recorder else 0,
             record_dropped=recorder.dropped if recorder else 0,
-            stages=self.stages.times(),
+            batch_secs=self._batch_secs.value(),
+            commit_secs=self._commit_secs.value(),
         )

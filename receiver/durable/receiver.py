@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -17,7 +16,6 @@ from receiver.durable.events import Duplicate, OnDuplicate, tell
 from receiver.durable.opening import open_log, wanted
 from receiver.durable.retiring import Retirement
 from receiver.durable.session import DomainSession, Transaction
-from receiver.durable.stages import Lap, Stage
 from receiver.durable.status import Status
 from receiver.durable.tally import Tally
 from receiver.errors import SettingsError
@@ -157,15 +155,10 @@ class Receiver(Closing):
         """
         return Batch(self._options, self.counters, begin=partial(self._begin, connection), notify=self._notify)
 
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        """Time a block of the bridge's own as one of Apama's stages: `with orders.stage("JMS_ACK"):`."""
-        return self.counters.stages.stage(name)
-
-    def _begin(self, connection: Connection | None, lap: Lap) -> Transaction:
+    def _begin(self, connection: Connection | None) -> Transaction:
         try:
             return self._session.begin(connection)
         except BaseException:
-            lap.gave_up()
             self.counters.fail()
             raise
 
@@ -175,14 +168,12 @@ class Receiver(Closing):
 
     def _notify(self) -> None:
         """Tell of what was committed; not before the domain is free, for callbacks may take their time."""
-        if self._unreported:
-            with self.stage(Stage.APP_CONTROLLED_BLOCKING):
-                while self._unreported:
-                    try:
-                        event = self._unreported.popleft()
-                    except IndexError:  # another thread was faster
-                        break
-                    tell(event, self._on_duplicate)
+        while self._unreported:
+            try:
+                event = self._unreported.popleft()
+            except IndexError:  # another thread was faster
+                break
+            tell(event, self._on_duplicate)
 
     def status(self) -> Status:
         """The figures of the JMS status line, of the batches that are known to be committed."""

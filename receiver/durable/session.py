@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
@@ -86,6 +87,7 @@ class DomainSession:
 
     def begin(self, connection: Connection | None) -> Transaction:
         """Have the domain to ourselves, in a transaction of our own or in the caller's, and catch up with it."""
+        began_ns = perf_counter_ns()
         self.check_usable()
         log = self.log if connection is None else self._joining(connection)
         held = Hold(self.lock, lambda: log.holder, threading.get_ident(), domain=self.store_id)
@@ -96,7 +98,7 @@ class DomainSession:
             release(held)
             raise
         self._held_by = held.thread
-        transaction = Transaction(self, log, held)
+        transaction = Transaction(self, log, held, began_ns)
         try:
             transaction.begin()
         except BaseException:
@@ -244,11 +246,13 @@ class DomainSession:
 class Transaction:
     """A batch's transaction, from the domain's lock to its outcome."""
 
-    def __init__(self, session: DomainSession, log: DomainLog, held: Hold) -> None:
+    def __init__(self, session: DomainSession, log: DomainLog, held: Hold, began_ns: int) -> None:
         self.log = log
         self.cache = session.cache
         self._session = session
         self._held = held
+        self._began_ns = began_ns
+        """When the domain was asked for."""
         self._state: DomainState
         self._has_read_on = False
 
@@ -294,9 +298,14 @@ class Transaction:
             raise
         try:
             if isinstance(log, JoinedLog):
+                tally.batch_secs = (perf_counter_ns() - self._began_ns) / 1e9
                 session.outcomes.expect(tally)
             else:
+                committing_ns = perf_counter_ns()
                 self._commit(state)
+                committed_ns = perf_counter_ns()
+                tally.batch_secs = (committed_ns - self._began_ns) / 1e9
+                tally.commit_secs = (committed_ns - committing_ns) / 1e9
                 session.outcomes.count(tally)
             cache.advance(state)
             self._give_back_space()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from receiver.durable.headroom import Headroom
-from receiver.durable.stages import Stage, StageTimes
+from receiver.durable.headroom import Buckets, Headroom
 
 __all__ = ["LOG_FORMAT", "Status", "status_line"]
 
@@ -62,8 +60,10 @@ class Status:
     """Receipts in the log that `record` names."""
     record_dropped: int
     """Receipts that couldn't be recorded there."""
-    stages: Mapping[Stage, StageTimes]
-    """Where the time of all batches went; see `receiver.durable.stages.stage_table`."""
+    batch_secs: Buckets
+    """How long batches took, from asking for the domain to the end of the commit."""
+    commit_secs: Buckets
+    """How long the database took to commit them; batches in transactions of their callers' aren't in it."""
 
     @property
     def min_headroom(self) -> float | None:

@@ -26,6 +26,10 @@ class Tally:
     clock_clamped: int = 0
     max_delivery_us: int = 0
     """The longest way from JMSTimestamp to receipt, of receipts flagged JMSRedelivered."""
+    batch_secs: float = 0.0
+    """From asking for the domain to the end of the commit or, in a transaction of the caller's, of recording."""
+    commit_secs: float | None = None
+    """How long the database took to commit; None where the caller commits."""
     events: list[Duplicate] = field(default_factory=list)
     told: list[tuple[int, Receipt]] = field(default_factory=list)
     """The receipts that tell more than their row, or have none, by their index in the batch: for a recorder."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, event, make_url, text
 
+from receiver.durable.batch import Batch
 from receiver.durable.session import Transaction
-from receiver.durable.stages import Lap
 from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
 from tests.durable.opened import DUPLICATE, NEW, opened, send, undone
 
@@ -129,14 +129,14 @@ class InterruptError(BaseException):
     """As a KeyboardInterrupt, but ours."""
 
 
-@pytest.mark.parametrize("place", [(Lap, "locked"), (Transaction, "_new_state")], ids=lambda place: place[1])
-def test_an_interrupt_lets_go_of_the_domain(store_url, monkeypatch, place):
+@pytest.mark.parametrize("method", [(Batch, "_start"), (Transaction, "_new_state")], ids=lambda method: method[1])
+def test_an_interrupt_lets_go_of_the_domain(store_url, monkeypatch, method):
     def interrupted(*_):
         raise InterruptError
 
     with opened(store_url) as receiver, opened(store_url, patience_secs=1) as other:
         with monkeypatch.context() as patched:
-            patched.setattr(*place, interrupted)
+            patched.setattr(*method, interrupted)
             with pytest.raises(InterruptError):
                 send(receiver, "a")
         assert undone(other, "a") == undone(receiver, "a") == [NEW]
