@@ -16,7 +16,7 @@ from receiver.errors import SettingsError
 from receiver.report.words import count
 
 if TYPE_CHECKING:
-    from receiver.store.left_behind import TargetRow
+    from receiver.store.upkeep import TargetRow
 
 __all__ = ["inbox"]
 
@@ -52,7 +52,7 @@ def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     """List the targets in a store: how many messages wait for each, and since when. Nothing is changed."""
     from receiver.report.inboxes import inbox_object, print_inbox
     from receiver.report.json_object import dumped
-    from receiver.store.left_behind import target_rows
+    from receiver.store.upkeep import target_rows
 
     place = shown_address(url)
     rows = target_rows(url)
@@ -83,7 +83,7 @@ def move(
     them, 1,000, may have arrived there already. Those come to the new target once more.
     """
     from receiver.report.inboxes import shown_target
-    from receiver.store.left_behind import move_waiting, target_rows
+    from receiver.store.upkeep import move_waiting, target_rows
 
     rows = target_rows(url)
     of = _chosen(rows, from_)
@@ -110,7 +110,7 @@ def drop(
     does the target.
     """
     from receiver.report.inboxes import shown_target, shown_waiting
-    from receiver.store.left_behind import drop_waiting, target_rows
+    from receiver.store.upkeep import drop_waiting, target_rows
 
     of = _chosen(target_rows(url), target)
     if of.waiting:

@@ -42,7 +42,7 @@ def retire(
     source sends again, it begins a new queue. Receivers retire by themselves what the settings max_sources and
     retire_sources_after_days say; they may go on while this command runs.
     """
-    from receiver.durable.manual_retirement import retire_sources
+    from receiver.durable.retiring import retire_sources
 
     if not sources and idle_days is None:
         raise SettingsError("say which sources: --source NAME or --idle DAYS", hint="receiver status counts them")

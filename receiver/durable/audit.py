@@ -6,18 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from receiver.detector import GONE, RETIRED, TwoTierDetector
-from receiver.durable.cache import policy_of
-from receiver.durable.retiring import longer_silent_than
+from receiver.durable.cache import longer_silent_than, policy_of
 from receiver.durable.status import status_line
 from receiver.errors import IdFormatError, SettingsError
 from receiver.message import ReceiptRow
 from receiver.policies.declaration import Clock
 from receiver.policies.interface import Policy
 from receiver.policies.names import POLICIES
-from receiver.store.audit import audit_domains, audit_tables, audited_rows, audited_state, readable, shown_columns
 from receiver.store.engine import store_url
-from receiver.store.findings import DomainName, Finding, Findings
-from receiver.store.inbox_audit import audit_messages
+from receiver.store.invariants import (
+    DomainName,
+    Finding,
+    Findings,
+    audit_domains,
+    audit_messages,
+    audit_tables,
+    audited_rows,
+    audited_state,
+    readable,
+    shown_columns,
+)
 from receiver.store.snapshot import Advance, RawRow, Snapshot, snapshot
 from receiver.store.tables import REVISION, DomainState, inbox, parked, receipt_rows
 

@@ -11,11 +11,9 @@ from typing import NamedTuple, Self
 from sqlalchemy import Connection
 
 from receiver.durable.cache import History, row_of
-from receiver.durable.counters import Counters
 from receiver.durable.events import Duplicate
-from receiver.durable.headroom import headroom_of
 from receiver.durable.session import Transaction
-from receiver.durable.tally import Tally
+from receiver.durable.status import Counters, Tally, headroom_of
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError
 from receiver.message import Decision, Receipt, ReceiptRow
 from receiver.policies.artemis import ArtemisIdCache

@@ -17,12 +17,10 @@ from receiver.policies.declaration import Use
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy, refuse_unfit, stated_policy, two_tier
 from receiver.settings import ReceiverSettings, StoreSettings
+from receiver.store.connections import get_or_create
 from receiver.store.databases.database import LONGEST_NAME_BYTES
-from receiver.store.engine import database_of, store_url
-from receiver.store.failures import translated
-from receiver.store.found_or_made import found_or_made
-from receiver.store.log import DomainLog
-from receiver.store.memory_log import MemoryLog
+from receiver.store.engine import database_of, store_url, translated
+from receiver.store.log import DomainLog, MemoryLog
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_log import SqlLog
 from receiver.store.tables import DomainState, domains, to_bytes
@@ -145,7 +143,7 @@ def _domain_id(url: URL, engine: Engine, kind: str, name: str, wanted: Wanted) -
     def new(_connection: Connection) -> dict[str, Any]:
         return _new_state(kind, name, wanted.if_new()) | {"domain_name": to_bytes(name)}
 
-    return found_or_made(url, engine, the_domain, domains, new)
+    return get_or_create(url, engine, the_domain, domains, new)
 
 
 def _as_wanted(log: SqlLog, wanted: Wanted, key_and_name: tuple[str, str]) -> DomainState:

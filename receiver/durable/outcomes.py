@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from receiver.durable.tally import Tally
+from receiver.durable.status import Tally
 from receiver.message import ReceiptRow
 from receiver.recording import Recorder
-from receiver.store.joined_log import JoinedLog
 from receiver.store.log import BatchMark, DomainLog
+from receiver.store.sql_log import JoinedLog
 
 __all__ = ["Outcomes"]
 

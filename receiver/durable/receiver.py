@@ -11,13 +11,11 @@ from sqlalchemy import Connection
 from receiver.closing import Closing
 from receiver.domains import Channel, domain_key
 from receiver.durable.batch import Batch, BatchOptions
-from receiver.durable.counters import Counters
+from receiver.durable.cache import Retirement
 from receiver.durable.events import Duplicate, OnDuplicate, tell
 from receiver.durable.opening import open_log, wanted
-from receiver.durable.retiring import Retirement
 from receiver.durable.session import DomainSession, Transaction
-from receiver.durable.status import Status
-from receiver.durable.tally import Tally
+from receiver.durable.status import Counters, Status, Tally
 from receiver.errors import SettingsError
 from receiver.recording import Recorder
 from receiver.settings import ReceiverSettings, Recording, StoreSettings, checked_id_reuse

@@ -9,34 +9,82 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
 from receiver.domains import Channel
-from receiver.durable.cache import DomainCache, making_sense
-from receiver.durable.holds import Hold, hold, release
+from receiver.durable.cache import DomainCache, Retirement, as_retired, making_sense
 from receiver.durable.opening import Opened, new_number
 from receiver.durable.outcomes import Outcomes
-from receiver.durable.retiring import Retirement, as_retired
-from receiver.durable.tally import Tally
+from receiver.durable.status import Tally
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptRow
 from receiver.recording import Recorder
 from receiver.retrying import Backoff, until_done
 from receiver.settings import Recording
-from receiver.store.failures import store_error, translated
-from receiver.store.joined_log import JoinedLog, forget_batches
+from receiver.store.engine import store_error, translated
 from receiver.store.log import Changes, DomainLog
-from receiver.store.sql_log import SqlLog
+from receiver.store.sql_log import JoinedLog, SqlLog, forget_batches
 from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
-__all__ = ["DomainSession", "Transaction"]
+__all__ = ["DomainSession", "Hold", "Transaction", "hold", "release"]
+
+_GUARD = threading.Lock()
+_HOLDS: list[Hold] = []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hold:
+    lock: Hashable
+    """What is locked: a file, or a domain of a server."""
+    holder: Callable[[], object]
+    """The connection that holds the lock, and may take it again."""
+    thread: int
+    domain: Hashable = None
+    """The domain of the batch under way; None once the batch is over and only its caller's transaction goes on."""
+    is_over: Callable[[], bool] = lambda: False
+    """Whether that transaction has ended, and the lock with it."""
+
+
+def hold(wanted: Hold) -> None:
+    """Note that a thread is about to take a lock, unless it would wait for itself."""
+    with _GUARD:
+        _HOLDS[:] = [other for other in _HOLDS if not other.is_over()]
+        for other in _HOLDS:
+            if (other.thread, other.lock) != (wanted.thread, wanted.lock):
+                continue
+            if other.domain is not None and other.domain == wanted.domain:
+                raise StoreBusyError("this thread has a batch of the domain under way", hint="end that one first")
+            if other.holder() is not wanted.holder():
+                raise StoreBusyError(
+                    "this thread holds the lock in another transaction, which is still open",
+                    hint="end that one first, or join it: batch(connection=...)",
+                )
+        _HOLDS.append(wanted)
+
+
+def release(held: Hold) -> None:
+    with _GUARD:
+        if held in _HOLDS:
+            _HOLDS.remove(held)
+
+
+def _forget_the_parents() -> None:
+    global _GUARD  # noqa: PLW0603 - another thread of the parent may have had it
+    _GUARD = threading.Lock()
+    _HOLDS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_the_parents)
+
 
 _LOGGER = logging.getLogger("receiver")
 _BACKOFF = Backoff(0.05, 1.0)

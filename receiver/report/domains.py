@@ -10,7 +10,7 @@ from receiver.durable.audit import DomainFigures, StoreFigures
 from receiver.report.store import latest_receipt, print_heading, shown_domain, store_object
 from receiver.report.terminal import line
 from receiver.report.words import count, second
-from receiver.store.findings import DomainName
+from receiver.store.invariants import DomainName
 
 __all__ = ["domains_object", "print_domains"]
 

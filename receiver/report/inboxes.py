@@ -10,8 +10,8 @@ from rich.console import Console
 from receiver.report.store import shown_domain
 from receiver.report.terminal import line
 from receiver.report.words import count, moment_or_none, second, size, tamed
-from receiver.store.findings import DomainName
-from receiver.store.left_behind import TargetRow
+from receiver.store.invariants import DomainName
+from receiver.store.upkeep import TargetRow
 
 __all__ = ["inbox_object", "print_inbox", "shown_target", "shown_waiting"]
 

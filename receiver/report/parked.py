@@ -9,7 +9,7 @@ from rich.console import Console
 
 from receiver.report.terminal import line
 from receiver.report.words import count, moment_or_none, second, size, tamed
-from receiver.store.parking import ParkedRow
+from receiver.store.upkeep import ParkedRow
 
 __all__ = ["parked_object", "print_parked"]
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from receiver.durable.audit import DomainFigures, StoreFigures
 from receiver.report.terminal import line
 from receiver.report.words import count, duration, moment_or_none, second, size, tamed
-from receiver.store.findings import PROBLEMS, DomainName, Finding
+from receiver.store.invariants import PROBLEMS, DomainName, Finding
 
 __all__ = [
     "check_object",

@@ -7,7 +7,7 @@ numbers, whoever left it there. So no message belongs to a process, and none wai
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
@@ -15,18 +15,48 @@ from typing import Any, NamedTuple, Self
 from sqlalchemy import Connection, Executable, Select, exists, func, select, update
 
 from receiver.closing import Closing
-from receiver.errors import SettingsError, StoreError
+from receiver.errors import SettingsError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.connections import driver_of
+from receiver.store.connections import KeptConnection, get_or_create
 from receiver.store.databases.database import LONGEST_NAME_BYTES
-from receiver.store.engine import database_of
-from receiver.store.failures import translated
-from receiver.store.found_or_made import found_or_made
-from receiver.store.inbox_rows import add_rows, delete_rows, read_rows
-from receiver.store.kept import KeptConnection
+from receiver.store.engine import NONSENSE, database_of, translated
+from receiver.store.sql_log import driver_of
 from receiver.store.tables import InboxRow, domains, inbox, inbox_rows, parked, printable, targets, to_bytes
 
-__all__ = ["Inbox", "Lease", "target_id_of"]
+__all__ = ["Inbox", "Lease", "add_rows", "delete_rows", "read_rows", "target_id_of"]
+
+_COLUMNS = ("target_id", *inbox_rows.columns)
+
+
+def add_rows(connection: Connection, target_id: int, rows: Iterable[InboxRow]) -> None:
+    values = ((target_id, *inbox_rows.stored(row)) for row in rows)
+    database_of(connection).add_waiting(driver_of(connection), _COLUMNS, values)
+
+
+def read_rows(connection: Connection, target_id: int, numbers: Iterable[int]) -> list[InboxRow]:
+    """The rows of these sequence numbers that are there, in order; `StoreCorruptError` where one is no message."""
+    rows: list[InboxRow] = []
+    driver = driver_of(connection)
+    for values in database_of(connection).waiting(driver, inbox_rows.columns, target_id, sorted(numbers)):
+        try:
+            rows.append(inbox_rows.read(values))
+        except NONSENSE as error:
+            raise _corrupt(connection, target_id, InboxRow._make(values).sequence, error) from error
+    return rows
+
+
+def _corrupt(connection: Connection, target_id: int, number: int, error: Exception) -> StoreCorruptError:
+    name = connection.execute(select(targets.c.target).where(targets.c.target_id == target_id)).scalar_one()
+    return StoreCorruptError(
+        f"the message with the sequence number {number} that waits for {printable(name)} makes no sense: {error}",
+        hint="`receiver check` says what is wrong; restore a copy",
+    )
+
+
+def delete_rows(connection: Connection, target_id: int, numbers: Iterable[int]) -> int:
+    """Delete the rows of these sequence numbers; how many rows that left to vacuum."""
+    return database_of(connection).delete_waiting(driver_of(connection), target_id, sorted(numbers))
+
 
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
@@ -288,7 +318,7 @@ def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
         return {"domain_id": domain_id, "target": name}
 
     with translated(kept.url):
-        return found_or_made(kept.url, kept.engine, the_target, targets, new)
+        return get_or_create(kept.url, kept.engine, the_target, targets, new)
 
 
 def _storable(error: str) -> str:

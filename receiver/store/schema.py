@@ -17,10 +17,8 @@ from sqlalchemy.types import NullType, TypeEngine
 from receiver.errors import StoreBusyError, StoreError, StoreVersionError
 from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
-from receiver.store.databases.addresses import shown
-from receiver.store.databases.database import OTHER_PLACE
-from receiver.store.engine import database_of, read_only, writable
-from receiver.store.failures import translated
+from receiver.store.databases.database import OTHER_PLACE, shown
+from receiver.store.engine import database_of, read_only, translated, writable
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
 
 __all__ = ["Migrated", "examined", "losses", "migrate", "open_store_engine", "sole_migrator"]

@@ -11,10 +11,9 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Inspector, PrimaryKeyConstraint, Row, UniqueConstraint, inspect, text
 
-from receiver.store.connections import driver_of
-from receiver.store.engine import database_of
-from receiver.store.failures import translated
+from receiver.store.engine import database_of, translated
 from receiver.store.schema import examined
+from receiver.store.sql_log import driver_of
 from receiver.store.tables import (
     METADATA,
     domain_rows,

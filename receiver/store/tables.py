@@ -366,7 +366,7 @@ class Codec(Generic[_R]):
         return _all_converted(rows, self._encoders)
 
     def read(self, values: Sequence[Any]) -> _R:
-        """A row of its values; where they make no sense, one of `receiver.store.failures.NONSENSE` is raised."""
+        """A row of its values; where they make no sense, one of `receiver.store.engine.NONSENSE` is raised."""
         return self._new(_converted(values, self._decoders))
 
     def read_many(self, rows: Sequence[Sequence[Any]]) -> list[_R]:

@@ -16,7 +16,7 @@ from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.passed import PASSED, Passed
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.store.inbox import Inbox
-from receiver.store.parking import parked_rows, retry_parked
+from receiver.store.upkeep import parked_rows, retry_parked
 from tests.bridge.bridged import DiedError, message
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import bodies, take, texts

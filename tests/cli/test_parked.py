@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from running import assert_no_store_is_made, at_a_terminal, complaint
 
-from receiver.store.parking import parked_rows
+from receiver.store.upkeep import parked_rows
 from tests.store.waiting import message, opened_inbox, receive, waiting_in
 from tests.stores import execute
 

@@ -11,12 +11,12 @@ from broken import EITHER, POSTGRESQL_KEYS, SQLITE, SQLITE_KEYS, Case
 from sqlalchemy import delete, insert, select, text
 
 from receiver.durable.audit import audit, look
-from receiver.durable.manual_retirement import retire_sources
 from receiver.durable.receiver import Receiver
+from receiver.durable.retiring import retire_sources
 from receiver.errors import ReceiverError, StoreCorruptError, StoreError
 from receiver.settings import ReceiverSettings
-from receiver.store.findings import PROBLEMS
 from receiver.store.inbox import Inbox
+from receiver.store.invariants import PROBLEMS
 from receiver.store.tables import METADATA
 from tests.durable.server import mortal_server
 from tests.postgres import fresh_database

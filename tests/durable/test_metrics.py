@@ -12,8 +12,8 @@ from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from receiver import Receipt
-from receiver.durable.headroom import BOUNDS
 from receiver.durable.metrics import export
+from receiver.durable.status import BOUNDS
 from tests.durable.opened import DUPLICATE, MEMORY, opened, send, sizes, undone
 from tests.stores import engine_of
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import NullPool, create_engine
 
 from receiver import Receipt, Tier
-from receiver.durable.headroom import BOUNDS
-from receiver.durable.status import LOG_FORMAT
+from receiver.durable.status import BOUNDS, LOG_FORMAT
 from receiver.errors import StoreBusyError
 from receiver.logs import ReadOptions, read_logs
 from tests.durable.opened import DUPLICATE, MEMORY, opened, send, sizes, undone

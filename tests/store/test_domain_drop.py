@@ -10,8 +10,8 @@ from receiver.durable import opening
 from receiver.durable.audit import look
 from receiver.errors import SettingsError, StoreError
 from receiver.senders import SequenceIdMaker
-from receiver.store.domain_drop import Dropped, drop_domain
 from receiver.store.tables import METADATA
+from receiver.store.upkeep import Dropped, drop_domain
 from tests.durable.checks import assert_sound
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, opened, send, sizes
 from tests.store.waiting import inbox_of, opened_inbox, receive, waiting_in
@@ -113,7 +113,7 @@ def test_closing_deletes_nothing_of_another(sqlite_url):
 def test_a_domain_dropped_while_it_is_opened(sqlite_url, monkeypatch):
     """Its number leads to another's ids, by which messages would be lost."""
     number = fill(sqlite_url)
-    find = opening.found_or_made
+    find = opening.get_or_create
 
     def finding(*arguments):
         found = find(*arguments)
@@ -122,7 +122,7 @@ def test_a_domain_dropped_while_it_is_opened(sqlite_url, monkeypatch):
         opened(sqlite_url, **OTHER).close()
         return found
 
-    monkeypatch.setattr(opening, "found_or_made", finding)
+    monkeypatch.setattr(opening, "get_or_create", finding)
     with pytest.raises(StoreError, match="dropped while it was opened"):
         opened(sqlite_url)
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from receiver.durable.audit import audit
-from receiver.store.parking import drop_parked, parked_rows, retry_parked
+from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
 from tests.durable.opened import UndoError, opened
 from tests.store.waiting import inbox_of, message, waiting_in
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
-from receiver.store.parking import parked_rows, retry_parked
+from receiver.store.upkeep import parked_rows, retry_parked
 from tests.durable.opened import opened, send
 from tests.store.waiting import opened_inbox, receive
 from tests.stores import engine_of

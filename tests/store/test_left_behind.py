@@ -6,8 +6,7 @@ import time
 import pytest
 
 from receiver.errors import SettingsError
-from receiver.store.left_behind import drop_waiting, move_waiting, target_rows
-from receiver.store.parking import parked_rows
+from receiver.store.upkeep import drop_waiting, move_waiting, parked_rows, target_rows
 from tests.durable.checks import assert_sound
 from tests.durable.opened import LONG_SECS, opened
 from tests.store.waiting import all_of, inbox_of, message, opened_inbox, receive, waiting_in

@@ -4,9 +4,8 @@ import pytest
 from sqlalchemy import text
 
 from receiver.store.engine import store_url as url_of
-from receiver.store.left_behind import target_rows
-from receiver.store.parking import parked_rows
 from receiver.store.schema import migrate
+from receiver.store.upkeep import parked_rows, target_rows
 from tests.durable.checks import assert_sound
 from tests.durable.opened import opened
 from tests.store.waiting import inbox_of, receive, waiting_in

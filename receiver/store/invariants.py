@@ -1,4 +1,4 @@
-"""What holds of every store, whatever counts as a duplicate: checked value by value, for any of them may be broken.
+"""What holds of every store, whatever counts as a duplicate, and what is broken: checked value by value, for any may be.
 
 Each check is of something that no receiver ever writes, and a batch is one transaction. What isn't provable isn't here:
 how many rows of forgotten ids wait to be deleted depends on how many receivers there are, so that is a figure only.
@@ -8,20 +8,38 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from receiver.domains import domain_key
 from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptRow
-from receiver.store.findings import DomainName, Findings
-from receiver.store.snapshot import Advance, RawRow, Snapshot
-from receiver.store.tables import DomainState, domain_rows, domains, receipts, text_of, value_types
+from receiver.store.engine import NONSENSE
+from receiver.store.snapshot import MESSAGE_COLUMNS, TARGET_COLUMNS, Advance, RawRow, Snapshot
+from receiver.store.tables import (
+    DomainState,
+    domain_rows,
+    domains,
+    inbox,
+    loaded,
+    parked,
+    receipts,
+    targets,
+    text_of,
+    value_types,
+)
 
 __all__ = [
+    "PROBLEMS",
+    "DomainName",
+    "Finding",
+    "Findings",
     "audit_domains",
+    "audit_messages",
     "audit_tables",
     "audited_rows",
     "audited_state",
@@ -30,6 +48,81 @@ __all__ = [
     "shown_columns",
     "shown_values",
 ]
+
+PROBLEMS = {
+    "damaged": "the database finds damage in itself",
+    "unreadable": "what is stored can't be read",
+    "keys": "a table has lost a constraint",
+    "strays": "rows belong to no domain, or messages to no target",
+    "same-domain": "two domains have the same key and name, or the same incarnation",
+    "types": "a value is missing, or of another type than its column's",
+    "name": "no receiver makes this key and name",
+    "settings": "no receiver can have these settings",
+    "negative": "what counts from 0 is negative",
+    "counters": "counters contradict each other",
+    "clocks": "clocks contradict each other",
+    "marks": "a batch in its caller's transaction left numbers that it can't have had",
+    "numbers": "receipts have numbers that were never given",
+    "order": "time runs backwards from one receipt to the next",
+    "ids": "ids or sources are empty, no text, or not what the policy goes by",
+    "first-times": "ids first came after they came again, or before all time",
+    "digests": "body digests are no list of different texts",
+    "retired": "rows tell of a retired source what no receiver writes",
+    "newest": "the newest receipt isn't there, or came at another time than the domain's latest",
+    "targets": "a target has no name, or what is noted of its file contradicts itself",
+    "messages": "messages that wait or are parked make no sense, or do both at once",
+    "rebuilt": "what the receipts that are left make remembered contradicts the domain's own row",
+}
+"""What can be broken, by kind."""
+
+
+class DomainName(NamedTuple):
+    """What a domain is known by, as text that can be shown even where it is broken."""
+
+    key: str
+    name: str
+
+    @classmethod
+    def of(cls, state: DomainState) -> Self:
+        return cls(state.domain_key, state.domain_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One kind of damage in one domain, or in the store as a whole."""
+
+    kind: str
+    """One of `PROBLEMS`."""
+    domain: DomainName | None
+    """None: in the store as a whole."""
+    count: int
+    """How many times."""
+    example: str
+    """The first of them."""
+
+    @property
+    def problem(self) -> str:
+        return PROBLEMS[self.kind]
+
+
+class Findings:
+    """What is broken: of each kind and domain how many times, and the first example."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, DomainName | None]] = Counter()
+        self._examples: dict[tuple[str, DomainName | None], str] = {}
+
+    def add(self, kind: str, domain: DomainName | None, example: str, count: int = 1) -> None:
+        self._counts[kind, domain] += count
+        self._examples.setdefault((kind, domain), example)
+
+    def any_in(self, domain: DomainName) -> bool:
+        """Whether anything is broken in this domain."""
+        return any(known == domain for _, known in self._counts)
+
+    def all(self) -> tuple[Finding, ...]:
+        return tuple(Finding(*key, count, self._examples[key]) for key, count in self._counts.items())
+
 
 _STATE_TYPES = value_types(domains, DomainState._fields)
 _ROW_TYPES = value_types(receipts, ReceiptRow._fields)
@@ -239,3 +332,70 @@ def _are_digests(stored: str) -> bool:
     if not isinstance(digests, list) or not all(isinstance(digest, str) for digest in digests):
         return False
     return 0 < len(digests) == len(set(digests)) and all(map(_ESCAPED.fullmatch, digests))
+
+
+_TARGET_TYPES = value_types(targets, TARGET_COLUMNS)
+_MESSAGE_TYPES = value_types(inbox, (*MESSAGE_COLUMNS, "body"))
+_MESSAGE_TEXTS = ("unique_message_id", "message_source_id", "destination", "message_id")
+_OBJECTS = ("headers", "properties")
+_MESSAGE_COUNTS = ("sequence", "received_at_us", "tries")
+
+
+def audit_messages(store: Snapshot, states: Sequence[DomainState], findings: Findings, advance: Advance) -> None:
+    """Check the targets of these domains, and what waits for them or is parked."""
+    by_id = {state.domain_id: state for state in states}
+    of_target: dict[Any, DomainState] = {}
+    with readable(store, findings, None):
+        for raw in store.targets():
+            state = by_id.get(raw.domain_id)
+            if state is not None:  # else it is a stray, or its domain is broken
+                of_target[raw.target_id] = state
+                _check_target(raw, DomainName.of(state), findings)
+    for table in (inbox.name, parked.name):
+        with readable(store, findings, None):
+            for raws in store.messages(table):
+                for raw in raws:
+                    state = of_target.get(raw.target_id)
+                    if state is not None:
+                        _check_message(table, raw, state, findings)
+                advance(len(raws))
+    with readable(store, findings, None):
+        for both in store.waiting_and_parked():
+            if both.target_id in of_target:
+                said = f"the one at {both.sequence!r:.80} of target_id {both.target_id} waits and is parked"
+                findings.add("messages", DomainName.of(of_target[both.target_id]), said)
+
+
+def _check_target(raw: RawRow, domain: DomainName, findings: Findings) -> None:
+    if not all(map(isinstance, raw, _TARGET_TYPES)):
+        findings.add("types", domain, f"target_id {raw.target_id!r:.80}: {shown_values(raw)}")
+        return
+    has_length, has_digest = raw.confirmed_bytes is not None, raw.tail_digest is not None
+    if not raw.target or not is_text(raw.target) or has_length != has_digest or (raw.confirmed_bytes or 0) < 0:
+        said = shown_values((raw.target, raw.confirmed_bytes, raw.tail_digest))
+        findings.add("targets", domain, f"target_id {raw.target_id}: {said}")
+
+
+def _check_message(table: str, raw: RawRow, state: DomainState, findings: Findings) -> None:
+    domain = DomainName.of(state)
+    message = {name: getattr(raw, name) for name in MESSAGE_COLUMNS}
+    which = f"in {table} at {raw.sequence!r:.80} of target_id {raw.target_id}"
+    if not all(map(isinstance, raw, _MESSAGE_TYPES)):
+        findings.add("types", domain, f"{which}: {shown_values(raw)}")
+        return
+    wrong = [name for name in _MESSAGE_COUNTS if message[name] < 0]
+    wrong += [name for name in _MESSAGE_TEXTS if message[name] is not None and not is_text(message[name])]
+    if raw.sequence >= state.receipts:  # which was never given
+        wrong.append("sequence")
+    wrong += [name for name in _OBJECTS if not _is_object(message[name])]
+    if wrong:
+        said = ", ".join(f"{inbox.c[name].name} = {message[name]!r:.80}" for name in wrong)
+        findings.add("messages", domain, f"{which}: {said}")
+
+
+def _is_object(stored: str) -> bool:
+    try:
+        loaded(stored)
+    except NONSENSE:
+        return False
+    return True
