@@ -101,7 +101,7 @@ class Decision:
     distance: int | None = None
     """Receipts that the domain recorded since the newest earlier one of the id, this one counted: 1 for the next."""
     body_differs: bool | None = None
-    """Whether the body's digest is another than each that came with the id before; None where it can't be told."""
+    """Whether the body's digest is another than each that came with the id before; None where it isn't known."""
     delivered_anyway: bool = False
     """A duplicate that a durable receiver lets pass: it only observes, or the id came with another body."""
 

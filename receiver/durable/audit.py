@@ -35,7 +35,7 @@ _CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
 
 
 def _quietly(_rows: int) -> None:
-    """Tell nobody how far it is."""
+    """Report to nobody how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class StoreFigures:
 def audit(address: str, *, advance: Advance = _quietly) -> StoreFigures:
     """Check every invariant of a store, in one state of it, while receivers may go on; nothing is changed.
 
-    StoreError where there is no store or it can't be opened. `advance` is told of rows as they are read, each of which
+    StoreError where there is no store or it can't be opened. `advance` is called with the number of rows as they are read, each of which
     is read twice. Memory goes by the ids that the largest domain remembers.
     """
     with snapshot(store_url(address)) as store:
@@ -135,7 +135,7 @@ def _check_clock(state: DomainState, findings: Findings) -> None:
     clock = _CLOCKS.get(state.policy)
     contradicting = {
         "policy": clock is None,
-        # The other clock is told from outside, before any receipt if need be.
+        # The other clock is set from outside, before any receipt if need be.
         "latest_us": clock is Clock.RECEIPTS and (state.clock_us or 0) > state.latest_us,
         "expiry_us": clock is Clock.RECEIPTS and state.expiry_us <= 0,
         "last_seq": clock is Clock.RECEIPTS and state.last_seq <= 0,
@@ -201,7 +201,7 @@ def _check_retired(state: DomainState, rows: Sequence[ReceiptRow], before: TwoTi
 def _check_rebuilt(state: DomainState, rows: int, policy: Policy, findings: Findings) -> None:
     name = DomainName.of(state)
     clock_us, rebuilt_us = state.clock_us, policy.clock_us
-    if rebuilt_us != clock_us:  # of rows, some of which are gone, it comes out older or the same
+    if rebuilt_us != clock_us:  # where rows are gone, it comes out older or the same
         findings.add("rebuilt", name, f"clock_us = {clock_us}, though the receipts moved it to {rebuilt_us}")
     # Unless a resize began the time queue anew, nothing is forgotten before something has entered it.
     has_time_queue = policy.declaration.clock is Clock.RECEIPTS and state.expiry_us

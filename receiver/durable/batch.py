@@ -28,7 +28,7 @@ _new_row = tuple.__new__
 
 
 class BatchOptions(NamedTuple):
-    """How the batches of a receiver judge and what they keep, as `Receiver.open` was told."""
+    """How the batches of a receiver judge and what they keep, as the arguments of `Receiver.open` say."""
 
     domain: str
     observe_only: bool
@@ -86,7 +86,7 @@ class Batch:
         self._unchecked = 0
         self._next_seq = policy.serial + 1
         self._is_open = True
-        # Then a receipt that tells no more than its id, source and time needs no more than a decision. A batch that is
+        # Then a receipt that says no more than its id, source and time needs no more than a decision. A batch that is
         # over is never simple, so that one look at each receipt is enough to find out either.
         self._is_simple = not (policy.goes_by_send_time or self._transactional is not None)
 
@@ -156,7 +156,7 @@ class Batch:
 
         `received_at_us` is None for the clock's time now, else microseconds since 1970. `redelivered` and
         `jms_timestamp_ms` are JMSRedelivered and JMSTimestamp (None or 0 where it isn't set), for the figures and, the
-        time, for the policy `cmq:retry=...,network=...`. `body_digest` is any text that tells bodies apart. An argument
+        time, for the policy `cmq:retry=...,network=...`. `body_digest` is any text that distinguishes bodies. An argument
         that can't be meant is a `SettingsError`; it changes nothing, and the batch may go on.
         """
         return self._decide(
@@ -182,24 +182,24 @@ class Batch:
     ) -> Decision:
         if received_at_us is None:
             received_at_us = time.time_ns() // 1000
-        tells_more = (
+        says_more = (
             redelivered is not False or jms_timestamp_ms is not None or body_digest is not None or not self._is_simple
         )
-        if tells_more or received_at_us.__class__ is not int or received_at_us > _LATEST_US:
+        if says_more or received_at_us.__class__ is not int or received_at_us > _LATEST_US:
             self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
-        if tells_more and self._policy.goes_by_send_time:
+        if says_more and self._policy.goes_by_send_time:
             decision = self._receive(id_, source, received_at_us=received_at_us, jms_timestamp_ms=jms_timestamp_ms)
         else:
             decision = self._receive(id_, source, received_at_us=received_at_us)
         now_us = self._policy.latest_us
-        if tells_more or not id_ or received_at_us != now_us:
+        if says_more or not id_ or received_at_us != now_us:
             receipt = Receipt(id_, source, received_at_us, bool(redelivered), jms_timestamp_ms, body_digest)
             self._tally.note(receipt)
             if self._records:
-                self._tally.told.append((len(self._rows) + self._unchecked, receipt))
+                self._tally.full_receipts.append((len(self._rows) + self._unchecked, receipt))
         if not id_:
             self._unchecked += 1
-        elif decision.age_us is None and not body_digest:  # new, and nothing to tell of it
+        elif decision.age_us is None and not body_digest:  # new, and nothing more to record
             if self._histories:
                 self._cache.forget_history(id_)
             rows = self._rows
@@ -218,7 +218,7 @@ class Batch:
         redelivered: bool,
         body_digest: str | None,
     ) -> Decision:
-        """Record a receipt that tells of more than itself: of its id's first receipt, or of a body."""
+        """Record a receipt whose row says more: when its id first came, or with which bodies."""
         now_us = self._policy.latest_us
         if not self._policy.keeps_ids:  # so there is nothing to hold the body against
             body_digest = None

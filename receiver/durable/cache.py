@@ -2,7 +2,7 @@
 
 The policy here has recorded exactly the rows of the log up to its serial number. Whatever may break that (a batch
 that fails, a commit that nobody confirmed, a transaction that its caller may have rolled back) drops the cache, and the
-next batch reads the log again: the log tells the truth.
+next batch reads the log again: the log is the truth.
 
 A messageSourceId often holds a process id or a start time, so each restart of a sender is a new source, and the newest W
 ids of every source that ever was would be kept for ever. What retiring does to verdicts is in `receiver.detector`. All
@@ -59,7 +59,7 @@ class Retirement:
         self._next_look_us = 0
 
     def wait(self, latest_us: int) -> None:
-        """After some were retired, here or elsewhere: don't look for silent sources for a while."""
+        """After sources were retired, here or elsewhere: don't look for silent sources for a while."""
         self._next_look_us = latest_us + self._after_us // _LOOKS_PER_TIME_ALLOWED
 
     def look_soon(self) -> None:
@@ -112,7 +112,7 @@ _SILENT_LAG_US = 15 * 60 * 1_000_000
 
 
 class History(NamedTuple):
-    """What came with an id before, where that is more than its newest receipt tells."""
+    """What came with an id before, where that is more than its newest receipt says."""
 
     first_received_at_us: int | None
     """None: with its newest receipt."""
@@ -188,8 +188,10 @@ class DomainCache:
         self.policy: Policy
         self.histories: dict[str, History] = {}
         # A policy that no duplicate refreshes doesn't need the row of one, which is kept for its id's bodies at most.
-        self._telling: dict[str, int] = {}
-        self._told: list[int] = []
+        self._history_rows: dict[str, int] = {}
+        """The number of the row that says with which bodies an id came."""
+        self._outdated: list[int] = []
+        """The numbers of rows that say nothing any more."""
         self._deletable: list[int] = []
 
     def drop(self) -> None:
@@ -217,15 +219,15 @@ class DomainCache:
                 self._replay(log, state)
                 # Who appended those rows, or moved the clock, deletes what that made others forget.
                 self.policy.take_forgotten()
-                self._told.clear()
+                self._outdated.clear()
         self.advance(state)
         return known != state
 
     def _load(self, log: DomainLog, state: DomainState) -> None:
         self.policy = policy_of(state)
         self.policy.keep_forgotten()
-        self.histories, self._telling = {}, {}
-        self._told, self._deletable = [], []
+        self.histories, self._history_rows = {}, {}
+        self._outdated, self._deletable = [], []
         self._replay(log, state)
         self._note_forgotten()  # what was left undeleted
         self._silent_as_of_us = -_SILENT_LAG_US
@@ -249,29 +251,29 @@ class DomainCache:
                 self.forget_history(row.unique_message_id)
 
     def note(self, seq: int, id_: str, history: History) -> None:
-        """A row tells this of its id's history, and no older row of the id tells anything any more."""
+        """A row has this of its id's history, and no older row of the id says anything any more."""
         self.forget_history(id_)
         policy = self.policy
         if policy.keeps_ids:
             self.histories[id_] = history
         if not policy.records_duplicates and history.first_received_at_us is not None:
             if policy.keeps_ids and history.body_digests:
-                self._telling[id_] = seq
+                self._history_rows[id_] = seq
             else:
-                self._told.append(seq)
+                self._outdated.append(seq)
 
     def forget_history(self, id_: str) -> None:
         self.histories.pop(id_, None)
-        if id_ in self._telling:
-            self._told.append(self._telling.pop(id_))
+        if id_ in self._history_rows:
+            self._outdated.append(self._history_rows.pop(id_))
 
     def _note_forgotten(self) -> None:
         if len(self.histories) > 2 * self.policy.remembered_ids + _FEW_HISTORIES:
             for id_ in [id_ for id_ in self.histories if id_ not in self.policy]:
                 self.forget_history(id_)
         self._deletable += self.policy.take_forgotten()
-        self._deletable += self._told
-        self._told.clear()
+        self._deletable += self._outdated
+        self._outdated.clear()
 
     def take_deletable(
         self, rows: Sequence[ReceiptRow], *, all_of_them: bool = False
@@ -280,7 +282,7 @@ class DomainCache:
 
         Deleting waits, though for no more than a quarter of what is remembered: rows are forgotten roughly in order, so
         all but the newest of many stand side by side, and a stretch of rows is deleted as fast as one. The newest row of
-        all always stays, for it tells the number and the time of the latest receipt.
+        all always stays, for it has the number and the time of the latest receipt.
         """
         self._note_forgotten()
         enough = 0 if all_of_them else min(_MOST_DELETABLE, self.policy.remembered_ids // 4)
@@ -345,12 +347,14 @@ def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
     after = policy_of(changed)
     after.replay((row for row in rows if row.seq in remembered), None)
     kept = set(after.entries())
-    # Rows of duplicates that refresh nothing tell of bodies: whoever loads the domain sees which of them still do.
-    tells = not after.records_duplicates
-    gone = [row.seq for row in rows if row.seq not in kept and not (tells and row.first_received_at_us is not None)]
+    # Rows of duplicates that refresh nothing are kept for bodies: whoever loads the domain sees which still matter.
+    keeps_bodies = not after.records_duplicates
+    gone = [
+        row.seq for row in rows if row.seq not in kept and not (keeps_bodies and row.first_received_at_us is not None)
+    ]
     newest: list[ReceiptRow] = []
     if gone and gone[-1] == state.last_seq:
-        # It stays, for it tells the latest number and time, but as one that no policy enters.
+        # It stays, for it has the latest number and time, but as one that no policy enters.
         row = rows[-1]
         first_us, policy_state = (None, GONE) if is_two_tier else (row.received_at_us, None)
         newest = [row._replace(first_received_at_us=first_us, body_digests=None, policy_state=policy_state)]

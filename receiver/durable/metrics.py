@@ -108,8 +108,8 @@ def collector_in(registry: CollectorRegistry, kind: Callable[[], _C]) -> _C:
         if kind not in known:
             known[kind] = kind()
             registry.register(known[kind])
-        found: _C = known[kind]
-        return found
+        collector: _C = known[kind]
+        return collector
 
 
 def label(domain: str) -> str:

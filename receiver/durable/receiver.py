@@ -12,7 +12,7 @@ from receiver.closing import Closing
 from receiver.domains import Channel, domain_key
 from receiver.durable.batch import Batch, BatchOptions
 from receiver.durable.cache import Retirement
-from receiver.durable.events import Duplicate, OnDuplicate, tell
+from receiver.durable.events import Duplicate, OnDuplicate, report
 from receiver.durable.opening import open_log, wanted
 from receiver.durable.session import DomainSession, Transaction
 from receiver.durable.status import Counters, Status, Tally
@@ -29,7 +29,7 @@ __all__ = ["Receiver"]
 class Receiver(Closing):
     """The durable receiver of one domain; made by `Receiver.open`, and closed when it is no longer needed.
 
-    Threads may share it: their batches take turns. A process forked off must open its own.
+    Threads may share it: their batches wait for each other. A process forked off must open its own.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Receiver(Closing):
         `artemis:id_cache_size=20000`; a bare name keeps the sizes that the domain has, and a domain keeps its policy.
         With `reject_batches`, for `artemis` alone, a batch is one of its transactions: judged by what earlier batches
         left, and rejected as a whole (`BatchRejectedError`) for one duplicate. With `observe_only` every message is
-        delivered, and duplicates are only marked. `id_reuse` says what becomes of a known id that comes with another
+        delivered, and duplicates are only reported. `id_reuse` says what becomes of a known id that comes with another
         body: `duplicate` or `deliver`; it is reported either way. `on_duplicate` is called with each duplicate of a
         committed batch. `record` is a folder, or a `Recording`, in which the receipts of committed batches become a
         log that `receiver simulate` reads.
@@ -126,7 +126,7 @@ class Receiver(Closing):
 
     @property
     def observe_only(self) -> bool:
-        """Whether duplicates are delivered and only marked."""
+        """Whether duplicates are delivered, and only reported."""
         return self._options.observe_only
 
     @property
@@ -165,13 +165,13 @@ class Receiver(Closing):
         self._unreported += tally.events
 
     def _notify(self) -> None:
-        """Tell of what was committed; not before the domain is free, for callbacks may take their time."""
+        """Report what was committed; not before the domain is free, for callbacks may take their time."""
         while self._unreported:
             try:
                 event = self._unreported.popleft()
             except IndexError:  # another thread was faster
                 break
-            tell(event, self._on_duplicate)
+            report(event, self._on_duplicate)
 
     def status(self) -> Status:
         """The figures of the JMS status line, of the batches that are known to be committed."""

@@ -102,17 +102,17 @@ class DomainSession:
         self.patience_secs = patience_secs
         self.cache = DomainCache(retirement)
         self.outcomes = Outcomes(new_number())
-        self._turn = threading.Lock()
+        self._thread_lock = threading.Lock()
         self._held_by: int | None = None
         """The thread whose batch is under way."""
         if isinstance(self.log, SqlLog):
-            self.log.is_idle = lambda: not self._turn.locked()
+            self.log.is_idle = lambda: not self._thread_lock.locked()
         self._pid = os.getpid()
         self._is_closed = False
 
     def load(self) -> None:
         """Read the log ahead of the first batch, keeping nobody waiting."""
-        with self._turn:
+        with self._thread_lock:
             try:
                 with translated(self.address):
                     self.cache.follow(self.log, self.log.begin_reading())
@@ -126,7 +126,7 @@ class DomainSession:
             record, **channel._asdict(), writer=self.outcomes.writer, incarnation=store_id
         )
         try:
-            with self._turn:
+            with self._thread_lock:
                 self.complete_recording()
         except BaseException:
             recorder.close()
@@ -141,7 +141,7 @@ class DomainSession:
         held = Hold(self.lock, lambda: log.holder, threading.get_ident(), domain=self.store_id)
         try:
             hold(held)
-            self._take_turn()
+            self._acquire()
         except BaseException:
             release(held)
             raise
@@ -179,8 +179,8 @@ class DomainSession:
         if self._is_closed:
             raise ClosedError("the receiver is closed")
 
-    def _take_turn(self) -> None:
-        if not self._turn.acquire(timeout=self.patience_secs):
+    def _acquire(self) -> None:
+        if not self._thread_lock.acquire(timeout=self.patience_secs):
             raise StoreBusyError(
                 f"other threads kept the receiver busy for {self.patience_secs:g} s",
                 hint="keep batches short, or raise lock_timeout_secs",
@@ -188,7 +188,7 @@ class DomainSession:
 
     def leave(self, held: Hold) -> None:
         self._held_by = None
-        self._turn.release()
+        self._thread_lock.release()
         release(held)
 
     def _joining(self, connection: Connection) -> JoinedLog:
@@ -199,7 +199,7 @@ class DomainSession:
         return JoinedLog(self.log, connection)
 
     def complete_recording(self) -> None:
-        """Settle what killed processes have recorded, by their marks, and forget those, in a transaction of its own.
+        """Settle what killed processes have recorded, by their numbers, and forget those, in a transaction of its own.
 
         Where that fails there is a warning: it stays as it is for whoever records to the same path next.
         """
@@ -232,7 +232,7 @@ class DomainSession:
         """Settle what can be settled between batches; a batch under way has done so."""
         if self._is_closed or self.is_parents or not self.outcomes.can_be_looked_up():
             return
-        if not self._turn.acquire(blocking=False):
+        if not self._thread_lock.acquire(blocking=False):
             return
         try:
             if self.outcomes.can_be_looked_up():
@@ -241,16 +241,16 @@ class DomainSession:
                     self.settle(self.log)
         finally:
             self.log.rollback()
-            self._turn.release()
+            self._thread_lock.release()
 
     def count_silent_sources(self) -> None:
         """Count them anew, unless a batch is under way."""
-        if self._is_closed or self.is_parents or not self._turn.acquire(blocking=False):
+        if self._is_closed or self.is_parents or not self._thread_lock.acquire(blocking=False):
             return
         try:
             self.cache.count_silent_sources()
         finally:
-            self._turn.release()
+            self._thread_lock.release()
 
     def close(self) -> None:
         """Delete what is left to be deleted, and end the connection; a process forked off leaves both to its parent."""
@@ -258,7 +258,7 @@ class DomainSession:
             return
         if self._held_by == threading.get_ident():
             raise StoreBusyError("this thread has a batch of the domain under way", hint="close after that has ended")
-        self._take_turn()
+        self._acquire()
         self._is_closed = True
         try:
             with translated(self.address):
@@ -268,7 +268,7 @@ class DomainSession:
             _LOGGER.warning("can't tidy up %s while closing", self.address, exc_info=True)
         finally:
             self.log.close()
-            self._turn.release()
+            self._thread_lock.release()
 
     def _tidy_up(self) -> None:
         if self.outcomes.callers_go_on():
@@ -335,11 +335,11 @@ class Transaction:
                 retired = cache.retire_due()
                 state = self._new_state(tally, len(retired))
             self._check_whole(rows, state)
-            batch_mark = session.outcomes.prepare(log, rows, tally)
+            batch_number = session.outcomes.prepare(log, rows, tally)
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)
                 rows, policy_states = as_retired(rows, retired)
-                log.record(state, Changes(gone, policy_states, rows, batch_mark), since=self._state.last_seq)
+                log.record(state, Changes(gone, policy_states, rows, batch_number), since=self._state.last_seq)
         except BaseException as error:
             cache.drop()
             self.abandon(error)
@@ -373,7 +373,7 @@ class Transaction:
         return tally.added_to(
             self._state,
             last_seq=policy.serial,
-            # Even a batch that only lent its connection leaves another state, by which its commit can be told.
+            # Even a batch that only lent its connection leaves another state, by which its commit can be recognised.
             last_writer=new_number(),
             latest_us=policy.latest_us,
             clock_us=policy.clock_us,
@@ -388,7 +388,9 @@ class Transaction:
             self.log.discard()
             if not self._was_committed(state, failure):
                 raise failure from error
-            _LOGGER.warning("the connection was lost while committing; the batch is found to be committed: %s", failure)
+            _LOGGER.warning(
+                "the connection was lost while committing; the batch turns out to be committed: %s", failure
+            )
 
     def _was_committed(self, state: DomainState, failure: StoreError) -> bool:
         """Whether the log is in this state, read from it as soon as the database can be reached and lets go of the lock.
@@ -397,13 +399,15 @@ class Transaction:
         """
         patience_secs = self._session.patience_secs
         try:
-            found = until_done(self._begun, is_passing=lambda _: True, backoff=_BACKOFF, patience_secs=patience_secs)
+            state_now = until_done(
+                self._begun, is_passing=lambda _: True, backoff=_BACKOFF, patience_secs=patience_secs
+            )
         except Exception as error:
             raise _unknown(failure) from error
         self.log.rollback()
-        if found not in {state, self._state}:  # others have been here since
+        if state_now not in {state, self._state}:  # others have been here since
             raise _unknown(failure) from None
-        return found == state
+        return state_now == state
 
     def _begun(self) -> DomainState:
         try:

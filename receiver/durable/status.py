@@ -228,11 +228,11 @@ class Tally:
     commit_secs: float | None = None
     """How long the database took to commit; None where the caller commits."""
     events: list[Duplicate] = field(default_factory=list)
-    told: list[tuple[int, Receipt]] = field(default_factory=list)
-    """The receipts that tell more than their row, or have none, by their index in the batch: for a recorder."""
+    full_receipts: list[tuple[int, Receipt]] = field(default_factory=list)
+    """The receipts that say more than their row, or have none, by their index in the batch: for a recorder."""
 
     def note(self, receipt: Receipt) -> None:
-        """Note what a receipt tells beside its id and time."""
+        """Count what a receipt says beside its id and time."""
         if receipt.redelivered:
             self.redelivered += 1
             if receipt.jms_timestamp_ms and receipt.received_at_us is not None:
@@ -240,18 +240,18 @@ class Tally:
                     self.max_delivery_us, receipt.received_at_us - receipt.jms_timestamp_ms * 1000
                 )
 
-    def rows_not_told(self, rows: Sequence[ReceiptRow]) -> Sequence[ReceiptRow]:
+    def plain_rows(self, rows: Sequence[ReceiptRow]) -> Sequence[ReceiptRow]:
         """Of the rows of the batch, those that say all of their receipt."""
-        if not self.told:
+        if not self.full_receipts:
             return rows
         without_row = 0
-        told = set()
-        for index, receipt in self.told:
+        full = set()
+        for index, receipt in self.full_receipts:
             if receipt.unique_message_id:
-                told.add(index - without_row)
+                full.add(index - without_row)
             else:
                 without_row += 1
-        return [row for index, row in enumerate(rows) if index not in told]
+        return [row for index, row in enumerate(rows) if index not in full]
 
     def note_duplicate(self, event: Duplicate) -> None:
         self.duplicates += 1

@@ -84,7 +84,7 @@ class DedupKeyMaker(Maker):
     (https://www.tencentcloud.com/document/product/1111/43011): the producer persists a key before it sends, and uses it
     again to send again. There a key may be made of the producer's IP address, a thread's ID, the time and a number that
     counts up. Here it is a random UUID: addresses repeat behind NAT and in containers, thread IDs come again, clocks are
-    set back and counts begin anew with the process, while 122 random bits repeat nowhere, and tell nothing about the
+    set back and counts begin anew with the process, while 122 random bits repeat nowhere, and show nothing of the
     sender's network.
 
     `reference` is the application's own name of one act of sending, exact text. The key never depends on the body: to
@@ -152,8 +152,8 @@ class DedupKeyMaker(Maker):
             .where(keys.sender == self._sender)
             .order_by(keys.made_at_us, keys.reference)
         )
-        found = self._run(lambda own: own.execute(query).all(), None)
-        return [Pending(text_of(reference), *rest) for reference, *rest in found]
+        rows = self._run(lambda own: own.execute(query).all(), None)
+        return [Pending(text_of(row.reference), row.dedup_key, row.made_at_us) for row in rows]
 
     def _is(self, reference: bytes) -> ColumnElement[bool]:
         return (dedup_keys.c.sender == self._sender) & (dedup_keys.c.reference == reference)

@@ -43,7 +43,7 @@ class KeptConnection:
         self._patience_secs = settings.lock_timeout_secs
         self._owner = owner
         self._kept: Connection | None = None
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -93,14 +93,14 @@ class KeptConnection:
         """End the connection. Closing again does nothing, and so does a process forked off."""
         if os.getpid() != self._pid:
             return
-        with self._taking_turn():
+        with self._locked():
             self._is_closed = True
             self._discard()
 
     @contextmanager
     def _used(self) -> Iterator[Connection]:
         self.check_usable()
-        with translated(self.url), self._taking_turn():
+        with translated(self.url), self._locked():
             self.check_usable()  # it may have been closed meanwhile
             try:
                 yield self._connected()
@@ -109,8 +109,8 @@ class KeptConnection:
                 raise
 
     @contextmanager
-    def _taking_turn(self) -> Iterator[None]:
-        if not self._turn.acquire(timeout=self._patience_secs):
+    def _locked(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=self._patience_secs):
             raise StoreBusyError(
                 f"other threads kept the {self._owner} busy for {self._patience_secs:g} s",
                 hint="keep transactions short, or raise lock_timeout_secs",
@@ -118,14 +118,14 @@ class KeptConnection:
         try:
             yield
         finally:
-            self._turn.release()
+            self._lock.release()
 
     def _connected(self) -> Connection:
         if self._kept is not None and self._database.is_replaced(driver_of(self._kept)):
             self._discard()
         if self._kept is None:
             self._kept = self.engine.connect()
-            self._database.tell_idle(driver_of(self._kept), lambda: not self._turn.locked())
+            self._database.tell_idle(driver_of(self._kept), lambda: not self._lock.locked())
         return self._kept
 
     def _discard(self) -> None:
@@ -144,10 +144,10 @@ def get_or_create(
     """The number that `wanted` selects, of a row with the values of `new` if there was none; processes may race for it."""
     # Who only reads needn't wait for a batch under way: a second process can stand by.
     with read_only(url).connect() as connection:
-        found: int | None = connection.execute(wanted).scalar()
-    if found is None:
+        number: int | None = connection.execute(wanted).scalar()
+    if number is None:
         with engine.begin() as connection:
             row = database_of(url).insert(table).values(new(connection))
             connection.execute(row.on_conflict_do_nothing())
-            found = connection.execute(wanted).scalar_one()
-    return found
+            number = connection.execute(wanted).scalar_one()
+    return number

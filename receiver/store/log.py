@@ -15,7 +15,7 @@ from receiver.errors import SettingsError
 from receiver.message import ReceiptRow
 from receiver.store.tables import DomainState
 
-__all__ = ["BatchMark", "Changes", "DomainLog", "MemoryLog", "PolicyStates"]
+__all__ = ["BatchNumber", "Changes", "DomainLog", "MemoryLog", "PolicyStates"]
 
 
 class PolicyStates(NamedTuple):
@@ -26,7 +26,7 @@ class PolicyStates(NamedTuple):
     """One of them may be None, the anonymous source."""
 
 
-class BatchMark(NamedTuple):
+class BatchNumber(NamedTuple):
     """A receiver's last batch but for those whose outcome nobody will have to look up."""
 
     writer: int
@@ -44,7 +44,7 @@ class Changes(NamedTuple):
     """Set on rows that are there already."""
     rows: Sequence[ReceiptRow] = ()
     """Appended."""
-    batch_mark: BatchMark | None = None
+    batch_number: BatchNumber | None = None
     """Left for a batch whose outcome may have to be looked up."""
 
 
@@ -62,7 +62,7 @@ class DomainLog(Protocol):
         """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
 
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]:
-        """The rows numbered above `seq`, in order, some at a time; the last one there is has the number `last_seq`."""
+        """The rows numbered above `seq`, in order and by the thousand; the last one there is has the number `last_seq`."""
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         """Make the changes and save the domain's new state.
@@ -72,7 +72,7 @@ class DomainLog(Protocol):
         """
 
     def last_batch(self, writer: int) -> int:
-        """The last batch that a receiver has marked, as seen from the transaction under way; 0 for none."""
+        """The last batch whose number a receiver has left, as seen from the transaction under way; 0 for none."""
 
     def commit(self) -> None: ...
 
@@ -83,7 +83,7 @@ class DomainLog(Protocol):
         """Give up the connection, which an error may have broken; the next transaction makes another."""
 
     def give_back_space(self) -> None:
-        """Shrink the file where much of it is empty: some of it, the rest the next time; between transactions."""
+        """Shrink the file where much of it is empty: a part at a time; between transactions."""
 
     def close(self) -> None: ...
 
@@ -121,8 +121,8 @@ class MemoryLog:
                     self._rows[seq] = row._replace(policy_state=policy_state)
         self._rows.update((row.seq, row) for row in changes.rows)
         self._state = state
-        if changes.batch_mark is not None:
-            self._marked = changes.batch_mark.batch
+        if changes.batch_number is not None:
+            self._marked = changes.batch_number.batch
 
     def last_batch(self, writer: int) -> int:
         del writer  # nobody else is here

@@ -5,7 +5,7 @@ migration has one or both of these, whose words hold `{}` for how many, and whos
 `SELECT count(*) FROM`:
 
 - `LOSES`: the command names these losses and needs a yes.
-- `NO_PLACE`: the older version would give wrong verdicts or lose messages without it. So the step is refused, by a call of
+- `KEPT_BY_NEWER_ONLY`: the older version would give wrong verdicts or lose messages without it. So the step is refused, by a call of
   `keep_all` in `downgrade`; only on the way to base is it named like the others.
 
 What counts 0 isn't lost. A migration that declares neither counts as losing all that it added.
@@ -82,20 +82,20 @@ def _config() -> Config:
 
 
 def losses(connection: Connection, steps: Iterable[Script], *, to_base: bool) -> list[str]:
-    """What is told before these steps back, such as `1,000 parked messages`."""
+    """What the command names before these steps back, such as `1,000 parked messages`."""
     return [words for step in steps for words in _counted(connection, _declared(step, to_base=to_base))]
 
 
-def keep_all(no_place: Mapping[str, str], newer: str, older: str) -> None:
-    """Refuse a step that would lose some of this, with `StoreError`, unless no table is to be left."""
+def keep_all(kept_by_newer: Mapping[str, str], newer: str, older: str) -> None:
+    """Refuse a step that would lose any of this, with `StoreError`, unless no table is to be left."""
     if context.get_revision_argument() is None:
         return
-    for words in _counted(op.get_bind(), no_place):
+    for words in _counted(op.get_bind(), kept_by_newer):
         raise StoreError(f"version {older} has no place for {words}", hint=f"keep version {newer}, or delete them")
 
 
 def _declared(step: Script, *, to_base: bool) -> dict[str, str]:
-    asked, refused = (getattr(step.module, name, None) for name in ("LOSES", "NO_PLACE"))
+    asked, refused = (getattr(step.module, name, None) for name in ("LOSES", "KEPT_BY_NEWER_ONLY"))
     if asked is None and refused is None:
         return {f"what version {step.revision} added to {{}} domains": "receiver_domain"}
     return {**(asked or {}), **(refused or {} if to_base else {})}

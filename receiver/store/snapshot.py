@@ -1,6 +1,6 @@
 """One state of a whole store, read as it is while receivers go on: nothing is made, locked or changed.
 
-Values come as the driver gives them. What a receiver never writes can be read here too, so that it can be told of.
+Values come as the driver gives them. What a receiver never writes can be read here too, so that it can be reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["MESSAGE_COLUMNS", "TARGET_COLUMNS", "Advance", "RawRow", "Snapshot",
 RawRow = Row[Any]
 """Values as the driver gives them, by the names of their columns in `receiver.store.tables`."""
 Advance = Callable[[int], None]
-"""Is told how many rows have been read since it was last told, so that somebody can be shown how far it is."""
+"""Is called with how many rows have been read since the last call, so that somebody can be shown how far it is."""
 
 TARGET_COLUMNS = tuple(targets.columns.keys())
 MESSAGE_COLUMNS = tuple(name for name in inbox.columns.keys() if name != "body")  # noqa: SIM118 - these are no dict's
@@ -70,7 +70,7 @@ class Snapshot:
         return self._all(f"SELECT {selected(joined, joined.c.keys())} FROM {joined.name} ORDER BY domain_id, writer")
 
     def rows(self, domain_id: int) -> Iterator[Sequence[RawRow]]:
-        """The rows of a domain by number, some at a time, with the columns of the log."""
+        """The rows of a domain by number, by the thousand, with the columns of the log."""
         return self._some_at_a_time(
             f"SELECT {receipt_rows.selected} FROM {receipts.name} WHERE domain_id = :domain_id ORDER BY seq",
             domain_id=domain_id,
@@ -81,7 +81,7 @@ class Snapshot:
         return self._all(f"SELECT {selected(targets, TARGET_COLUMNS)} FROM {targets.name} ORDER BY target_id")
 
     def messages(self, table: str) -> Iterator[Sequence[RawRow]]:
-        """The messages that wait or are parked, some at a time, with the columns of `MESSAGE_COLUMNS`; of each body only
+        """The messages that wait or are parked, by the thousand, with the columns of `MESSAGE_COLUMNS`; of each body only
         its beginning."""
         # A database may have it that nothing begins with NULL.
         columns = f"{selected(inbox, MESSAGE_COLUMNS)}, coalesce(substr(body, 1, 1), body) AS body"

@@ -3,7 +3,7 @@
 Statements run on the driver's own connection: for a batch of one receipt, SQLAlchemy's execution of them would cost more
 than the database does.
 
-Nothing tells us whether a caller's transaction, or the savepoint around a batch, was committed or rolled back. So each
+Nothing reports whether a caller's transaction, or the savepoint around a batch, was committed or rolled back. So each
 batch leaves its number in it, to be looked up later: there is no event to miss and no constraint violation to catch.
 """
 
@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Dialect, Engine, RootTransaction, delete
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptRow
 from receiver.settings import StoreSettings
-from receiver.store.log import BatchMark, Changes, PolicyStates
+from receiver.store.log import BatchNumber, Changes, PolicyStates
 from receiver.store.tables import DomainState, domain_rows, domains, joined, receipt_rows, receipts, to_bytes
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "JOIN_HINT",
     "JoinedLog",
     "SqlLog",
-    "batch_mark_values",
+    "batch_number_values",
     "discard",
     "driver_of",
     "forget_batches",
@@ -60,9 +60,9 @@ IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction tha
 JOIN_HINT = "give a connection with a transaction, or none: then the batch has one of its own"
 
 
-def batch_mark_values(state: DomainState, batch_mark: BatchMark) -> tuple[int, ...]:
-    """The values of `sql_batch_mark`."""
-    return state.domain_id, batch_mark.writer, batch_mark.batch, state.last_seq
+def batch_number_values(state: DomainState, batch_number: BatchNumber) -> tuple[int, ...]:
+    """The values of `sql_batch_number`."""
+    return state.domain_id, batch_number.writer, batch_number.batch, state.last_seq
 
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
@@ -108,8 +108,8 @@ class SqlLog(ABC):
         self._sql_set_state = f"UPDATE {receipts.name} SET {self._policy_state} = {p} WHERE domain_id = {p}"
         self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {columns}) VALUES ({values})"
         self.sql_last_batch = f"SELECT batch FROM {joined.name} WHERE domain_id = {p} AND writer = {p}"
-        # The newest takes the place of the one before.
-        self.sql_batch_mark = (
+        # The newest replaces the one before.
+        self.sql_batch_number = (
             f"INSERT INTO {joined.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
             " ON CONFLICT (domain_id, writer) DO UPDATE SET batch = excluded.batch, last_seq = excluded.last_seq"
         )
@@ -167,8 +167,8 @@ class SqlLog(ABC):
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         self.save(self.sql_save, (), state, since)
-        if changes.batch_mark is not None:
-            self.cursor.execute(self.sql_batch_mark, batch_mark_values(state, changes.batch_mark))
+        if changes.batch_number is not None:
+            self.cursor.execute(self.sql_batch_number, batch_number_values(state, changes.batch_number))
         self.change_rows(changes)
 
     def change_rows(self, changes: Changes) -> None:
@@ -195,11 +195,11 @@ class SqlLog(ABC):
             self.cursor.execute(f"{update} AND message_source_id IN ({placeholders})", (*values, *part))
 
     def last_batch(self, writer: int) -> int:
-        found = self.cursor.execute(self.sql_last_batch, (self.domain_id, writer)).fetchone()
-        return 0 if found is None else int(found[0])
+        row = self.cursor.execute(self.sql_last_batch, (self.domain_id, writer)).fetchone()
+        return 0 if row is None else int(row[0])
 
     def save(self, statement: str, values: Sequence[Any], state: DomainState, since: int) -> None:
-        """Put the domain's new state in place by a statement that takes other values first."""
+        """Save the domain's new state by a statement that takes other values first."""
         if self._lent is not None and self.connection.get_transaction() is not self._lent:
             raise _ended_inside()
         self.cursor.execute(statement, (*values, *_changing_of(state), self.domain_id, since))
@@ -254,7 +254,7 @@ class SqlLog(ABC):
 
 
 _KEPT_SEQS = 1_000_000_000
-"""A killed receiver's recording is settled by its mark, when somebody records there again."""
+"""A killed receiver's recording is settled by its last number, when somebody records there again."""
 
 
 class JoinedLog:
@@ -329,6 +329,6 @@ def joinable(connection: object, ours: Dialect, taker: str) -> Connection:
 
 
 def forget_batches(connection: Connection, state: DomainState, writer: int) -> None:
-    """Drop the marks of one receiver, and those from so many receipts ago that whoever left them died without closing."""
+    """Drop the numbers that one receiver left, and those from so many receipts ago that whoever left them died without closing."""
     over = (joined.c.writer == writer) | (joined.c.last_seq < state.last_seq - _KEPT_SEQS)
     connection.execute(delete(joined).where(joined.c.domain_id == state.domain_id, over))

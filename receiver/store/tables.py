@@ -257,7 +257,7 @@ joined = Table(
     # own transaction: so whether it was committed can be read rather than guessed.
     Column("domain_id", Integer, primary_key=True, autoincrement=False),
     Column("writer", BigInteger, primary_key=True, autoincrement=False),
-    # Numbered by the receiver itself. The domain's last number then tells how long ago it was.
+    # Numbered by the receiver itself. The domain's last number then shows how long ago it was.
     Column("batch", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
 )

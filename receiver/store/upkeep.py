@@ -49,7 +49,7 @@ def examined_rows(address: str, query: Executable) -> list[list[Any]]:
 def upkeep(address: str) -> Iterator[KeptConnection]:
     """For a command that looks after a store, which must be there; the space of what it deletes is given back in the end.
 
-    StoreError where there is no store: who names another place by mistake doesn't get one there.
+    StoreError where there is no store: a wrong address by mistake doesn't make one.
     """
     examined(store_url(address))
     kept = KeptConnection(address, None, "store")

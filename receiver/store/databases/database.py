@@ -25,7 +25,7 @@ __all__ = [
     "INPUT_OUTPUT",
     "LONGEST_NAME_BYTES",
     "MEMORY",
-    "OTHER_PLACE",
+    "OTHER_DATABASE",
     "OUTRUN",
     "READ_ONLY",
     "UNKNOWN",
@@ -50,7 +50,7 @@ def shown(address: str | URL) -> str:
 
 def masked(address: object) -> str:
     """As `shown`, of what may not even be an address, and still hold a password."""
-    return _CREDENTIALS.sub(lambda found: f"{found[2]}***" if found[2] else f"{found[1] or ''}***@", str(address))
+    return _CREDENTIALS.sub(lambda part: f"{part[2]}***" if part[2] else f"{part[1] or ''}***@", str(address))
 
 
 def refused(address: object, problem: str) -> SettingsError:
@@ -85,7 +85,7 @@ class Vacuum(Protocol):
 
 LONGEST_NAME_BYTES = 2_000
 """Of names in a key, one or more together: what all kinds can index. PostgreSQL can 2,700 bytes."""
-OTHER_PLACE = "use another database or, on PostgreSQL, another schema"
+OTHER_DATABASE = "use another database or, on PostgreSQL, another schema"
 """The hint where tables of our names are somebody else's."""
 
 

@@ -34,7 +34,7 @@ from receiver.store.sql_log import (
     IN_AUTOCOMMIT,
     JOIN_HINT,
     SqlLog,
-    batch_mark_values,
+    batch_number_values,
     driver_of,
     runs_of,
 )
@@ -129,9 +129,9 @@ class PostgresLog(SqlLog):
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         with_it: list[str] = []
         values: list[Any] = []
-        if changes.batch_mark is not None:
-            with_it.append(f"marked AS ({self.sql_batch_mark})")
-            values += batch_mark_values(state, changes.batch_mark)
+        if changes.batch_number is not None:
+            with_it.append(f"numbered AS ({self.sql_batch_number})")
+            values += batch_number_values(state, changes.batch_number)
         rows = changes.rows
         if rows and not changes.gone and not changes.policy_states and len(rows) <= _FEW:
             more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (len(rows) - 1)

@@ -64,7 +64,7 @@ _LONGEST_SECS = 0.03
 
 
 class FileVacuum:
-    """Gives an SQLite file's empty pages back once they are more than a quarter, some at a time until few are left."""
+    """Gives an SQLite file's empty pages back once they are more than a quarter, a part at a time until few are left."""
 
     def __init__(self, now_secs: Callable[[], float] = time.monotonic) -> None:
         self._now_secs = now_secs
@@ -87,7 +87,7 @@ class FileVacuum:
     def _give_back(self, driver: Any) -> None:
         driver.execute("BEGIN IMMEDIATE")
         until_secs = self._now_secs() + _LONGEST_SECS
-        # It keeps some, which the next batch needs.
+        # It keeps a few, which the next batch needs.
         for _ in range(_free_pages(driver) - _FEW_PAGES // 2):
             driver.execute("PRAGMA incremental_vacuum")  # one page: as a script it would be all of them
             if self._now_secs() >= until_secs:

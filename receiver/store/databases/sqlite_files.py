@@ -73,9 +73,9 @@ def check_not_inherited(file: Path) -> None:
 
 
 def _identity_of(file: str | Path) -> _File:
-    """What tells a file from another of the same name; OSError if there is none."""
-    found = os.stat(file)  # noqa: PTH116 - for each batch, and a Path costs as much again
-    return found.st_dev, found.st_ino
+    """What distinguishes a file from another of the same name; OSError if there is none."""
+    status = os.stat(file)  # noqa: PTH116 - for each batch, and a Path costs as much again
+    return status.st_dev, status.st_ino
 
 
 def _after_fork() -> None:
@@ -169,7 +169,7 @@ def _opened(url: URL, settings: StoreSettings, options: str) -> Connection:
         factory=Connection,
         timeout=settings.lock_timeout_secs,
         isolation_level=None,  # transactions begin and end where we say
-        check_same_thread=False,  # threads take turns under a lock of the receiver's
+        check_same_thread=False,  # threads wait for each other under a lock of the receiver's
     )
     connection.watch(file)
     return connection
