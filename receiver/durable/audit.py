@@ -177,7 +177,7 @@ def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: A
     """The domain's policy, as a receiver that opens it makes it; of rows that are known to be sound."""
     policy = policy_of(state)
     for raws in store.rows(state.domain_id):
-        rows = receipt_rows.read_many(raws)
+        rows = list(receipt_rows.read_many(raws))
         if isinstance(policy, TwoTierDetector):
             _check_retired(state, rows, policy, findings)
         policy.replay(rows, None)

@@ -235,13 +235,13 @@ class DomainCache:
     def _replay(self, log: DomainLog, state: DomainState) -> None:
         replay = self.policy.replay
         for rows in log.rows_after(self.policy.serial, state.last_seq):
-            replay(rows, None)
-            self._note_histories(rows)
+            replay(self._noted(rows), None)
         replay((), state.clock_us)
         if (self.policy.serial, self.policy.latest_us) != (state.last_seq, state.latest_us):
             raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
 
-    def _note_histories(self, rows: Iterable[ReceiptRow]) -> None:
+    def _noted(self, rows: Iterable[ReceiptRow]) -> Iterator[ReceiptRow]:
+        """The rows, on their way; what they have of their ids' histories is noted."""
         for row in rows:
             first_us, digests = row.first_received_at_us, row.body_digests
             if first_us is not None or digests is not None:
@@ -249,6 +249,7 @@ class DomainCache:
                 self.note(row.seq, row.unique_message_id, history)
             elif self.histories:
                 self.forget_history(row.unique_message_id)
+            yield row
 
     def note(self, seq: int, id_: str, history: History) -> None:
         """A row has this of its id's history, and no older row of the id says anything any more."""

@@ -6,7 +6,7 @@ that are left and from the domain's own row. Nothing here knows what counts as a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, NoReturn, Protocol
 
 from sqlalchemy import Connection
@@ -61,7 +61,7 @@ class DomainLog(Protocol):
     def begin_reading(self) -> DomainState:
         """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]:
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
         """The rows numbered above `seq`, in order and by the thousand; the last one there is has the number `last_seq`."""
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
@@ -107,7 +107,7 @@ class MemoryLog:
 
     begin_reading = begin
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]:
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
         del last_seq
         yield [row for row in self._rows.values() if row.seq > seq]
 

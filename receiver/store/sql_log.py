@@ -10,7 +10,7 @@ batch leaves its number in it, to be looked up later: there is no event to miss 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import pairwise
@@ -127,7 +127,7 @@ class SqlLog(ABC):
         """Have the domain to ourselves until the caller's transaction ends; `SettingsError` if there is none."""
 
     @abstractmethod
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]: ...
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]: ...
 
     @abstractmethod
     def append(self, rows: Sequence[ReceiptRow]) -> None: ...
@@ -278,7 +278,7 @@ class JoinedLog:
     def begin_reading(self) -> DomainState:
         return self._log.read(self._log.sql_read)
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]:
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
         return self._log.rows_after(seq, last_seq)
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:

@@ -13,7 +13,6 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import methodcaller
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -181,14 +180,11 @@ class _Kind(NamedTuple):
     decode: Callable[[Any], Any] | None = None
 
 
-_EXACT_TEXT = _Kind(
-    LargeBinary, methodcaller("encode", "utf-8", "surrogatepass"), methodcaller("decode", "utf-8", "surrogatepass")
-)
 _KINDS: dict[object, _Kind] = {
     int: _Kind(BigInteger),
     bool: _Kind(Boolean, decode=bool),  # a database may have numbers
     bytes: _Kind(LargeBinary),
-    str: _EXACT_TEXT,
+    str: _Kind(LargeBinary, to_bytes, text_of),
     ASCII: _Kind(Text),
     Mapping: _Kind(Text, dumped, loaded),
 }
@@ -345,6 +341,9 @@ def value_types(table: Table, names: Iterable[str]) -> tuple[tuple[type, ...], .
     )
 
 
+_ROWS_CONVERTED_AT_ONCE = 500
+
+
 class Codec(Generic[_R]):
     """Rows of a record as a driver takes and gives their values, which stand in the order of the fields."""
 
@@ -369,8 +368,11 @@ class Codec(Generic[_R]):
         """A row of its values; where they make no sense, one of `receiver.store.engine.NONSENSE` is raised."""
         return self._new(_converted(values, self._decoders))
 
-    def read_many(self, rows: Sequence[Sequence[Any]]) -> list[_R]:
-        return list(map(self._new, _all_converted(rows, self._decoders)))
+    def read_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[_R]:
+        """Rows as they are asked for, since many alive at once would keep the garbage collector busy."""
+        for first in range(0, len(rows), _ROWS_CONVERTED_AT_ONCE):
+            part = rows[first : first + _ROWS_CONVERTED_AT_ONCE]
+            yield from map(self._new, _all_converted(part, self._decoders))
 
 
 _Converter = tuple[int, Callable[[Any], Any], Callable[[Sequence[Any]], list[Any]]]
@@ -394,6 +396,8 @@ def _converter(
         return None if value is None else convert(value)
 
     one = one_or_none if is_nullable else convert
+    if convert is text_of and not is_nullable:  # ids, of which there are most: written out, which costs half
+        return one, lambda values: [value.decode("utf-8", "surrogatepass") for value in values]
     if is_few:
         return one, lambda values: list(map({value: one(value) for value in set(values)}.__getitem__, values))
     return one, lambda values: list(map(one, values))

@@ -116,7 +116,7 @@ class PostgresLog(SqlLog):
     def start_reading(self) -> None:
         self.dbapi.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]:
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
         parameters = (self.domain_id, seq)
         if last_seq - seq <= _ROWS_AT_ONCE:
             yield receipt_rows.read_many(self.dbapi.execute(self.sql_rows_after, parameters, binary=True).fetchall())

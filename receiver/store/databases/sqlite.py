@@ -100,7 +100,8 @@ def _free_pages(driver: Any) -> int:
     return int(free)
 
 
-_ROWS_AT_ONCE = 10_000
+_ROWS_AT_ONCE = 500
+"""So few that the garbage collector never has them to look after."""
 
 
 class SqliteLog(SqlLog):
@@ -137,7 +138,7 @@ class SqliteLog(SqlLog):
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
         return self.read(self.sql_lock)
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[ReceiptRow]]:
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
         del last_seq
         cursor = self.dbapi.execute(self.sql_rows_after, (self.domain_id, seq))
         while rows := cursor.fetchmany(_ROWS_AT_ONCE):
