@@ -42,17 +42,16 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
 
 from receiver.errors import SettingsError
-from receiver.message import NEW, UNCHECKED, Decision, Receipt, Tier, Verdict, check_receipt
+from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptRow, Tier, Verdict, check_receipt
 
 __all__ = ["GONE", "RETIRED", "TwoTierDetector", "serial_of"]
 
 RETIRED = 1
-"""Mark of an entry for `replay`: its source was retired after it, so it is in the time queue, if anywhere."""
+"""Policy state of an entry for `replay`: its source was retired after it, so it is in the time queue, if anywhere."""
 GONE = 2
-"""Mark of an entry that is forgotten, and only tells the number and the time of the latest receipt."""
+"""Policy state of an entry that is forgotten, and only tells the number and the time of the latest receipt."""
 
 _SOURCE_BITS = 32
 _TIME_SHIFT = 72  # leaves 40 bits for the serial number: 10^12 receipts
@@ -204,27 +203,25 @@ class TwoTierDetector:
         stamps += [stamp for others in self._elsewhere.values() for stamp in others.values()]
         return sorted(map(serial_of, stamps))
 
-    def replay(self, entries: Iterable[tuple[Any, ...]], time_queue_newest_us: int | None) -> None:
+    def replay(self, entries: Iterable[ReceiptRow], time_queue_newest_us: int | None) -> None:
         """Follow a detector of the same domain and settings: record its entries from after the latest one here.
 
-        An entry begins with its serial number, which counts the recorded receipts of the domain from 1, id, source and
-        time received, and ends with its mark: `RETIRED`, `GONE` or, mostly, None. Those that the other has forgotten
-        since may be missing or not; `time_queue_newest_us` is its own. What is remembered then is the same, and so are
+        The policy state of an entry is `RETIRED`, `GONE` or, mostly, None. Entries that the other has forgotten since may
+        be missing or not; `time_queue_newest_us` is its own. What is remembered then is the same, and so are
         all verdicts to come. A follower that has recorded entries of a source which the other has retired since is made
         again instead: it may never see an entry that says so.
         """
         receive = self.receive
         for entry in entries:
-            self._serial = entry[0] - 1 << _SOURCE_BITS
-            mark = entry[-1]
-            if mark == GONE:
+            self._serial = entry.seq - 1 << _SOURCE_BITS
+            if entry.policy_state == GONE:
                 self._serial += _NEXT_SERIAL
-                self.latest_us = entry[3]
+                self.latest_us = entry.received_at_us
                 self.forgotten.append(self._serial)
                 continue
-            receive(entry[1], entry[2], received_at_us=entry[3])
-            if mark == RETIRED:  # with all earlier ones of its source
-                self.retire(entry[2])
+            receive(entry.unique_message_id, entry.message_source_id, received_at_us=entry.received_at_us)
+            if entry.policy_state == RETIRED:  # with all earlier ones of its source
+                self.retire(entry.message_source_id)
         if time_queue_newest_us is not None and self._expiry_us:
             # The last stamp of that time: who set the clock may be forgotten, and its serial number changes nothing.
             clock = (time_queue_newest_us + 1 << _TIME_SHIFT) - 1

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from receiver.errors import SettingsError
 
-__all__ = ["NEW", "UNCHECKED", "Decision", "Receipt", "Tier", "Verdict", "check_receipt"]
+__all__ = [
+    "ASCII",
+    "NEW",
+    "UNCHECKED",
+    "Ascii",
+    "Decision",
+    "Receipt",
+    "ReceiptRow",
+    "Tier",
+    "Verdict",
+    "check_receipt",
+]
+
+ASCII = "ASCII"
+Ascii = Annotated[str, ASCII]
+"""Text that a store keeps as text, for it is ASCII. Other text is exact, and kept as bytes."""
 
 
 class Verdict(StrEnum):
@@ -44,6 +59,28 @@ class Receipt(NamedTuple):
     body_digest: str | None = None
 
 
+class ReceiptRow(NamedTuple):
+    """A receipt as a domain's log keeps it. `receiver.store.tables` makes the columns, their order, and the SQL of these fields.
+
+    What recorded it may still remember it, or may have forgotten it.
+    """
+
+    seq: int
+    """Counts the recorded receipts of the domain from 1."""
+    received_at_us: int
+    """Not before the time of any earlier row."""
+    first_received_at_us: int | None
+    """When the id first came; None if with this receipt."""
+    message_source_id: str | None
+    """None for the anonymous source, never the empty text."""
+    unique_message_id: str
+    body_digests: Ascii | None = None
+    """A JSON list of the different digests that came with the id; None if none did."""
+    policy_state: int | None = None
+    """What else the policy keeps of the receipt: when it was sent, its slot in a ring, or that its source was retired
+    later; None for most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The verdict on one receipt; for a duplicate also what caught it, and by how much.
@@ -64,7 +101,7 @@ class Decision:
     distance: int | None = None
     """Receipts that the domain recorded since the newest earlier one of the id, this one counted: 1 for the next."""
     body_differs: bool | None = None
-    """Whether the body's digest is another than each that came with the id before; None where it can't be told."""
+    """Whether the body's digest is another than each that came with the id before; None where it isn't known."""
     delivered_anyway: bool = False
     """A duplicate that a durable receiver lets pass: it only observes, or the id came with another body."""
 

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 from receiver.closing import Closing
 from receiver.domains import Channel
 from receiver.errors import MissingExtraError, OutputError, SettingsError
-from receiver.message import Receipt
+from receiver.message import Receipt, ReceiptRow
 from receiver.settings import Recording
-from receiver.store.log import Row
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
@@ -94,7 +93,7 @@ class Recorder(Closing):
         self._write(number, (), list(enumerate(receipts)), is_checked=False)
         self.commit(number)
 
-    def write(self, number: int, rows: Sequence[Row], told: Sequence[Told]) -> None:
+    def write(self, number: int, rows: Sequence[ReceiptRow], told: Sequence[Told]) -> None:
         """Write a batch that is about to be committed; numbers ascend. It goes to the system's memory, to no disk.
 
         `told` are the receipts that tell more than the id, source and time of a row, by their index in the batch, each
@@ -167,7 +166,7 @@ class Recorder(Closing):
         """Whether the process was forked: it has no such thread, and the lock may be held for ever."""
         return os.getpid() != self._pid
 
-    def _write(self, number: int, rows: Sequence[Row], told: Sequence[Told], *, is_checked: bool) -> None:
+    def _write(self, number: int, rows: Sequence[ReceiptRow], told: Sequence[Told], *, is_checked: bool) -> None:
         receipts = len(rows) + len(told)
         if self._in_a_child():
             if self.last_error != _FORKED:
@@ -189,7 +188,7 @@ class Recorder(Closing):
                 self._failing = True
                 self._drop(receipts, _reason(error))
 
-    def _payload(self, rows: Sequence[Row], told: Sequence[Told], *, is_checked: bool) -> tuple[bytes, int]:
+    def _payload(self, rows: Sequence[ReceiptRow], told: Sequence[Told], *, is_checked: bool) -> tuple[bytes, int]:
         """A batch as it is written, and how many receipts that is; those are dropped that no log can hold."""
         from receiver.logs.journal import encoded
 
@@ -199,7 +198,7 @@ class Recorder(Closing):
         good = self._good(rows, told)
         return encoded((), good), len(good)
 
-    def _good(self, rows: Sequence[Row], told: Sequence[Told]) -> list[Told]:
+    def _good(self, rows: Sequence[ReceiptRow], told: Sequence[Told]) -> list[Told]:
         from receiver.logs.journal import receipts_of
         from receiver.logs.receipts import columns_of, refused
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from receiver.store.losses import keep_all
+from receiver.store.migration import keep_all
 
 revision = "0002"
 down_revision = "0001"
@@ -29,7 +29,7 @@ def upgrade() -> None:
     )
 
 
-NO_PLACE = {
+KEPT_BY_NEWER_ONLY = {
     "the policies of {} domains": "receiver_domain WHERE policy <> 'apama'",
     # Were they lost, numbers would be given a second time, and new messages be taken for duplicates.
     "the sequence numbers of {} sources": "receiver_sequence",
@@ -38,7 +38,7 @@ NO_PLACE = {
 
 
 def downgrade() -> None:
-    keep_all(NO_PLACE, revision, down_revision)
+    keep_all(KEPT_BY_NEWER_ONLY, revision, down_revision)
     op.drop_table("receiver_dedup_key")
     op.drop_table("receiver_sequence")
     op.drop_column("receiver_receipt", "policy_mark")

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from receiver.store.losses import keep_all
+from receiver.store.migration import keep_all
 
 revision = "0003"
 down_revision = "0002"
@@ -63,7 +63,7 @@ def upgrade() -> None:
         )
 
 
-NO_PLACE = {
+KEPT_BY_NEWER_ONLY = {
     "{} messages that wait in the inbox": "receiver_inbox",
     "{} parked messages": "receiver_parked",
     # Were they lost, what a crash left at the end of a file would stay there, and be written once more.
@@ -72,6 +72,6 @@ NO_PLACE = {
 
 
 def downgrade() -> None:
-    keep_all(NO_PLACE, revision, down_revision)
+    keep_all(KEPT_BY_NEWER_ONLY, revision, down_revision)
     for table in ("receiver_parked", "receiver_inbox", "receiver_target"):
         op.drop_table(table)

@@ -17,7 +17,6 @@ from receiver.bridge.passed import PASSED, Passed
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
-from receiver.durable.stages import Stage
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, ReceiverError
 from receiver.retrying import Backoff, Refusals, may_pass
 from receiver.settings import BridgeSettings
@@ -149,8 +148,7 @@ class Bridge:
         if source is None:
             return []
         try:
-            with self.receiver.stage(Stage.R_TIMEOUTS):
-                taken = source.take(most, wait_secs=_WAIT_SECS)
+            taken = source.take(most, wait_secs=_WAIT_SECS)
         except MessageRefusedError:
             raise
         except BrokerError as error:
@@ -175,8 +173,7 @@ class Bridge:
         if not self._until_done(partial(self._flow.before_acknowledging, taken)):
             return
         try:
-            with self.receiver.stage(Stage.JMS_ACK):
-                self._source.acknowledge(deliveries)  # type: ignore[union-attr] # what was taken has a source
+            self._source.acknowledge(deliveries)  # type: ignore[union-attr] # what was taken has a source
         except BrokerError as error:  # they may come again
             self._lost(error)
         else:

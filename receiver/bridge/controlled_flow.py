@@ -11,9 +11,8 @@ from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.bridge.turns import Turns
 from receiver.durable.receiver import Receiver
-from receiver.durable.stages import Stage
 from receiver.errors import OutputError
-from receiver.store.inbox import Inbox, Turn
+from receiver.store.inbox import Inbox, Lease
 
 __all__ = ["ControlledFlow"]
 
@@ -57,7 +56,7 @@ class ControlledFlow:
     def _hand_on(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
             admitted = admit(batch, taken, self._inbox)
-            with self._inbox.turn(batch.connection) as turn, self._receiver.stage(Stage.ENQUEUING):
+            with self._inbox.lease(batch.connection) as turn:
                 if not self._target.ready(turn):
                     raise _NotReadyError
                 parked = self._deliver(turn, admitted)
@@ -65,7 +64,7 @@ class ControlledFlow:
         tell_refused(taken, admitted.refused)
         self._figures.parked += len(admitted.refused) + parked
 
-    def _deliver(self, turn: Turn, admitted: Admitted) -> int:
+    def _deliver(self, turn: Lease, admitted: Admitted) -> int:
         """Deliver all that can be; how many were parked instead."""
         first, left = admitted.first_place, dict(admitted.messages)
         parked = self._park_given_up(turn, first, left)
@@ -90,7 +89,7 @@ class ControlledFlow:
             self._given_up[index] = why
         return is_last
 
-    def _park_given_up(self, turn: Turn, first_place: int, left: dict[int, Received]) -> int:
+    def _park_given_up(self, turn: Lease, first_place: int, left: dict[int, Received]) -> int:
         """They aren't tried again, though the batch may be; how many."""
         given_up = {first_place + index: why for index, why in self._given_up.items() if first_place + index in left}
         for place, why in given_up.items():

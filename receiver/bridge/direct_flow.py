@@ -11,7 +11,6 @@ from receiver.bridge.flow import Taken, judged, tell_failure
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
-from receiver.durable.stages import Stage
 from receiver.errors import OutputError
 
 __all__ = ["DirectFlow"]
@@ -49,8 +48,7 @@ class DirectFlow:
         del is_enough  # what isn't handed on by the end is lost
         why = ""
         while self._waiting and not why:
-            with self._receiver.stage(Stage.ENQUEUING):
-                outcome = self._target.deliver([waiting.message for waiting in self._waiting], None)
+            outcome = self._target.deliver([waiting.message for waiting in self._waiting], None)
             self._figures.delivered += len(outcome.delivered)
             self._figures.failed += len(outcome.failed)
             done = set(outcome.delivered)

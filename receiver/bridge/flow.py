@@ -64,7 +64,7 @@ def admit(batch: Batch, taken: Taken, inbox: Inbox) -> Admitted:
     """Decide on each message, and park those that can't be judged or have come back, in the transaction of the batch."""
     decisions, refused = judged(batch, taken.messages, {**taken.refused, **taken.returned})
     connection = batch.connection
-    first = inbox.first_place(connection)
+    first = inbox.first_sequence(connection)
     for index, why in refused.items():
         inbox.park(connection, taken.messages[index].row(first + index), why)
     messages = {

@@ -112,7 +112,7 @@ def open_bridge(
         )
         opened.callback(receiver.close)
         _check_policy(receiver.figures().policy)  # where none is named the domain has one
-        passed = Passed(receiver.incarnation)
+        passed = Passed(receiver.store_id)
         if isinstance(target, BrokerTarget):
             target.passed = passed
         flow = _flow(address, target, receiver, figures, options)

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from math import isfinite
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from receiver.bridge.connector import Property
-from receiver.store.as_json import base64_of, dumped
-from receiver.store.inbox import InboxRow
+from receiver.store.tables import InboxRow, base64_of, dumped
 
 __all__ = ["Received"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_columns_of = attrgetter(*InboxRow._fields[2:])
-"""All but place and tries, which the inbox gives it."""
+_IN_THE_INBOX_ONLY = {"sequence", "tries"}
+_KEPT = tuple(name for name in InboxRow._fields if name not in _IN_THE_INBOX_ONLY)
 
 
 class Received(NamedTuple):
@@ -53,13 +51,11 @@ class Received(NamedTuple):
         return Received(*self[:-1], place)
 
     def row(self, place: int) -> InboxRow:
-        return InboxRow(place, 0, *_columns_of(self))
+        return InboxRow(sequence=place, tries=0, **{name: getattr(self, name) for name in _KEPT})
 
     @classmethod
     def of_row(cls, row: InboxRow) -> Received:
-        columns = row._asdict()
-        del columns["tries"]
-        return cls(**columns)
+        return cls(place=row.sequence, **{name: getattr(row, name) for name in _KEPT})
 
     def json_line(self) -> bytes:
         """As a line of JSON: the columns of a log of receipts, the properties and the body.

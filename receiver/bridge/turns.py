@@ -13,10 +13,9 @@ from receiver.bridge.flow import tell_failure
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
-from receiver.durable.stages import Stage
 from receiver.errors import StoreBusyError
 from receiver.retrying import Backoff
-from receiver.store.inbox import Inbox, Turn
+from receiver.store.inbox import Inbox, Lease
 
 __all__ = ["Turns"]
 
@@ -77,15 +76,14 @@ class Turns:
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Take turns until nothing is left that is due, or it is said to be enough."""
         leaves_some = True
-        with self._receiver.stage(Stage.ENQUEUING):
-            while leaves_some:
-                began = time.monotonic()
-                leaves_some = self._take_turn()
-                if leaves_some:
-                    # Who waits for a file of SQLite looks ten times a second whether it is free.
-                    time.sleep(min(_LONGEST_BREATH_SECS, (time.monotonic() - began) / 5))
-                    if is_enough():
-                        return
+        while leaves_some:
+            began = time.monotonic()
+            leaves_some = self._take_turn()
+            if leaves_some:
+                # Who waits for a file of SQLite looks ten times a second whether it is free.
+                time.sleep(min(_LONGEST_BREATH_SECS, (time.monotonic() - began) / 5))
+                if is_enough():
+                    return
         if not self._due_secs:  # nor does anything that another bridge was to deliver, or has delivered of ours
             self._figures.waiting = 0
         if self._confirmed_bytes > _GIVE_BACK_BYTES:
@@ -117,9 +115,9 @@ class Turns:
             self._target.ready(turn)
 
     @contextmanager
-    def _turn(self) -> Iterator[Turn]:
+    def _turn(self) -> Iterator[Lease]:
         try:
-            with self._inbox.turn() as turn:
+            with self._inbox.lease() as turn:
                 yield turn
         finally:
             self._target.release()
@@ -131,12 +129,12 @@ class Turns:
         done = _Done()
         with self._turn() as turn:
             done.more = not self._target.ready(turn)
-            if not done.more and (places := turn.places(_AT_ONCE, but_of=self._due_secs)):
+            if not done.more and (places := turn.sequence_numbers(_AT_ONCE, but_of=self._due_secs)):
                 self._hand_on(turn, places, done)
         self._count(done)
         return done.more
 
-    def _hand_on(self, turn: Turn, places: Sequence[int], done: _Done) -> None:
+    def _hand_on(self, turn: Lease, places: Sequence[int], done: _Done) -> None:
         messages = self._messages(turn, places)
         outcome = self._target.deliver(messages, turn)
         turn.confirm([places[index] for index in outcome.delivered])
@@ -146,7 +144,7 @@ class Turns:
         done.failed = len(outcome.failed)
         done.bytes = sum(len(messages[index].body) for index in outcome.delivered)
         done.places = [places[index] for index in outcome.delivered]
-        done.more = turn.leaves_some or done.delivered < len(places)
+        done.more = turn.has_more or done.delivered < len(places)
 
     def _count(self, done: _Done) -> None:
         """What is committed."""
@@ -159,12 +157,12 @@ class Turns:
         for place in done.places:
             self.at_hand.pop(place, None)
 
-    def _messages(self, turn: Turn, places: Sequence[int]) -> list[Received]:
+    def _messages(self, turn: Lease, places: Sequence[int]) -> list[Received]:
         missing = [place for place in places if place not in self.at_hand]
-        read = {row.place: Received.of_row(row) for row in (turn.rows(missing) if missing else ())}
+        read = {row.sequence: Received.of_row(row) for row in (turn.rows(missing) if missing else ())}
         return [self.at_hand[place] if place in self.at_hand else read[place] for place in places]
 
-    def _failed(self, turn: Turn, place: int, message: Received, why: str) -> bool:
+    def _failed(self, turn: Lease, place: int, message: Received, why: str) -> bool:
         """Count a try; whether it was the last, and the message is parked."""
         tries = turn.try_failed(place)
         if tell_failure(self._target.name, message, tries, self._max_tries, why, then="parked"):

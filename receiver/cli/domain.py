@@ -71,7 +71,7 @@ def drop(
     the domain anew, so that all that comes again is new to it.
     """
     from receiver.durable.audit import look
-    from receiver.store.domain_drop import drop_domain
+    from receiver.store.upkeep import drop_domain
 
     domains = {figures.state.domain_id: figures for figures in look(url, with_ids=False).domains}
     names = {number: figures.state.domain_name for number, figures in domains.items()}

@@ -15,7 +15,7 @@ from receiver.errors import SettingsError
 from receiver.report.words import count
 
 if TYPE_CHECKING:
-    from receiver.store.left_behind import TargetRow
+    from receiver.store.upkeep import TargetRow
 
 __all__ = ["inbox"]
 
@@ -51,7 +51,7 @@ def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     """List the targets in a store: how many messages wait for each, and since when. Nothing is changed."""
     from receiver.report.json_object import dumped
     from receiver.report.store import inbox_object, print_inbox
-    from receiver.store.left_behind import target_rows
+    from receiver.store.upkeep import target_rows
 
     address = shown_address(url)
     rows = target_rows(url)
@@ -82,7 +82,7 @@ def move(
     have arrived there already. Those come to the new target once more.
     """
     from receiver.report.store import shown_target
-    from receiver.store.left_behind import move_waiting, target_rows
+    from receiver.store.upkeep import move_waiting, target_rows
 
     rows = target_rows(url)
     of = _chosen(rows, from_)
@@ -109,7 +109,7 @@ def drop(
     does the target.
     """
     from receiver.report.store import shown_target, shown_waiting
-    from receiver.store.left_behind import drop_waiting, target_rows
+    from receiver.store.upkeep import drop_waiting, target_rows
 
     of = _chosen(target_rows(url), target)
     if of.waiting:

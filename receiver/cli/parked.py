@@ -51,7 +51,7 @@ def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     """List the messages that are parked in a store: what, for which target, when, and why."""
     from receiver.report.json_object import dumped
     from receiver.report.store import parked_object, print_parked
-    from receiver.store.parking import parked_rows
+    from receiver.store.upkeep import parked_rows
 
     address = shown_address(url)
     rows = parked_rows(url)
@@ -68,7 +68,7 @@ def retry(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = F
     Each goes back into the inbox in its old order, as if it had never been tried, and the next bridge of its domain and target
     delivers it, before what came later. All of them go back or, where a number isn't there, none.
     """
-    from receiver.store.parking import retry_parked
+    from receiver.store.upkeep import retry_parked
 
     _print_done(url, retry_parked(url, _chosen(numbers, all_of_them)), "sent back to the inbox")
 
@@ -80,7 +80,7 @@ def drop(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = Fa
     As long as their ids are remembered they are duplicates if they come again. All of them go or, where a number isn't
     there, none. --all shows how many and asks first, unless there is --yes.
     """
-    from receiver.store.parking import drop_parked, parked_rows
+    from receiver.store.upkeep import drop_parked, parked_rows
 
     chosen = _chosen(numbers, all_of_them)
     if chosen is None and not yes:

@@ -43,7 +43,7 @@ def retire(
     those silent for {receiver.retire_sources_after_days} days, and beyond {receiver.max_sources} sources those silent
     longest: the settings retire_sources_after_days and max_sources (0: never).
     """
-    from receiver.durable.manual_retirement import retire_sources
+    from receiver.durable.retiring import retire_sources
 
     if not sources and idle_days is None:
         raise SettingsError("say which sources: --source NAME or --idle DAYS", hint="receiver status counts them")

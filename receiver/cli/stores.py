@@ -26,7 +26,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Destroy the data without askin
 
 def shown_address(url: str) -> str:
     """The address as it may be shown, without its password; SettingsError if it is none."""
-    from receiver.store.databases.addresses import shown
+    from receiver.store.databases.database import shown
     from receiver.store.engine import store_url
 
     return shown(store_url(url))

@@ -17,7 +17,7 @@ from receiver.demo.process import ChildProcess, Say
 from receiver.demo.sender import SenderJournal, Sent, message_id
 from receiver.durable.audit import look
 from receiver.errors import BrokerError, StoreError
-from receiver.store.log import DomainState
+from receiver.store.tables import DomainState
 
 __all__ = ["SUPERVISOR", "run_demo"]
 

@@ -3,12 +3,11 @@
 | file | what is in it |
 |---|---|
 | `receiver.py` | `Receiver`: open, batch, status, close |
-| `opening.py` | how a domain is found, made or resized when a receiver opens |
+| `opening.py` | how a domain is opened, made or resized when a receiver opens |
 | `batch.py` | `Batch`: decides receipt by receipt, in memory alone |
-| `session.py` | a batch's transaction: lock, catch up, record, commit, and find out what became of it |
-| `cache.py` | the detector in step with the log; what a resize makes of a domain |
-| `holds.py` | refuses at once what would wait for itself |
-| `tally.py`, `counters.py`, `status.py` | what one batch counts, what a receiver has counted, and how it is shown |
-| `events.py`, `headroom.py`, `stages.py`, `metrics.py` | duplicates told; how close they came; where time goes; Prometheus |
+| `session.py`, `outcomes.py` | a batch's transaction: lock, catch up, record, commit; and what became of it |
+| `cache.py` | the detector in step with the log; what a resize makes of a domain; when sources are retired |
+| `retiring.py` | sources retired by hand |
+| `status.py`, `events.py`, `metrics.py` | what batches and receivers count, and how it is shown; duplicates reported; Prometheus |
 | `audit.py` | `receiver status` and `receiver check`: a whole store from outside |
 """

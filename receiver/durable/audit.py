@@ -6,20 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from receiver.detector import GONE, RETIRED, TwoTierDetector
-from receiver.durable.cache import policy_of
-from receiver.durable.retiring import longer_silent_than
+from receiver.durable.cache import longer_silent_than, policy_of
 from receiver.durable.status import status_line
 from receiver.errors import IdFormatError, SettingsError
+from receiver.message import ReceiptRow
 from receiver.policies.interface import Clock, Policy
 from receiver.policies.names import POLICIES
-from receiver.store.audit import audit_domains, audit_tables, audited_rows, audited_state, readable, shown_columns
 from receiver.store.engine import store_url
-from receiver.store.findings import DomainName, Finding, Findings
-from receiver.store.inbox_audit import audit_messages
-from receiver.store.log import DomainState, Row
+from receiver.store.invariants import (
+    DomainName,
+    Finding,
+    Findings,
+    audit_domains,
+    audit_messages,
+    audit_tables,
+    audited_rows,
+    audited_state,
+    readable,
+    shown_columns,
+)
 from receiver.store.snapshot import Advance, RawRow, Snapshot, snapshot
-from receiver.store.sql_log import Sources, rows_of
-from receiver.store.tables import REVISION, inbox, parked
+from receiver.store.tables import REVISION, DomainState, inbox, parked, receipt_rows
 
 __all__ = ["DomainFigures", "StoreFigures", "audit", "look"]
 
@@ -27,7 +34,7 @@ _CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
 
 
 def _quietly(_rows: int) -> None:
-    """Tell nobody how far it is."""
+    """Report to nobody how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ class StoreFigures:
 def audit(address: str, *, advance: Advance = _quietly) -> StoreFigures:
     """Check every invariant of a store, in one state of it, while receivers may go on; nothing is changed.
 
-    StoreError where there is no store or it can't be opened. `advance` is told of rows as they are read, each of which
+    StoreError where there is no store or it can't be opened. `advance` is called with the number of rows as they are read, each of which
     is read twice. Memory goes by the ids that the largest domain remembers.
     """
     with snapshot(store_url(address)) as store:
@@ -88,7 +95,7 @@ def audit(address: str, *, advance: Advance = _quietly) -> StoreFigures:
         audit_tables(store, findings, advance)
         domains = _domains(store, findings, advance, with_ids=True)
         audit_messages(store, [domain.state for domain in domains], findings, advance)
-        return StoreFigures(REVISION, store.size_bytes, domains, findings.found())
+        return StoreFigures(REVISION, store.size_bytes, domains, findings.all())
 
 
 def look(address: str, *, with_ids: bool = True, advance: Advance = _quietly) -> StoreFigures:
@@ -99,14 +106,14 @@ def look(address: str, *, with_ids: bool = True, advance: Advance = _quietly) ->
     with snapshot(store_url(address)) as store:
         findings = Findings()
         domains = _domains(store, findings, advance, with_ids=with_ids)
-        return StoreFigures(REVISION, store.size_bytes, domains, findings.found())
+        return StoreFigures(REVISION, store.size_bytes, domains, findings.all())
 
 
 def _domains(store: Snapshot, findings: Findings, advance: Advance, *, with_ids: bool) -> tuple[DomainFigures, ...]:
     raws: Sequence[RawRow] = ()
-    marks: Sequence[RawRow] = ()
+    batches: Sequence[RawRow] = ()
     with readable(store, findings, None):
-        raws, marks = store.domains(), store.marks()
+        raws, batches = store.domains(), store.joined_batches()
     states = []
     for raw in raws:
         state = audited_state(raw, findings)
@@ -118,7 +125,7 @@ def _domains(store: Snapshot, findings: Findings, advance: Advance, *, with_ids:
             policy_of(state)
         except SettingsError as error:
             findings.add("settings", DomainName.of(state), error.message)
-    audit_domains(states, marks, findings)
+    audit_domains(states, batches, findings)
     return tuple(_figures(store, state, findings, advance, with_ids=with_ids) for state in states)
 
 
@@ -127,7 +134,7 @@ def _check_clock(state: DomainState, findings: Findings) -> None:
     clock = _CLOCKS.get(state.policy)
     contradicting = {
         "policy": clock is None,
-        # The other clock is told from outside, before any receipt if need be.
+        # The other clock is set from outside, before any receipt if need be.
         "latest_us": clock is Clock.RECEIPTS and (state.clock_us or 0) > state.latest_us,
         "expiry_us": clock is Clock.RECEIPTS and state.expiry_us <= 0,
         "last_seq": clock is Clock.RECEIPTS and state.last_seq <= 0,
@@ -168,32 +175,32 @@ def _figures(
 def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: Advance) -> Policy:
     """The domain's policy, as a receiver that opens it makes it; of rows that are known to be sound."""
     policy = policy_of(state)
-    sources = Sources()
-    for some in store.rows(state.domain_id):
-        rows = rows_of(some, sources)
+    for raws in store.rows(state.domain_id):
+        rows = list(receipt_rows.read_many(raws))
         if isinstance(policy, TwoTierDetector):
-            _check_marks(state, rows, policy, findings)
+            _check_retired(state, rows, policy, findings)
         policy.replay(rows, None)
-        advance(len(some))
+        advance(len(rows))
     policy.replay((), state.clock_us)
     return policy
 
 
-def _check_marks(state: DomainState, rows: Sequence[Row], before: TwoTierDetector, findings: Findings) -> None:
+def _check_retired(state: DomainState, rows: Sequence[ReceiptRow], before: TwoTierDetector, findings: Findings) -> None:
     """Check what these rows say of retired sources, `before` being made of all rows before them."""
     active = {source for _, source in before.sources_by_silence()}
-    for seq, _, source, *_, mark in rows:
-        if mark is None:
-            active.add(source)
-        elif mark not in {RETIRED, GONE} or (mark == RETIRED and source in active):
-            # All rows that a source has when it is retired are marked.
-            findings.add("retired", DomainName.of(state), f"receipt {seq}: policy_mark = {mark}")
+    for row in rows:
+        policy_state = row.policy_state
+        if policy_state is None:
+            active.add(row.message_source_id)
+        elif policy_state not in {RETIRED, GONE} or (policy_state == RETIRED and row.message_source_id in active):
+            # All rows that a source has when it is retired say so.
+            findings.add("retired", DomainName.of(state), f"receipt {row.seq}: policy_mark = {policy_state}")
 
 
 def _check_rebuilt(state: DomainState, rows: int, policy: Policy, findings: Findings) -> None:
     name = DomainName.of(state)
     clock_us, rebuilt_us = state.clock_us, policy.clock_us
-    if rebuilt_us != clock_us:  # of rows, some of which are gone, it comes out older or the same
+    if rebuilt_us != clock_us:  # where rows are gone, it comes out older or the same
         findings.add("rebuilt", name, f"clock_us = {clock_us}, though the receipts moved it to {rebuilt_us}")
     # Unless a resize began the time queue anew, nothing is forgotten before something has entered it.
     has_time_queue = policy.declaration.clock is Clock.RECEIPTS and state.expiry_us

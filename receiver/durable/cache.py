@@ -1,8 +1,14 @@
-"""What memory holds of a domain: a cache of its log, ahead of it inside a batch only.
+"""What memory holds of a domain: a cache of its log, ahead of it inside a batch only; and when it retires sources.
 
 The policy here has recorded exactly the rows of the log up to its serial number. Whatever may break that (a batch
 that fails, a commit that nobody confirmed, a transaction that its caller may have rolled back) drops the cache, and the
-next batch reads the log again: the log tells the truth.
+next batch reads the log again: the log is the truth.
+
+A messageSourceId often holds a process id or a start time, so each restart of a sender is a new source, and the newest W
+ids of every source that ever was would be kept for ever. What retiring does to verdicts is in `receiver.detector`. All
+rows that are left of a retired source say so from the transaction of a batch on: once that source sends again, the rows
+alone wouldn't show which queue each stood in. The domain's row counts retired sources, so that other processes notice
+and read the log anew.
 """
 
 from __future__ import annotations
@@ -12,15 +18,92 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from receiver.detector import GONE, TwoTierDetector
-from receiver.durable.retiring import Retirement, longer_silent_than
+from receiver.detector import GONE, RETIRED, TwoTierDetector
 from receiver.errors import StoreCorruptError
+from receiver.message import ReceiptRow
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
-from receiver.store.failures import NONSENSE
-from receiver.store.log import Changes, DomainLog, DomainState, Row, SourceMark
+from receiver.settings import ReceiverSettings
+from receiver.store.engine import NONSENSE
+from receiver.store.log import Changes, DomainLog, PolicyStates
+from receiver.store.tables import DomainState
 
-__all__ = ["DomainCache", "History", "making_sense", "policy_of", "resize", "row_of"]
+__all__ = [
+    "DAY_US",
+    "DomainCache",
+    "History",
+    "Retirement",
+    "as_retired",
+    "longer_silent_than",
+    "making_sense",
+    "policy_of",
+    "resize",
+    "row_of",
+]
+
+DAY_US = 86_400_000_000
+_LOOKS_PER_TIME_ALLOWED = 30
+"""After sources were retired, the next silent ones wait for up to this part of retire_sources_after_days, as each
+retirement makes every other process read the log anew."""
+_SHARE_RETIRED = 10
+"""Beyond max_sources, the surplus and a tenth of max_sources more are retired, so that the next batch needn't retire
+again."""
+
+
+class Retirement:
+    """Which sources are due at the end of a batch; it costs next to nothing as long as none can be."""
+
+    def __init__(self, settings: ReceiverSettings) -> None:
+        self._max_sources = settings.max_sources
+        self._after_us = round(settings.retire_sources_after_days * DAY_US)
+        self._next_look_us = 0
+
+    def wait(self, latest_us: int) -> None:
+        """After sources were retired, here or elsewhere: don't look for silent sources for a while."""
+        self._next_look_us = latest_us + self._after_us // _LOOKS_PER_TIME_ALLOWED
+
+    def look_soon(self) -> None:
+        """After the log was read for another reason: look at the end of the next batch."""
+        self._next_look_us = 0
+
+    def due(self, detector: TwoTierDetector) -> list[str | None]:
+        """The sources to retire now, the longest silent first."""
+        most, latest_us = self._max_sources, detector.latest_us
+        has_too_many = bool(most) and detector.sources > most
+        if not has_too_many and not (self._after_us and latest_us >= self._next_look_us):
+            return []
+        by_silence = detector.sources_by_silence()
+        silent = _silent(by_silence, latest_us - self._after_us) if self._after_us else 0
+        surplus = len(by_silence) - most + most // _SHARE_RETIRED if has_too_many else 0
+        number = max(silent, surplus)
+        if silent:
+            self.wait(latest_us)
+        elif by_silence[number:]:  # until then none of the others can be due
+            self._next_look_us = by_silence[number][0] + self._after_us
+        return [source for _, source in by_silence[:number]]
+
+
+def longer_silent_than(detector: TwoTierDetector, days: float) -> list[str | None]:
+    """The sources that haven't sent for more than so many days, by the domain's own time."""
+    by_silence = detector.sources_by_silence()
+    silent = _silent(by_silence, detector.latest_us - round(days * DAY_US))
+    return [source for _, source in by_silence[:silent]]
+
+
+def _silent(by_silence: Sequence[tuple[int, str | None]], before_us: int) -> int:
+    return next((number for number, (us, _) in enumerate(by_silence) if us >= before_us), len(by_silence))
+
+
+def as_retired(
+    rows: Sequence[ReceiptRow], sources: Sequence[str | None]
+) -> tuple[Sequence[ReceiptRow], list[PolicyStates]]:
+    """A batch's rows as they are appended once these sources are retired, and the policy states of rows from before."""
+    if not sources:
+        return rows, []
+    retired = {source or None for source in sources}
+    rows = [row._replace(policy_state=RETIRED) if row.message_source_id in retired else row for row in rows]
+    return rows, [PolicyStates(RETIRED, list(retired))]
+
 
 _MOST_DIGESTS = 16
 _FEW_HISTORIES = 1_000
@@ -29,7 +112,7 @@ _SILENT_LAG_US = 15 * 60 * 1_000_000
 
 
 class History(NamedTuple):
-    """What came with an id before, where that is more than its newest receipt tells."""
+    """What came with an id before, where that is more than its newest receipt says."""
 
     first_received_at_us: int | None
     """None: with its newest receipt."""
@@ -45,10 +128,10 @@ class History(NamedTuple):
 
 
 def row_of(  # noqa: PLR0917 - per receipt, and keywords cost
-    seq: int, id_: str, source: str | None, received_at_us: int, history: History, mark: int | None
-) -> Row:
+    seq: int, id_: str, source: str | None, received_at_us: int, history: History, policy_state: int | None
+) -> ReceiptRow:
     digests = _stored(history.body_digests) if history.body_digests else None
-    return seq, id_, source, received_at_us, history.first_received_at_us, digests, mark
+    return ReceiptRow(seq, received_at_us, history.first_received_at_us, source or None, id_, digests, policy_state)
 
 
 def _stored(body_digests: Iterable[str]) -> str:
@@ -68,8 +151,8 @@ def policy_of(state: DomainState) -> Policy:
 def _continues(known: DomainState, state: DomainState) -> bool:
     """Whether a log may have come from one state to another by appending: not if an older copy of it was restored."""
     # Rows of a source that was retired meanwhile may be gone or stand among those already recorded here.
-    same = (known.incarnation, known.generation, known.retired_sources) == (
-        state.incarnation,
+    same = (known.store_id, known.generation, known.retired_sources) == (
+        state.store_id,
         state.generation,
         state.retired_sources,
     )
@@ -105,8 +188,10 @@ class DomainCache:
         self.policy: Policy
         self.histories: dict[str, History] = {}
         # A policy that no duplicate refreshes doesn't need the row of one, which is kept for its id's bodies at most.
-        self._telling: dict[str, int] = {}
-        self._told: list[int] = []
+        self._history_rows: dict[str, int] = {}
+        """The number of the row that says with which bodies an id came."""
+        self._outdated: list[int] = []
+        """The numbers of rows that say nothing any more."""
         self._deletable: list[int] = []
 
     def drop(self) -> None:
@@ -134,15 +219,15 @@ class DomainCache:
                 self._replay(log, state)
                 # Who appended those rows, or moved the clock, deletes what that made others forget.
                 self.policy.take_forgotten()
-                self._told.clear()
+                self._outdated.clear()
         self.advance(state)
         return known != state
 
     def _load(self, log: DomainLog, state: DomainState) -> None:
         self.policy = policy_of(state)
         self.policy.keep_forgotten()
-        self.histories, self._telling = {}, {}
-        self._told, self._deletable = [], []
+        self.histories, self._history_rows = {}, {}
+        self._outdated, self._deletable = [], []
         self._replay(log, state)
         self._note_forgotten()  # what was left undeleted
         self._silent_as_of_us = -_SILENT_LAG_US
@@ -150,50 +235,55 @@ class DomainCache:
     def _replay(self, log: DomainLog, state: DomainState) -> None:
         replay = self.policy.replay
         for rows in log.rows_after(self.policy.serial, state.last_seq):
-            replay(rows, None)
-            self._note_histories(rows)
+            replay(self._noted(rows), None)
         replay((), state.clock_us)
         if (self.policy.serial, self.policy.latest_us) != (state.last_seq, state.latest_us):
             raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
 
-    def _note_histories(self, rows: Iterable[Row]) -> None:
-        for seq, id_, _, _, first_us, digests, _ in rows:
+    def _noted(self, rows: Iterable[ReceiptRow]) -> Iterator[ReceiptRow]:
+        """The rows, on their way; what they have of their ids' histories is noted."""
+        for row in rows:
+            first_us, digests = row.first_received_at_us, row.body_digests
             if first_us is not None or digests is not None:
-                self.note(seq, id_, History(first_us, _digests_of(digests) if digests else ()))
+                history = History(first_us, _digests_of(digests) if digests else ())
+                self.note(row.seq, row.unique_message_id, history)
             elif self.histories:
-                self.forget_history(id_)
+                self.forget_history(row.unique_message_id)
+            yield row
 
     def note(self, seq: int, id_: str, history: History) -> None:
-        """A row tells this of its id's history, and no older row of the id tells anything any more."""
+        """A row has this of its id's history, and no older row of the id says anything any more."""
         self.forget_history(id_)
         policy = self.policy
         if policy.keeps_ids:
             self.histories[id_] = history
         if not policy.records_duplicates and history.first_received_at_us is not None:
             if policy.keeps_ids and history.body_digests:
-                self._telling[id_] = seq
+                self._history_rows[id_] = seq
             else:
-                self._told.append(seq)
+                self._outdated.append(seq)
 
     def forget_history(self, id_: str) -> None:
         self.histories.pop(id_, None)
-        if id_ in self._telling:
-            self._told.append(self._telling.pop(id_))
+        if id_ in self._history_rows:
+            self._outdated.append(self._history_rows.pop(id_))
 
     def _note_forgotten(self) -> None:
         if len(self.histories) > 2 * self.policy.remembered_ids + _FEW_HISTORIES:
             for id_ in [id_ for id_ in self.histories if id_ not in self.policy]:
                 self.forget_history(id_)
         self._deletable += self.policy.take_forgotten()
-        self._deletable += self._told
-        self._told.clear()
+        self._deletable += self._outdated
+        self._outdated.clear()
 
-    def take_deletable(self, rows: Sequence[Row], *, all_of_them: bool = False) -> tuple[Sequence[Row], list[int]]:
+    def take_deletable(
+        self, rows: Sequence[ReceiptRow], *, all_of_them: bool = False
+    ) -> tuple[Sequence[ReceiptRow], list[int]]:
         """Those of a batch's rows that are worth appending, and the numbers of earlier ones that are to be deleted now.
 
         Deleting waits, though for no more than a quarter of what is remembered: rows are forgotten roughly in order, so
         all but the newest of many stand side by side, and a stretch of rows is deleted as fast as one. The newest row of
-        all always stays, for it tells the number and the time of the latest receipt.
+        all always stays, for it has the number and the time of the latest receipt.
         """
         self._note_forgotten()
         enough = 0 if all_of_them else min(_MOST_DELETABLE, self.policy.remembered_ids // 4)
@@ -202,9 +292,9 @@ class DomainCache:
         seqs = sorted(self._deletable)
         worth_it = len(seqs) - enough // 2 - (seqs[-1] == self.policy.serial and not enough // 2)
         seqs, self._deletable = seqs[:worth_it], seqs[worth_it:]
-        if rows and seqs and seqs[-1] >= rows[0][0]:
+        if rows and seqs and seqs[-1] >= rows[0].seq:
             gone = set(seqs)
-            rows = [row for row in rows if row[0] not in gone]
+            rows = [row for row in rows if row.seq not in gone]
         return rows, seqs
 
     def retire_due(self) -> list[str | None]:
@@ -246,26 +336,29 @@ def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
     The transaction under way is left to be committed.
     """
     with making_sense(state):
-        rows = [row for some in log.rows_after(0, state.last_seq) for row in some]
+        rows = [row for rows_read in log.rows_after(0, state.last_seq) for row in rows_read]
         before = policy_of(state)
         before.replay(rows, state.clock_us)
     remembered = set(before.entries())
     is_two_tier = isinstance(before, TwoTierDetector)
     if is_two_tier:  # what is remembered of a retired source enters a queue of that source again
-        rows = [(*row[:-1], None) for row in rows]
+        rows = [row._replace(policy_state=None) for row in rows]
     window, expiry_us = sizes
     changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)
     after = policy_of(changed)
-    after.replay((row for row in rows if row[0] in remembered), None)
+    after.replay((row for row in rows if row.seq in remembered), None)
     kept = set(after.entries())
-    # Rows of duplicates that refresh nothing tell of bodies: whoever loads the domain sees which of them still do.
-    tells = not after.records_duplicates
-    gone = [row[0] for row in rows if row[0] not in kept and not (tells and row[4] is not None)]
-    newest: list[Row] = []
+    # Rows of duplicates that refresh nothing are kept for bodies: whoever loads the domain sees which still matter.
+    keeps_bodies = not after.records_duplicates
+    gone = [
+        row.seq for row in rows if row.seq not in kept and not (keeps_bodies and row.first_received_at_us is not None)
+    ]
+    newest: list[ReceiptRow] = []
     if gone and gone[-1] == state.last_seq:
-        # It stays, for it tells the latest number and time, but as one that no policy enters.
-        as_duplicate = (rows[-1][3], None, None)
-        newest = [(*rows[-1][:4], *((None, None, GONE) if is_two_tier else as_duplicate))]
-    marks = [SourceMark(None, None)] if is_two_tier and state.retired_sources else []
+        # It stays, for it has the latest number and time, but as one that no policy enters.
+        row = rows[-1]
+        first_us, policy_state = (None, GONE) if is_two_tier else (row.received_at_us, None)
+        newest = [row._replace(first_received_at_us=first_us, body_digests=None, policy_state=policy_state)]
+    policy_states = [PolicyStates(None, None)] if is_two_tier and state.retired_sources else []
     state_after = changed._replace(clock_us=after.clock_us)
-    log.record(state_after, Changes(gone, marks, newest), since=state.last_seq)
+    log.record(state_after, Changes(gone, policy_states, newest), since=state.last_seq)

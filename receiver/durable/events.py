@@ -1,4 +1,4 @@
-"""Every duplicate, told to whoever asked: a callback, and the log named `receiver.duplicates`."""
+"""Every duplicate, reported to a callback and to the log named `receiver.duplicates`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from receiver.message import Decision, Tier
 
-__all__ = ["Duplicate", "OnDuplicate", "tell"]
+__all__ = ["Duplicate", "OnDuplicate", "report"]
 
 _LOGGER = logging.getLogger("receiver.duplicates")
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """One duplicate that was caught, told once its batch is known to be committed.
+    """One duplicate that was caught, reported once its batch is known to be committed.
 
     Times are microseconds since 1970 on the domain's clock, which never runs backwards.
     """
@@ -63,7 +63,7 @@ class Duplicate:
 OnDuplicate = Callable[[Duplicate], object]
 
 
-def tell(event: Duplicate, on_duplicate: OnDuplicate | None) -> None:
+def report(event: Duplicate, on_duplicate: OnDuplicate | None) -> None:
     """Log an event and call back. What the callback raises is logged, as the batch is committed whatever it says."""
     level = logging.WARNING if event.body_differs else logging.INFO
     if _LOGGER.isEnabledFor(level):

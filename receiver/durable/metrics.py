@@ -13,8 +13,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from receiver.durable.headroom import BOUNDS
-from receiver.durable.stages import Stage
 from receiver.durable.status import Status
 from receiver.errors import MissingExtraError
 
@@ -55,7 +53,8 @@ _COUNTED = {
     "receiver_recorded": ("counter", "Receipts written to the log that is recorded."),
     "receiver_record_dropped": ("counter", "Receipts that could not be written there."),
     "receiver_headroom_ratio": ("histogram", "Share of window or expiry that a duplicate had left when it came."),
-    "receiver_stage_seconds": ("summary", "Time by stage, measured per batch as a rule."),
+    "receiver_batch_seconds": ("histogram", "Time of a batch, from asking for the domain to the end of its commit."),
+    "receiver_commit_seconds": ("histogram", "Time that the database took to commit a batch."),
 }
 """What adds up: type and meaning."""
 _GAUGES: dict[str, _Gauge] = {
@@ -109,8 +108,8 @@ def collector_in(registry: CollectorRegistry, kind: Callable[[], _C]) -> _C:
         if kind not in known:
             known[kind] = kind()
             registry.register(known[kind])
-        found: _C = known[kind]
-        return found
+        collector: _C = known[kind]
+        return collector
 
 
 def label(domain: str) -> str:
@@ -187,13 +186,14 @@ def _counts(status: Status) -> _Counts:
     }
     counts: dict[_Sample, float] = {_Sample(family, "_total"): count for family, count in totals.items()}
     counts |= {_Sample(family, "_total", label, value): count for (family, label, value), count in labelled.items()}
-    name = "receiver_headroom_ratio"
-    for bound, count in zip((*BOUNDS, "+Inf"), accumulate((*status.headroom.counts, 0)), strict=True):
-        counts[_Sample(name, "_bucket", "le", str(bound))] = count
-    counts[_Sample(name, "_count")] = sum(status.headroom.counts)
-    counts[_Sample(name, "_sum")] = status.headroom.total
-    for stage, times in status.stages.items():
-        if stage is not Stage.TOTAL:
-            counts[_Sample("receiver_stage_seconds", "_count", "stage", stage)] = times.count
-            counts[_Sample("receiver_stage_seconds", "_sum", "stage", stage)] = times.total_secs
+    histograms = {
+        "receiver_headroom_ratio": status.headroom.shares,
+        "receiver_batch_seconds": status.batch_secs,
+        "receiver_commit_seconds": status.commit_secs,
+    }
+    for name, buckets in histograms.items():
+        for bound, count in zip((*buckets.bounds, "+Inf"), accumulate(buckets.counts), strict=True):
+            counts[_Sample(name, "_bucket", "le", str(bound))] = count
+        counts[_Sample(name, "_count")] = sum(buckets.counts)
+        counts[_Sample(name, "_sum")] = buckets.total
     return Counter(counts)

@@ -16,15 +16,13 @@ from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.interface import Policy, Use
 from receiver.policies.names import policy, refuse_unfit, stated_policy, two_tier
 from receiver.settings import ReceiverSettings, StoreSettings
+from receiver.store.connections import get_or_create
 from receiver.store.databases.database import LONGEST_NAME_BYTES
-from receiver.store.engine import database_of, store_url
-from receiver.store.failures import translated
-from receiver.store.found_or_made import found_or_made
-from receiver.store.log import DomainLog, DomainState
-from receiver.store.memory_log import MemoryLog
+from receiver.store.engine import database_of, store_url, translated
+from receiver.store.log import DomainLog, MemoryLog
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_log import SqlLog
-from receiver.store.tables import domains, to_bytes
+from receiver.store.tables import DomainState, domains, to_bytes
 
 __all__ = ["Opened", "Wanted", "log_of", "new_number", "open_log", "wanted"]
 
@@ -37,7 +35,7 @@ class Opened(NamedTuple):
     address: str
     lock: Hashable
     """What a transaction on the log locks."""
-    incarnation: int
+    store_id: int
     """The number of the domain that no other has."""
     domain_id: int
     """Its number in the store's tables; 0 for `memory://`."""
@@ -101,7 +99,7 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
     if address == _MEMORY:
         new = _new_state(kind, name, wanted.if_new())
         state = DomainState(domain_id=0, **new)
-        return Opened(MemoryLog(state), address, state.incarnation, state.incarnation, state.domain_id)
+        return Opened(MemoryLog(state), address, state.store_id, state.store_id, state.domain_id)
     url = store_url(address)
     engine = open_store_engine(url, store_settings)
     try:
@@ -112,8 +110,8 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
     except BaseException:
         engine.dispose()
         raise
-    lock = database_of(url).locked_file(url) or state.incarnation
-    return Opened(log, url.render_as_string(), lock, state.incarnation, domain_id)
+    lock = database_of(url).locked_file(url) or state.store_id
+    return Opened(log, url.render_as_string(), lock, state.store_id, domain_id)
 
 
 def log_of(url: URL, engine: Engine, store_settings: StoreSettings, domain_id: int) -> SqlLog:
@@ -126,7 +124,7 @@ def _new_state(kind: str, name: str, judge: Policy) -> dict[str, Any]:
     window, expiry_us = judge.sizes
     state: dict[str, Any] = dict.fromkeys(DomainState._fields[1:], 0)
     return state | {
-        "incarnation": new_number(),
+        "store_id": new_number(),
         "domain_key": kind,
         "domain_name": name,
         "policy": judge.kind,
@@ -144,7 +142,7 @@ def _domain_id(url: URL, engine: Engine, kind: str, name: str, wanted: Wanted) -
     def new(_connection: Connection) -> dict[str, Any]:
         return _new_state(kind, name, wanted.if_new()) | {"domain_name": to_bytes(name)}
 
-    return found_or_made(url, engine, the_domain, domains, new)
+    return get_or_create(url, engine, the_domain, domains, new)
 
 
 def _as_wanted(log: SqlLog, wanted: Wanted, key_and_name: tuple[str, str]) -> DomainState:

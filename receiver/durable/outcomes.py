@@ -1,4 +1,4 @@
-"""What became of batches whose outcome isn't known at once: looked up by the mark that each leaves in the store.
+"""What became of batches whose outcome isn't known at once: looked up by the number that each leaves in the store.
 
 A batch may be in its caller's transaction, or its commit may break off. And whoever was killed with a batch on its way
 has left that to be looked up by others, if it was recorded.
@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from receiver.durable.tally import Tally
+from receiver.durable.status import Tally
+from receiver.message import ReceiptRow
 from receiver.recording import Recorder
-from receiver.store.joined_log import JoinedLog
-from receiver.store.log import BatchMark, DomainLog, Row
+from receiver.store.log import BatchNumber, DomainLog
+from receiver.store.sql_log import JoinedLog
 
 __all__ = ["Outcomes"]
 
@@ -23,7 +24,7 @@ class _Unsettled(NamedTuple):
 
     number: int
     tally: Tally | None
-    """To be counted if it was committed; None of a batch that has told its caller that it failed."""
+    """To be counted if it was committed; None of a batch that has failed for its caller."""
     transaction: Any = None
     """The caller's; None where it was in one of our own."""
 
@@ -41,10 +42,10 @@ class Outcomes:
         self.rolled_back: Callable[[], None]
         self.recorder: Recorder | None = None
         self.batches = 0
-        """Those that have left a mark: in a transaction of the caller's, or recorded."""
+        """Those that have left their number: in a transaction of the caller's, or recorded."""
         self._unsettled: deque[_Unsettled] = deque()
 
-    def prepare(self, log: DomainLog, rows: Sequence[Row], tally: Tally) -> BatchMark | None:
+    def prepare(self, log: DomainLog, rows: Sequence[ReceiptRow], tally: Tally) -> BatchNumber | None:
         """Write the batch to the recording, if there is one, and number it if its outcome may have to be looked up."""
         transaction = log.transaction if isinstance(log, JoinedLog) else None
         if transaction is None and self.recorder is None:
@@ -52,8 +53,8 @@ class Outcomes:
         self.batches += 1
         self._unsettled.append(_Unsettled(self.batches, None, transaction))
         if self.recorder is not None:
-            self.recorder.write(self.batches, tally.rows_not_told(rows), tally.told)
-        return BatchMark(self.writer, self.batches)
+            self.recorder.write(self.batches, tally.plain_rows(rows), tally.full_receipts)
+        return BatchNumber(self.writer, self.batches)
 
     def expect(self, tally: Tally) -> None:
         """The batch is recorded in its caller's transaction; what becomes of that will be looked up."""
@@ -78,7 +79,7 @@ class Outcomes:
             return True
         were_all = True
         last = log.last_batch(self.writer)
-        # A batch's mark is in one transaction with all that the batch saw, so those before it were committed too.
+        # A batch's number is in one transaction with all that the batch saw, so those before it were committed too.
         while self._unsettled and self._unsettled[-1].number > last:
             lost = self._unsettled.pop()
             were_all = False
@@ -105,5 +106,5 @@ class Outcomes:
         return bool(self._unsettled) and not (self.callers_go_on() or self._needs_the_lock())
 
     def are_over(self) -> bool:
-        """Whether there are marks that nobody will look up: a recording may still need the last one."""
+        """Whether there are numbers that nobody will look up: a recording may still need the last one."""
         return self.batches > 0 and (self.recorder is None or self.recorder.is_settled)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -11,15 +10,12 @@ from sqlalchemy import Connection
 
 from receiver.closing import Closing
 from receiver.domains import Channel, domain_key
-from receiver.durable.batch import Batch
-from receiver.durable.counters import Counters
-from receiver.durable.events import Duplicate, OnDuplicate, tell
+from receiver.durable.batch import Batch, BatchOptions
+from receiver.durable.cache import Retirement
+from receiver.durable.events import Duplicate, OnDuplicate, report
 from receiver.durable.opening import open_log, wanted
-from receiver.durable.retiring import Retirement
 from receiver.durable.session import DomainSession, Transaction
-from receiver.durable.stages import Lap, Stage
-from receiver.durable.status import Status
-from receiver.durable.tally import Tally
+from receiver.durable.status import Counters, Status, Tally
 from receiver.errors import SettingsError
 from receiver.recording import Recorder
 from receiver.settings import ReceiverSettings, Recording, StoreSettings, checked_id_reuse
@@ -33,33 +29,25 @@ __all__ = ["Receiver"]
 class Receiver(Closing):
     """The durable receiver of one domain; made by `Receiver.open`, and closed when it is no longer needed.
 
-    Threads may share it: their batches take turns. A process forked off must open its own.
+    Threads may share it: their batches wait for each other. A process forked off must open its own.
     """
 
     def __init__(
         self,
         session: DomainSession,
-        domain: str,
-        *,
-        observe_only: bool,
-        reject_batches: bool,
-        id_reuse: str,
+        options: BatchOptions,
         on_duplicate: OnDuplicate | None,
         recorder: Recorder | None,
     ) -> None:
-        self.domain = domain
-        self.observe_only = observe_only
-        self.reject_batches = reject_batches
-        self.id_reuse = id_reuse
-        self.records = recorder is not None
         self.is_closed = False
+        self._options = options
         self.counters = Counters()
         self._on_duplicate = on_duplicate
         self._recorder = recorder
         self._session = session
         session.outcomes.committed = self._count
         session.outcomes.rolled_back = self.counters.roll_back
-        self._untold: deque[Duplicate] = deque()
+        self._unreported: deque[Duplicate] = deque()
 
     @classmethod
     def open(
@@ -88,7 +76,7 @@ class Receiver(Closing):
         `artemis:id_cache_size=20000`; a bare name keeps the sizes that the domain has, and a domain keeps its policy.
         With `reject_batches`, for `artemis` alone, a batch is one of its transactions: judged by what earlier batches
         left, and rejected as a whole (`BatchRejectedError`) for one duplicate. With `observe_only` every message is
-        delivered, and duplicates are only marked. `id_reuse` says what becomes of a known id that comes with another
+        delivered, and duplicates are only reported. `id_reuse` says what becomes of a known id that comes with another
         body: `duplicate` or `deliver`; it is reported either way. `on_duplicate` is called with each duplicate of a
         committed batch. `record` is a folder, or a `Recording`, in which the receipts of committed batches become a
         log that `receiver simulate` reads.
@@ -114,23 +102,32 @@ class Receiver(Closing):
         except BaseException:
             session.log.close()
             raise
-        return cls(
-            session,
-            key.name(channel),
+        options = BatchOptions(
+            domain=key.name(channel),
             observe_only=observe_only,
             reject_batches=reject_batches,
-            id_reuse=id_reuse,
-            on_duplicate=on_duplicate,
-            recorder=recorder,
+            delivers_reused_ids=id_reuse == "deliver",
+            is_recorded=recorder is not None,
         )
+        return cls(session, options, on_duplicate, recorder)
 
     def close(self) -> None:
         """End the connection to the store, and the log that is recorded. Closing again does nothing."""
         self._session.close()
-        self._tell()
+        self._notify()
         if self._recorder is not None:
             self._recorder.close()
         self.is_closed = True
+
+    @property
+    def domain(self) -> str:
+        """The domain's name."""
+        return self._options.domain
+
+    @property
+    def observe_only(self) -> bool:
+        """Whether duplicates are delivered, and only reported."""
+        return self._options.observe_only
 
     @property
     def domain_id(self) -> int:
@@ -138,9 +135,9 @@ class Receiver(Closing):
         return self._session.domain_id
 
     @property
-    def incarnation(self) -> int:
+    def store_id(self) -> int:
         """The domain's number that no other has, in any store."""
-        return self._session.incarnation
+        return self._session.store_id
 
     @property
     def window(self) -> int:
@@ -154,40 +151,33 @@ class Receiver(Closing):
         With the caller's own SQLAlchemy connection the batch joins the transaction under way there, and is recorded if
         and when the caller commits it. `StoreBusyError` if the domain can't be had in time.
         """
-        return Batch(self, begin=partial(self._begin, connection), tell=self._tell)
+        return Batch(self._options, self.counters, begin=partial(self._begin, connection), notify=self._notify)
 
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        """Time a block of the bridge's own as one of Apama's stages: `with orders.stage("JMS_ACK"):`."""
-        return self.counters.stages.stage(name)
-
-    def _begin(self, connection: Connection | None, lap: Lap) -> Transaction:
+    def _begin(self, connection: Connection | None) -> Transaction:
         try:
             return self._session.begin(connection)
         except BaseException:
-            lap.gave_up()
             self.counters.fail()
             raise
 
     def _count(self, tally: Tally) -> None:
         self.counters.commit(tally)
-        self._untold += tally.events
+        self._unreported += tally.events
 
-    def _tell(self) -> None:
-        """Tell of what was committed; not before the domain is free, for callbacks may take their time."""
-        if self._untold:
-            with self.stage(Stage.APP_CONTROLLED_BLOCKING):
-                while self._untold:
-                    try:
-                        event = self._untold.popleft()
-                    except IndexError:  # another thread was faster
-                        break
-                    tell(event, self._on_duplicate)
+    def _notify(self) -> None:
+        """Report what was committed; not before the domain is free, for callbacks may take their time."""
+        while self._unreported:
+            try:
+                event = self._unreported.popleft()
+            except IndexError:  # another thread was faster
+                break
+            report(event, self._on_duplicate)
 
     def status(self) -> Status:
         """The figures of the JMS status line, of the batches that are known to be committed."""
         self._session.look_up()
         self._session.count_silent_sources()
-        self._tell()
+        self._notify()
         return self.figures(self.counters.rate())
 
     def figures(self, rate: float = 0.0) -> Status:

@@ -1,80 +1,110 @@
-"""When a domain retires the sources that have ended.
-
-A messageSourceId often holds a process id or a start time, so each restart of a sender is a new source, and the newest W
-ids of every source that ever was would be kept for ever. What retiring does to verdicts is in `receiver.detector`.
-
-A retired source is marked in all rows that are left of it, in the transaction of a batch: which queue a row stood in
-couldn't be told from the rows that are left once that source sends again. The domain's row counts retired sources, so that
-other processes notice and read the log anew.
-"""
+"""Sources retired by hand: those named, or those that haven't sent for long."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
+from typing import NamedTuple
 
-from receiver.detector import RETIRED, TwoTierDetector
-from receiver.settings import ReceiverSettings
-from receiver.store.log import Row, SourceMark
+from sqlalchemy import URL, Engine, select
 
-__all__ = ["DAY_US", "Retirement", "as_retired", "longer_silent_than"]
+from receiver.detector import TwoTierDetector
+from receiver.durable.cache import DomainCache, Retirement, as_retired, longer_silent_than
+from receiver.durable.opening import log_of, new_number
+from receiver.errors import SettingsError
+from receiver.settings import ReceiverSettings, StoreSettings
+from receiver.store.databases.database import shown
+from receiver.store.engine import store_url, translated
+from receiver.store.log import Changes, DomainLog
+from receiver.store.schema import examined, open_store_engine
+from receiver.store.tables import domains, to_bytes
 
-DAY_US = 86_400_000_000
-_LOOKS_PER_TIME_ALLOWED = 30
-"""After sources were retired, the next silent ones wait for up to this part of retire_sources_after_days, as each
-retirement makes every other process read the log anew."""
-_SHARE_RETIRED = 10
-"""Beyond max_sources, the surplus and a tenth of max_sources more are retired, so that the next batch needn't retire
-again."""
-
-
-class Retirement:
-    """Which sources are due at the end of a batch; it costs next to nothing as long as none can be."""
-
-    def __init__(self, settings: ReceiverSettings) -> None:
-        self._max_sources = settings.max_sources
-        self._after_us = round(settings.retire_sources_after_days * DAY_US)
-        self._next_look_us = 0
-
-    def wait(self, latest_us: int) -> None:
-        """After some were retired, here or elsewhere: don't look for silent sources for a while."""
-        self._next_look_us = latest_us + self._after_us // _LOOKS_PER_TIME_ALLOWED
-
-    def look_soon(self) -> None:
-        """After the log was read for another reason: look at the end of the next batch."""
-        self._next_look_us = 0
-
-    def due(self, detector: TwoTierDetector) -> list[str | None]:
-        """The sources to retire now, the longest silent first."""
-        most, latest_us = self._max_sources, detector.latest_us
-        has_too_many = bool(most) and detector.sources > most
-        if not has_too_many and not (self._after_us and latest_us >= self._next_look_us):
-            return []
-        by_silence = detector.sources_by_silence()
-        silent = _silent(by_silence, latest_us - self._after_us) if self._after_us else 0
-        surplus = len(by_silence) - most + most // _SHARE_RETIRED if has_too_many else 0
-        number = max(silent, surplus)
-        if silent:
-            self.wait(latest_us)
-        elif by_silence[number:]:  # until then none of the others can be due
-            self._next_look_us = by_silence[number][0] + self._after_us
-        return [source for _, source in by_silence[:number]]
+__all__ = ["RetiredSources", "retire_sources"]
 
 
-def longer_silent_than(detector: TwoTierDetector, days: float) -> list[str | None]:
-    """The sources that haven't sent for more than so many days, by the domain's own time."""
-    by_silence = detector.sources_by_silence()
-    silent = _silent(by_silence, detector.latest_us - round(days * DAY_US))
-    return [source for _, source in by_silence[:silent]]
+class RetiredSources(NamedTuple):
+    """What was done in one domain."""
+
+    domain: str
+    sources: int
+    """How many were retired."""
+    forgotten_ids: int
+    """Ids that are no longer remembered for it."""
+    sources_left: int
 
 
-def _silent(by_silence: Sequence[tuple[int, str | None]], before_us: int) -> int:
-    return next((number for number, (us, _) in enumerate(by_silence) if us >= before_us), len(by_silence))
+def retire_sources(
+    address: str, *, domain: str | None = None, sources: Collection[str] = (), idle_days: float | None = None
+) -> list[RetiredSources]:
+    """Retire sources in the domains of a store that go by Apama's rule, or in those of one name.
+
+    `sources` are names, the empty text being the anonymous source; `idle_days` adds those that haven't sent for longer, by
+    the domain's own time. Each domain is done in a transaction of its own, for which its receivers wait. `SettingsError`
+    if there is no such domain; `StoreError` as with `receiver.durable.audit.look`.
+    """
+    url = store_url(address)
+    numbers = _domains(url, domain)
+    engine = open_store_engine(url, StoreSettings())
+    try:
+        with translated(url):
+            done = [_retire(url, engine, number, sources, idle_days) for number in numbers]
+    finally:
+        engine.dispose()
+    return [retired for retired in done if retired is not None]
 
 
-def as_retired(rows: Sequence[Row], sources: Sequence[str | None]) -> tuple[Sequence[Row], list[SourceMark]]:
-    """A batch's rows as they are appended once these sources are retired, and the marks of rows from before."""
-    if not sources:
-        return rows, []
-    among = {source or None for source in sources}
-    rows = [(*row[:-1], RETIRED) if (row[2] or None) in among else row for row in rows]
-    return rows, [SourceMark(RETIRED, sources)]
+def _domains(url: URL, name: str | None) -> list[int]:
+    wanted = select(domains.c.domain_id).order_by(domains.c.domain_id)
+    if name is not None:
+        wanted = wanted.where(domains.c.domain_name == to_bytes(name))
+    engine = examined(url)
+    try:
+        with translated(url), engine.connect() as connection:
+            numbers = list(connection.scalars(wanted))
+    finally:
+        engine.dispose()
+    if name is not None and not numbers:
+        raise SettingsError(f"{shown(url)} has no domain {name!r:.80}", hint="receiver status lists the domains")
+    return numbers
+
+
+def _retire(
+    url: URL, engine: Engine, domain_id: int, sources: Collection[str], idle_days: float | None
+) -> RetiredSources | None:
+    log = log_of(url, engine, StoreSettings(), domain_id)
+    cache = DomainCache(Retirement(ReceiverSettings()))
+    try:
+        cache.follow(log, log.begin_reading())  # all that takes long, while nobody waits
+        log.rollback()
+        retired = _retire_locked(log, cache, sources, idle_days)
+        log.commit()
+        log.give_back_space()
+    finally:
+        log.rollback()
+        log.close()
+    return retired
+
+
+def _retire_locked(
+    log: DomainLog, cache: DomainCache, sources: Collection[str], idle_days: float | None
+) -> RetiredSources | None:
+    state = log.begin()
+    cache.follow(log, state)
+    detector = cache.policy
+    if not isinstance(detector, TwoTierDetector):
+        return None
+    known = {source for _, source in detector.sources_by_silence()}
+    due = known & {source or None for source in sources}
+    if idle_days is not None:
+        due |= set(longer_silent_than(detector, idle_days))
+    before = detector.remembered_ids
+    cache.retire(due)
+    if due:
+        _, gone = cache.take_deletable((), all_of_them=True)
+        _, policy_states = as_retired((), list(due))
+        after = state._replace(
+            last_writer=new_number(),
+            clock_us=cache.policy.clock_us,
+            retired_sources=state.retired_sources + len(due),
+        )
+        log.record(after, Changes(gone, policy_states), since=state.last_seq)
+    return RetiredSources(state.domain_name, len(due), before - detector.remembered_ids, detector.sources)

@@ -9,31 +9,82 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
 from receiver.domains import Channel
-from receiver.durable.cache import DomainCache, making_sense
-from receiver.durable.holds import Hold, hold, release
+from receiver.durable.cache import DomainCache, Retirement, as_retired, making_sense
 from receiver.durable.opening import Opened, new_number
 from receiver.durable.outcomes import Outcomes
-from receiver.durable.retiring import Retirement, as_retired
-from receiver.durable.tally import Tally
+from receiver.durable.status import Tally
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
+from receiver.message import ReceiptRow
 from receiver.recording import Recorder
 from receiver.retrying import Backoff, until_done
 from receiver.settings import Recording
-from receiver.store.failures import store_error, translated
-from receiver.store.joined_log import JoinedLog, forget_batches
-from receiver.store.log import Changes, DomainLog, DomainState, Row
-from receiver.store.sql_log import SqlLog
+from receiver.store.engine import store_error, translated
+from receiver.store.log import Changes, DomainLog
+from receiver.store.sql_log import JoinedLog, SqlLog, forget_batches
+from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
-__all__ = ["DomainSession", "Transaction"]
+__all__ = ["DomainSession", "Hold", "Transaction", "hold", "release"]
+
+_GUARD = threading.Lock()
+_HOLDS: list[Hold] = []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hold:
+    lock: Hashable
+    """What is locked: a file, or a domain of a server."""
+    holder: Callable[[], object]
+    """The connection that holds the lock, and may take it again."""
+    thread: int
+    domain: Hashable = None
+    """The domain of the batch under way; None once the batch is over and only its caller's transaction goes on."""
+    is_over: Callable[[], bool] = lambda: False
+    """Whether that transaction has ended, and the lock with it."""
+
+
+def hold(wanted: Hold) -> None:
+    """Note that a thread is about to take a lock, unless it would wait for itself."""
+    with _GUARD:
+        _HOLDS[:] = [other for other in _HOLDS if not other.is_over()]
+        for other in _HOLDS:
+            if (other.thread, other.lock) != (wanted.thread, wanted.lock):
+                continue
+            if other.domain is not None and other.domain == wanted.domain:
+                raise StoreBusyError("this thread has a batch of the domain under way", hint="end that one first")
+            if other.holder() is not wanted.holder():
+                raise StoreBusyError(
+                    "this thread holds the lock in another transaction, which is still open",
+                    hint="end that one first, or join it: batch(connection=...)",
+                )
+        _HOLDS.append(wanted)
+
+
+def release(held: Hold) -> None:
+    with _GUARD:
+        if held in _HOLDS:
+            _HOLDS.remove(held)
+
+
+def _forget_the_parents() -> None:
+    global _GUARD  # noqa: PLW0603 - another thread of the parent may have had it
+    _GUARD = threading.Lock()
+    _HOLDS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_the_parents)
+
 
 _LOGGER = logging.getLogger("receiver")
 _BACKOFF = Backoff(0.05, 1.0)
@@ -46,22 +97,22 @@ class DomainSession:
         self.log = opened.log
         self.lock = opened.lock
         self.address = opened.address
-        self.incarnation = opened.incarnation
+        self.store_id = opened.store_id
         self.domain_id = opened.domain_id
         self.patience_secs = patience_secs
         self.cache = DomainCache(retirement)
         self.outcomes = Outcomes(new_number())
-        self._turn = threading.Lock()
+        self._thread_lock = threading.Lock()
         self._held_by: int | None = None
         """The thread whose batch is under way."""
         if isinstance(self.log, SqlLog):
-            self.log.is_idle = lambda: not self._turn.locked()
+            self.log.is_idle = lambda: not self._thread_lock.locked()
         self._pid = os.getpid()
         self._is_closed = False
 
     def load(self) -> None:
         """Read the log ahead of the first batch, keeping nobody waiting."""
-        with self._turn:
+        with self._thread_lock:
             try:
                 with translated(self.address):
                     self.cache.follow(self.log, self.log.begin_reading())
@@ -70,12 +121,12 @@ class DomainSession:
 
     def record_to(self, record: Recording | StrPath, channel: Channel) -> Recorder:
         """Record what is received from now on, and settle what killed processes have recorded to the same path."""
-        incarnation = self.incarnation if isinstance(self.log, SqlLog) else None
+        store_id = self.store_id if isinstance(self.log, SqlLog) else None
         recorder = self.outcomes.recorder = Recorder(
-            record, **channel._asdict(), writer=self.outcomes.writer, incarnation=incarnation
+            record, **channel._asdict(), writer=self.outcomes.writer, incarnation=store_id
         )
         try:
-            with self._turn:
+            with self._thread_lock:
                 self.complete_recording()
         except BaseException:
             recorder.close()
@@ -84,17 +135,18 @@ class DomainSession:
 
     def begin(self, connection: Connection | None) -> Transaction:
         """Have the domain to ourselves, in a transaction of our own or in the caller's, and catch up with it."""
+        began_ns = perf_counter_ns()
         self.check_usable()
         log = self.log if connection is None else self._joining(connection)
-        held = Hold(self.lock, lambda: log.holder, threading.get_ident(), domain=self.incarnation)
+        held = Hold(self.lock, lambda: log.holder, threading.get_ident(), domain=self.store_id)
         try:
             hold(held)
-            self._take_turn()
+            self._acquire()
         except BaseException:
             release(held)
             raise
         self._held_by = held.thread
-        transaction = Transaction(self, log, held)
+        transaction = Transaction(self, log, held, began_ns)
         try:
             transaction.begin()
         except BaseException:
@@ -105,7 +157,7 @@ class DomainSession:
 
     def own(self, state: DomainState) -> DomainState:
         """The state, if it is our domain's; else `StoreError`: SQLite may give a dropped domain's number to a new one."""
-        if state.incarnation != self.incarnation:
+        if state.store_id != self.store_id:
             raise StoreError(
                 f"this is another database than {self.address} was when the receiver was opened, or its domain was dropped",
                 hint="give batch() a connection to the receiver's database; if that was replaced, or the domain dropped,"
@@ -127,8 +179,8 @@ class DomainSession:
         if self._is_closed:
             raise ClosedError("the receiver is closed")
 
-    def _take_turn(self) -> None:
-        if not self._turn.acquire(timeout=self.patience_secs):
+    def _acquire(self) -> None:
+        if not self._thread_lock.acquire(timeout=self.patience_secs):
             raise StoreBusyError(
                 f"other threads kept the receiver busy for {self.patience_secs:g} s",
                 hint="keep batches short, or raise lock_timeout_secs",
@@ -136,7 +188,7 @@ class DomainSession:
 
     def leave(self, held: Hold) -> None:
         self._held_by = None
-        self._turn.release()
+        self._thread_lock.release()
         release(held)
 
     def _joining(self, connection: Connection) -> JoinedLog:
@@ -147,7 +199,7 @@ class DomainSession:
         return JoinedLog(self.log, connection)
 
     def complete_recording(self) -> None:
-        """Settle what killed processes have recorded, by their marks, and forget those, in a transaction of its own.
+        """Settle what killed processes have recorded, by their numbers, and forget those, in a transaction of its own.
 
         Where that fails there is a warning: it stays as it is for whoever records to the same path next.
         """
@@ -180,7 +232,7 @@ class DomainSession:
         """Settle what can be settled between batches; a batch under way has done so."""
         if self._is_closed or self.is_parents or not self.outcomes.can_be_looked_up():
             return
-        if not self._turn.acquire(blocking=False):
+        if not self._thread_lock.acquire(blocking=False):
             return
         try:
             if self.outcomes.can_be_looked_up():
@@ -189,16 +241,16 @@ class DomainSession:
                     self.settle(self.log)
         finally:
             self.log.rollback()
-            self._turn.release()
+            self._thread_lock.release()
 
     def count_silent_sources(self) -> None:
         """Count them anew, unless a batch is under way."""
-        if self._is_closed or self.is_parents or not self._turn.acquire(blocking=False):
+        if self._is_closed or self.is_parents or not self._thread_lock.acquire(blocking=False):
             return
         try:
             self.cache.count_silent_sources()
         finally:
-            self._turn.release()
+            self._thread_lock.release()
 
     def close(self) -> None:
         """Delete what is left to be deleted, and end the connection; a process forked off leaves both to its parent."""
@@ -206,7 +258,7 @@ class DomainSession:
             return
         if self._held_by == threading.get_ident():
             raise StoreBusyError("this thread has a batch of the domain under way", hint="close after that has ended")
-        self._take_turn()
+        self._acquire()
         self._is_closed = True
         try:
             with translated(self.address):
@@ -216,7 +268,7 @@ class DomainSession:
             _LOGGER.warning("can't tidy up %s while closing", self.address, exc_info=True)
         finally:
             self.log.close()
-            self._turn.release()
+            self._thread_lock.release()
 
     def _tidy_up(self) -> None:
         if self.outcomes.callers_go_on():
@@ -242,11 +294,13 @@ class DomainSession:
 class Transaction:
     """A batch's transaction, from the domain's lock to its outcome."""
 
-    def __init__(self, session: DomainSession, log: DomainLog, held: Hold) -> None:
+    def __init__(self, session: DomainSession, log: DomainLog, held: Hold, began_ns: int) -> None:
         self.log = log
         self.cache = session.cache
         self._session = session
         self._held = held
+        self._began_ns = began_ns
+        """When the domain was asked for."""
         self._state: DomainState
         self._has_read_on = False
 
@@ -272,7 +326,7 @@ class Transaction:
         self.log.rollback()
         self._end()
 
-    def record(self, rows: Sequence[Row], tally: Tally) -> None:
+    def record(self, rows: Sequence[ReceiptRow], tally: Tally) -> None:
         """Record the batch and commit; `StoreError` if it isn't committed, or not proven to be."""
         session, log, cache = self._session, self.log, self.cache
         try:
@@ -281,20 +335,25 @@ class Transaction:
                 retired = cache.retire_due()
                 state = self._new_state(tally, len(retired))
             self._check_whole(rows, state)
-            batch_mark = session.outcomes.prepare(log, rows, tally)
+            batch_number = session.outcomes.prepare(log, rows, tally)
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)
-                rows, source_marks = as_retired(rows, retired)
-                log.record(state, Changes(gone, source_marks, rows, batch_mark), since=self._state.last_seq)
+                rows, policy_states = as_retired(rows, retired)
+                log.record(state, Changes(gone, policy_states, rows, batch_number), since=self._state.last_seq)
         except BaseException as error:
             cache.drop()
             self.abandon(error)
             raise
         try:
             if isinstance(log, JoinedLog):
+                tally.batch_secs = (perf_counter_ns() - self._began_ns) / 1e9
                 session.outcomes.expect(tally)
             else:
+                committing_ns = perf_counter_ns()
                 self._commit(state)
+                committed_ns = perf_counter_ns()
+                tally.batch_secs = (committed_ns - self._began_ns) / 1e9
+                tally.commit_secs = (committed_ns - committing_ns) / 1e9
                 session.outcomes.count(tally)
             cache.advance(state)
             self._give_back_space()
@@ -305,7 +364,7 @@ class Transaction:
         finally:
             self._end()
 
-    def _check_whole(self, rows: Sequence[Row], state: DomainState) -> None:
+    def _check_whole(self, rows: Sequence[ReceiptRow], state: DomainState) -> None:
         if self._state.last_seq + len(rows) != state.last_seq:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
 
@@ -314,7 +373,7 @@ class Transaction:
         return tally.added_to(
             self._state,
             last_seq=policy.serial,
-            # Even a batch that only lent its connection leaves another state, by which its commit can be told.
+            # Even a batch that only lent its connection leaves another state, by which its commit can be recognised.
             last_writer=new_number(),
             latest_us=policy.latest_us,
             clock_us=policy.clock_us,
@@ -329,7 +388,9 @@ class Transaction:
             self.log.discard()
             if not self._was_committed(state, failure):
                 raise failure from error
-            _LOGGER.warning("the connection was lost while committing; the batch is found to be committed: %s", failure)
+            _LOGGER.warning(
+                "the connection was lost while committing; the batch turns out to be committed: %s", failure
+            )
 
     def _was_committed(self, state: DomainState, failure: StoreError) -> bool:
         """Whether the log is in this state, read from it as soon as the database can be reached and lets go of the lock.
@@ -338,13 +399,15 @@ class Transaction:
         """
         patience_secs = self._session.patience_secs
         try:
-            found = until_done(self._begun, is_passing=lambda _: True, backoff=_BACKOFF, patience_secs=patience_secs)
+            state_now = until_done(
+                self._begun, is_passing=lambda _: True, backoff=_BACKOFF, patience_secs=patience_secs
+            )
         except Exception as error:
             raise _unknown(failure) from error
         self.log.rollback()
-        if found not in {state, self._state}:  # others have been here since
+        if state_now not in {state, self._state}:  # others have been here since
             raise _unknown(failure) from None
-        return found == state
+        return state_now == state
 
     def _begun(self) -> DomainState:
         try:

@@ -1,14 +1,117 @@
-"""A receiver's figures: those of Apama's JMS status line by their names there, and those that it lacks."""
+"""A receiver's figures: what a batch adds, what the receiver has counted, and its status by the names of Apama's JMS line.
+
+How near the windows came to missing a duplicate is what an alert needs *before* the first miss. Each duplicate that is
+caught shows how much was left of the window and of the expiry. The share of the tier that would have kept its id longer is
+its headroom: 1 means that nearly nothing was used, 0 that the next id could have pushed it out. A duplicate that is missed
+shows nothing, for nobody knows that it is one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from receiver.durable.headroom import Headroom
-from receiver.durable.stages import Stage, StageTimes
+from receiver.durable.cache import DomainCache
+from receiver.durable.events import Duplicate
+from receiver.message import Decision, Receipt, ReceiptRow, Tier
+from receiver.recording import Recorder
+from receiver.store.tables import DomainState
 
-__all__ = ["LOG_FORMAT", "Status", "status_line"]
+__all__ = [
+    "BOUNDS",
+    "LOG_FORMAT",
+    "SECS_BOUNDS",
+    "Buckets",
+    "Counters",
+    "Headroom",
+    "HeadroomCounter",
+    "Histogram",
+    "Status",
+    "Tally",
+    "headroom_of",
+    "status_line",
+]
+
+BOUNDS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
+"""The upper ends of the histogram's buckets, near together where it matters."""
+SECS_BOUNDS = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+"""Of the histograms of times: from a disk that syncs at once to a domain that is waited for."""
+_RECENT = 1_000
+
+
+class Buckets(NamedTuple):
+    """A histogram as it is at one time."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    """How many values were at most `bounds[i]` and more than the bound before; the last: more than all bounds."""
+    total: float
+    """The sum of the values."""
+
+
+class Histogram:
+    """Counts values by bucket."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._total = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def value(self) -> Buckets:
+        return Buckets(self._bounds, tuple(self._counts), self._total)
+
+
+def headroom_of(decision: Decision, window: int, expiry_us: int) -> float | None:
+    """The share, from 0 to 1, of its window or its expiry, whichever is more, that a duplicate had left.
+
+    None for any other verdict.
+    """
+    if decision.window_left is None or decision.expiry_left_us is None:
+        return None
+    by_window = decision.window_left / window if window else 0.0
+    by_expiry = decision.expiry_left_us / expiry_us if expiry_us else 0.0
+    return max(by_window, by_expiry)
+
+
+class Headroom(NamedTuple):
+    """Of all duplicates that a receiver has caught since it was opened."""
+
+    least: float | None
+    """None before there was a duplicate, here and in the next."""
+    recent_least: float | None
+    """Of the last 1,000 duplicates."""
+    shares: Buckets
+    """All of them, by bucket."""
+
+
+class HeadroomCounter:
+    def __init__(self) -> None:
+        self._least = 1.0
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._shares = Histogram(BOUNDS)
+
+    def add(self, headrooms: Iterable[float | None]) -> None:
+        for headroom in headrooms:
+            if headroom is not None:
+                self._least = min(self._least, headroom)
+                self._recent.append(headroom)
+                self._shares.add(headroom)
+
+    def value(self) -> Headroom:
+        recent = self._recent.copy()
+        return Headroom(self._least if recent else None, min(recent, default=None), self._shares.value())
+
 
 LOG_FORMAT = "%(asctime)s %(levelname)-5s [%(process)d:%(threadName)s] - %(message)s"
 """For `logging.basicConfig`: lines as in a correlator's log, so that whatever reads those finds the status lines."""
@@ -62,8 +165,10 @@ class Status:
     """Receipts in the log that `record` names."""
     record_dropped: int
     """Receipts that couldn't be recorded there."""
-    stages: Mapping[Stage, StageTimes]
-    """Where the time of all batches went; see `receiver.durable.stages.stage_table`."""
+    batch_secs: Buckets
+    """How long batches took, from asking for the domain to the end of the commit."""
+    commit_secs: Buckets
+    """How long the database took to commit them; batches in transactions of their callers' aren't in it."""
 
     @property
     def min_headroom(self) -> float | None:
@@ -103,3 +208,144 @@ def status_line(
         f"JMS Status: r=1 rx={rx:,}{rates} rRedel={redelivered:,}"
         f" rMaxDeliverySecs={max_delivery_secs:,.1f} rDupsDet={duplicates:,}{ids}"
     )
+
+
+@dataclass(slots=True)
+class Tally:
+    receipts: int = 0
+    unchecked: int = 0
+    duplicates: int = 0
+    time_tier_duplicates: int = 0
+    """Those that only the time tier still knew."""
+    reused_ids: int = 0
+    """Duplicates that came with another body."""
+    redelivered: int = 0
+    clock_clamped: int = 0
+    max_delivery_us: int = 0
+    """The longest way from JMSTimestamp to receipt, of receipts flagged JMSRedelivered."""
+    batch_secs: float = 0.0
+    """From asking for the domain to the end of the commit or, in a transaction of the caller's, of recording."""
+    commit_secs: float | None = None
+    """How long the database took to commit; None where the caller commits."""
+    events: list[Duplicate] = field(default_factory=list)
+    full_receipts: list[tuple[int, Receipt]] = field(default_factory=list)
+    """The receipts that say more than their row, or have none, by their index in the batch: for a recorder."""
+
+    def note(self, receipt: Receipt) -> None:
+        """Count what a receipt says beside its id and time."""
+        if receipt.redelivered:
+            self.redelivered += 1
+            if receipt.jms_timestamp_ms and receipt.received_at_us is not None:
+                self.max_delivery_us = max(
+                    self.max_delivery_us, receipt.received_at_us - receipt.jms_timestamp_ms * 1000
+                )
+
+    def plain_rows(self, rows: Sequence[ReceiptRow]) -> Sequence[ReceiptRow]:
+        """Of the rows of the batch, those that say all of their receipt."""
+        if not self.full_receipts:
+            return rows
+        without_row = 0
+        full = set()
+        for index, receipt in self.full_receipts:
+            if receipt.unique_message_id:
+                full.add(index - without_row)
+            else:
+                without_row += 1
+        return [row for index, row in enumerate(rows) if index not in full]
+
+    def note_duplicate(self, event: Duplicate) -> None:
+        self.duplicates += 1
+        if event.tier is Tier.TIME:
+            self.time_tier_duplicates += 1
+        if event.body_differs:
+            self.reused_ids += 1
+        self.events.append(event)
+
+    def added_to(self, state: DomainState, **changes: Any) -> DomainState:
+        """The state with the batch counted, and other fields changed as given."""
+        return state._replace(
+            receipts=state.receipts + self.receipts,
+            unchecked=state.unchecked + self.unchecked,
+            duplicates=state.duplicates + self.duplicates,
+            reused_ids=state.reused_ids + self.reused_ids,
+            redelivered=state.redelivered + self.redelivered,
+            clock_clamped=state.clock_clamped + self.clock_clamped,
+            max_delivery_us=max(state.max_delivery_us, self.max_delivery_us),
+            **changes,
+        )
+
+    def add(self, other: Tally) -> None:
+        """Add the counters of a committed batch."""
+        self.receipts += other.receipts
+        self.unchecked += other.unchecked
+        self.duplicates += other.duplicates
+        self.time_tier_duplicates += other.time_tier_duplicates
+        self.reused_ids += other.reused_ids
+        self.redelivered += other.redelivered
+        self.clock_clamped += other.clock_clamped
+        self.max_delivery_us = max(self.max_delivery_us, other.max_delivery_us)
+
+
+class Counters:
+    def __init__(self) -> None:
+        self._total = Tally()
+        self._headroom = HeadroomCounter()
+        self._batch_secs, self._commit_secs = Histogram(SECS_BOUNDS), Histogram(SECS_BOUNDS)
+        self._committed = self._rolled_back = self._failed = 0
+        self._lock = threading.Lock()  # batches of several threads may fail at once
+        self._asked = time.monotonic(), 0  # when the rate was last asked for, and the receipts by then
+
+    def commit(self, tally: Tally) -> None:
+        """A batch is known to be committed; called by one thread at a time."""
+        self._committed += 1
+        self._total.add(tally)
+        self._headroom.add(event.headroom for event in tally.events)
+        self._batch_secs.add(tally.batch_secs)
+        if tally.commit_secs is not None:
+            self._commit_secs.add(tally.commit_secs)
+
+    def roll_back(self) -> None:
+        with self._lock:
+            self._rolled_back += 1
+
+    def fail(self) -> None:
+        with self._lock:
+            self._failed += 1
+
+    def rate(self) -> float:
+        """Receipts per second since this was last asked for."""
+        now_secs, receipts = time.monotonic(), self._total.receipts
+        then_secs, before = self._asked
+        self._asked = now_secs, receipts
+        return (receipts - before) / (now_secs - then_secs) if now_secs > then_secs else 0.0
+
+    def status(self, domain: str, cache: DomainCache, recorder: Recorder | None, rate: float) -> Status:
+        total = self._total
+        window, expiry_us = cache.sizes
+        return Status(
+            domain=domain,
+            policy=str(cache.policy),
+            window=window,
+            expiry_secs=expiry_us / 1_000_000,
+            rx=total.receipts,
+            rRate=rate,
+            unchecked=total.unchecked,
+            rRedel=total.redelivered,
+            rMaxDeliverySecs=total.max_delivery_us / 1_000_000,
+            rDupsDet=total.duplicates,
+            rDupIds=cache.remembered_ids,
+            sources=cache.sources,
+            silent_sources=cache.silent_sources,
+            retired_sources=cache.retired_sources,
+            time_tier_dups=total.time_tier_duplicates,
+            reused_ids=total.reused_ids,
+            clock_clamped=total.clock_clamped,
+            headroom=self._headroom.value(),
+            batches_committed=self._committed,
+            batches_rolled_back=self._rolled_back,
+            batches_failed=self._failed,
+            recorded=recorder.written if recorder else 0,
+            record_dropped=recorder.dropped if recorder else 0,
+            batch_secs=self._batch_secs.value(),
+            commit_secs=self._commit_secs.value(),
+        )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,10 +28,7 @@ from receiver.logs.batch import BATCH_ROWS, Batch, LogSource, ReadOptions
 from receiver.logs.columns import SCHEMA, fields_of
 from receiver.logs.receipts import LONGEST_TEXT_BYTES, columns_of, recordable, rows_of_columns
 from receiver.logs.rows import BatchMaker, RawRows
-from receiver.message import Receipt
-
-if TYPE_CHECKING:
-    from receiver.store.log import Row  # and with it SQLAlchemy
+from receiver.message import Receipt, ReceiptRow
 
 __all__ = [
     "JOURNAL_BEGINS",
@@ -121,18 +118,18 @@ def beginning(header: JournalHeader) -> bytes:
     return JOURNAL_BEGINS + frame(_HEADER, _encode(header))
 
 
-def encoded(rows: Sequence[Row], told: Sequence[Told]) -> bytes:
+def encoded(rows: Sequence[ReceiptRow], told: Sequence[Told]) -> bytes:
     """The payload of a batch, of whose receipts `told` has those that tell more than a row; `rows` are of the others.
 
     `ValueError` where one of them is what no log can hold.
     """
     if any((receipt.received_at_us or 0) < 0 for _, receipt in told):  # a row's time is the domain's, and never is
         raise ValueError("a time before the epoch")
-    ids = "\n".join([row[1] for row in rows]).encode()
-    sources = "\n".join([row[2] or "" for row in rows]).encode()
+    ids = "\n".join([row.unique_message_id for row in rows]).encode()
+    sources = "\n".join([row.message_source_id or "" for row in rows]).encode()
     if rows and not ids.count(b"\n") == sources.count(b"\n") == len(rows) - 1:
         return encoded((), list(enumerate(receipts_of(rows, told))))
-    times = struct.pack(f"<{len(rows)}q", *[row[3] for row in rows])
+    times = struct.pack(f"<{len(rows)}q", *[row.received_at_us for row in rows])
     payload = _encode((ids, sources, times, told))
     if len(payload) > LONGEST_TEXT_BYTES:
         texts = chain.from_iterable((*rows, *(receipt for _, receipt in told)))
@@ -141,10 +138,10 @@ def encoded(rows: Sequence[Row], told: Sequence[Told]) -> bytes:
     return payload
 
 
-def receipts_of(rows: Sequence[Row], told: Sequence[Told]) -> list[Receipt]:
+def receipts_of(rows: Sequence[ReceiptRow], told: Sequence[Told]) -> list[Receipt]:
     """The same receipts, in their order."""
     others = dict(told)
-    plain = (Receipt(*row[1:4]) for row in rows)
+    plain = (Receipt(row.unique_message_id, row.message_source_id, row.received_at_us) for row in rows)
     return [others.get(index) or next(plain) for index in range(len(rows) + len(told))]
 
 

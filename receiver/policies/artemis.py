@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, Self
+from typing import Self
 
 from receiver.errors import SettingsError
-from receiver.message import Verdict, check_receipt
+from receiver.message import ReceiptRow, Verdict, check_receipt
 from receiver.policies.firsts import Entry, FirstReceipts
 from receiver.policies.interface import Cause, Declaration, Limit, Misses, Parameter, Vendor, check_size, registered
 
@@ -97,7 +97,9 @@ class ArtemisIdCache(FirstReceipts):
         if not size:
             after._asleep = slots.copy()  # noqa: SLF001 - one of its own kind
         newest = islice(slots, max(0, len(slots) - size), None)
-        after.replay(((serial, id_, None, us, None, None, slot) for slot, serial, id_, us in newest), None)
+        after.replay(
+            (ReceiptRow(serial, us, None, None, id_, policy_state=slot) for slot, serial, id_, us in newest), None
+        )
         after.serial, after.latest_us = self.serial, self.latest_us
         return after
 
@@ -179,7 +181,7 @@ class ArtemisIdCache(FirstReceipts):
                 if not self._several[id_]:
                     del self._several[id_]
 
-    def replay(self, entries: Iterable[tuple[Any, ...]], clock_us: int | None) -> None:
+    def replay(self, entries: Iterable[ReceiptRow], clock_us: int | None) -> None:
         self._pending = None
         super().replay(entries, clock_us)
 

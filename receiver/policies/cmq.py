@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heappop, heappush
-from typing import Any, Self
+from typing import Self
 
 from receiver.errors import SettingsError
+from receiver.message import ReceiptRow
 from receiver.policies.firsts import Entry, KeptIds
 from receiver.policies.interface import (
     Cause,
@@ -168,7 +169,7 @@ class CmqMinimumTimeCache(KeptIds):
         heappush(self._by_send_time, (sent_us, self.serial, id_))
         self._forget_passed()
 
-    def replay(self, entries: Iterable[tuple[Any, ...]], clock_us: int | None) -> None:
+    def replay(self, entries: Iterable[ReceiptRow], clock_us: int | None) -> None:
         super().replay(entries, clock_us)
         if clock_us is not None:
             self.advance(clock_us)

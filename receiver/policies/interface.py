@@ -13,7 +13,7 @@ from inspect import signature
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 from receiver.errors import SettingsError
-from receiver.message import Decision, Receipt
+from receiver.message import Decision, Receipt, ReceiptRow
 
 __all__ = [
     "LONGEST_KIND",
@@ -301,11 +301,10 @@ class Policy(Protocol):
     def entries(self) -> list[int]:
         """The numbers of the receipts that make up what is remembered, ascending."""
 
-    def replay(self, entries: Iterable[tuple[Any, ...]], clock_us: int | None, /) -> None:
+    def replay(self, entries: Iterable[ReceiptRow], clock_us: int | None, /) -> None:
         """Follow another of the same kind and sizes: record its entries from after the latest one here.
 
-        An entry is a row of a store's log (`receiver.store.log.Row`). Those that it has forgotten since may be missing
-        or not; `clock_us` is its own. What is remembered then is the same, and so are all verdicts to come.
+        Entries that it has forgotten since may be missing or not; `clock_us` is its own. What is remembered then is the same, and so are all verdicts to come.
         """
 
 

@@ -12,9 +12,8 @@ from rich.text import Text
 from receiver.durable.audit import DomainFigures, StoreFigures
 from receiver.report.terminal import line
 from receiver.report.words import count, duration, moment_or_none, named_domain, or_dash, sanitised, second, size
-from receiver.store.findings import PROBLEMS, DomainName, Finding
-from receiver.store.left_behind import TargetRow
-from receiver.store.parking import ParkedRow
+from receiver.store.invariants import PROBLEMS, DomainName, Finding
+from receiver.store.upkeep import ParkedRow, TargetRow
 
 __all__ = [
     "check_object",

@@ -1,23 +1,153 @@
-"""Connections of SQLAlchemy: the driver's own beneath one, and its end."""
+"""A connection to a store that is kept open, and a row that is made if it is not there yet."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection, Engine, Select, Table
+from sqlalchemy.exc import DBAPIError
 
-__all__ = ["discard", "driver_of"]
+from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
+from receiver.settings import StoreSettings
+from receiver.store.engine import database_of, read_only, store_url, translated
+from receiver.store.schema import open_store_engine
+from receiver.store.sql_log import discard, driver_of
+
+__all__ = ["KeptConnection", "get_or_create"]
+
+_LOGGER = logging.getLogger("receiver")
+_T = TypeVar("_T")
 
 
-def driver_of(connection: Connection) -> Any:
-    """The driver's own connection."""
-    return connection.connection.dbapi_connection
+class KeptConnection:
+    """Made when it is first needed. A process forked off can't use it.
+
+    Raises SettingsError and StoreError when it is made, and what a driver raises becomes a `StoreError`. One that
+    `only_reads` waits for nobody who writes.
+    """
+
+    def __init__(
+        self, address: str | URL, settings: StoreSettings | None, owner: str, *, only_reads: bool = False
+    ) -> None:
+        if not isinstance(settings, StoreSettings | None):
+            raise SettingsError(f"store_settings must be StoreSettings, not {settings!r:.80}")
+        settings = settings or StoreSettings()
+        self.url = store_url(address)
+        self._database = database_of(self.url)
+        self.engine = read_only(self.url) if only_reads else open_store_engine(self.url, settings)
+        self._patience_secs = settings.lock_timeout_secs
+        self._owner = owner
+        self._kept: Connection | None = None
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._is_closed = False
+
+    def check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ClosedError(
+                f"the {self._owner} was opened in process {self._pid} and can't be used in one forked off",
+                hint="open another in the new process",
+            )
+        if self._is_closed:
+            raise ClosedError(f"the {self._owner} is closed")
+
+    @contextmanager
+    def transaction(self, begin: Callable[[Connection], _T]) -> Iterator[tuple[Connection, _T]]:
+        """A transaction that begins with this work, whose result is given too; an exception rolls it back."""
+        with self._used() as connection:
+            try:
+                begun = begin(connection)
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                # The server was gone while the connection lay idle, and nothing was committed. SQLAlchemy makes another.
+                connection.rollback()
+                begun = begin(connection)
+            yield connection, begun
+            connection.commit()
+
+    @contextmanager
+    def between_transactions(self) -> Iterator[Any]:
+        """The driver's own connection while no transaction is under way."""
+        with self._used() as connection:
+            yield driver_of(connection)
+
+    def give_back_space(self, by: Callable[[Any], bool]) -> bool:
+        """Do so between transactions; whether more is left to do, as `by` says.
+
+        Where that fails there is a warning: what was to be done is done, and the next time is as good.
+        """
+        try:
+            with self.between_transactions() as driver:
+                return by(driver)
+        except StoreError as error:
+            _LOGGER.warning("can't give back the space of what was deleted: %s", error)
+            return False
+
+    def close(self) -> None:
+        """End the connection. Closing again does nothing, and so does a process forked off."""
+        if os.getpid() != self._pid:
+            return
+        with self._locked():
+            self._is_closed = True
+            self._discard()
+
+    @contextmanager
+    def _used(self) -> Iterator[Connection]:
+        self.check_usable()
+        with translated(self.url), self._locked():
+            self.check_usable()  # it may have been closed meanwhile
+            try:
+                yield self._connected()
+            except BaseException:
+                self._discard()
+                raise
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=self._patience_secs):
+            raise StoreBusyError(
+                f"other threads kept the {self._owner} busy for {self._patience_secs:g} s",
+                hint="keep transactions short, or raise lock_timeout_secs",
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _connected(self) -> Connection:
+        if self._kept is not None and self._database.is_replaced(driver_of(self._kept)):
+            self._discard()
+        if self._kept is None:
+            self._kept = self.engine.connect()
+            self._database.tell_idle(driver_of(self._kept), lambda: not self._lock.locked())
+        return self._kept
+
+    def _discard(self) -> None:
+        connection, self._kept = self._kept, None
+        if connection is not None:
+            discard(connection)
 
 
-def discard(connection: Connection) -> None:
-    """End a connection, whatever state it is in."""
-    with suppress(Exception):
-        connection.invalidate()
-    with suppress(Exception):
-        connection.close()
+def get_or_create(
+    url: URL,
+    engine: Engine,
+    wanted: Select[Any],
+    table: Table,
+    new: Callable[[Connection], Mapping[str, Any]],
+) -> int:
+    """The number that `wanted` selects, of a row with the values of `new` if there was none; processes may race for it."""
+    # Who only reads needn't wait for a batch under way: a second process can stand by.
+    with read_only(url).connect() as connection:
+        number: int | None = connection.execute(wanted).scalar()
+    if number is None:
+        with engine.begin() as connection:
+            row = database_of(url).insert(table).values(new(connection))
+            connection.execute(row.on_conflict_do_nothing())
+            number = connection.execute(wanted).scalar_one()
+    return number

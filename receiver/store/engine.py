@@ -1,20 +1,23 @@
-"""Connections to a store: which addresses there are, whose kind of database each means, and engines on it.
+"""From an address to its kind of database and an engine; and what a driver's exception means and how to mend it.
 
-Engines keep no connections of their own: a receiver opens one and keeps it as long as it lives.
+Engines keep no connections of their own: a receiver opens one and keeps it as long as it lives. Drivers' exceptions
+become errors of this package here and nowhere else.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError
+from types import TracebackType
 
+from sqlalchemy import URL, Connection, Engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from receiver.errors import StoreError
 from receiver.settings import StoreSettings
-from receiver.store.databases.addresses import refused
-from receiver.store.databases.database import Database
+from receiver.store.databases.database import UNKNOWN, Cause, Database, refused, shown
 from receiver.store.databases.postgres import Postgres
 from receiver.store.databases.sqlite import Sqlite
 
-__all__ = ["DATABASES", "database_of", "read_only", "store_url", "writable"]
+__all__ = ["DATABASES", "NONSENSE", "database_of", "read_only", "store_error", "store_url", "translated", "writable"]
 
 DATABASES: tuple[Database, ...] = (Sqlite(), Postgres())
 _BY_NAME = {database.name: database for database in DATABASES}
@@ -50,3 +53,38 @@ def writable(url: URL, settings: StoreSettings) -> Engine:
 def read_only(url: URL) -> Engine:
     """An engine that only reads, one state of the database per transaction; creates and changes nothing."""
     return database_of(url).read_only(url, StoreSettings())
+
+
+NONSENSE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+"""What a database holds where it shouldn't be is of any type, and breaks whatever it comes to first, by one of these."""
+
+
+class translated:  # noqa: N801 - it reads as a verb; and a generator would cost a batch of one more than its decision
+    """Within it, what SQLAlchemy or a driver raises becomes a `StoreError` caused by it; the rest passes through."""
+
+    __slots__ = ("_address",)
+
+    def __init__(self, address: str | URL) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        # A driver raises its own where it is used directly.
+        if error is not None and (isinstance(error, DBAPIError) or _cause(error) is not None):
+            raise store_error(error, self._address) from error
+
+
+def store_error(error: BaseException, address: str | URL) -> StoreError:
+    """The error of this package for one of SQLAlchemy or of a driver, with a hint on the remedy."""
+    raw = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    cause = _cause(raw) or UNKNOWN
+    words = " ".join(str(raw).split())
+    return cause.kind(f"{shown(address)}: {cause.problem}: {words}", hint=cause.hint)
+
+
+def _cause(raw: BaseException) -> Cause | None:
+    """None for what no driver raises."""
+    causes = (database.cause_of(raw) for database in DATABASES)
+    return next((cause for cause in causes if cause is not None), None)

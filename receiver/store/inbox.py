@@ -1,13 +1,13 @@
 """The inbox of one target: messages kept, in the transaction of their ids, until the target is known to have them.
 
-Whoever has the turn at a target, for which its row is locked, delivers all that waits for it in order of place, whoever
-left it there. So no message belongs to a process, and none waits for one that is dead.
+Whoever has the lease of a target, for which its row is locked, delivers all that waits for it in the order of sequence
+numbers, whoever left it there. So no message belongs to a process, and none waits for one that is dead.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
@@ -15,35 +15,66 @@ from typing import Any, NamedTuple, Self
 from sqlalchemy import Connection, Executable, Select, exists, func, select, update
 
 from receiver.closing import Closing
-from receiver.errors import SettingsError, StoreError
+from receiver.errors import SettingsError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.connections import driver_of
+from receiver.store.connections import KeptConnection, get_or_create
 from receiver.store.databases.database import LONGEST_NAME_BYTES
-from receiver.store.engine import database_of
-from receiver.store.failures import translated
-from receiver.store.found_or_made import found_or_made
-from receiver.store.inbox_rows import InboxRow, add_rows, delete_rows, read_rows, stored_row
-from receiver.store.kept import KeptConnection
-from receiver.store.tables import domains, inbox, parked, targets, to_bytes, told
+from receiver.store.engine import NONSENSE, database_of, translated
+from receiver.store.sql_log import driver_of
+from receiver.store.tables import InboxRow, domains, inbox, inbox_rows, parked, printable, targets, to_bytes
 
-__all__ = ["Inbox", "InboxRow", "Turn", "target_id_of"]
+__all__ = ["Inbox", "Lease", "add_rows", "delete_rows", "read_rows", "target_id_of"]
+
+_COLUMNS = ("target_id", *inbox_rows.columns)
+
+
+def add_rows(connection: Connection, target_id: int, rows: Iterable[InboxRow]) -> None:
+    values = ((target_id, *inbox_rows.stored(row)) for row in rows)
+    database_of(connection).add_waiting(driver_of(connection), _COLUMNS, values)
+
+
+def read_rows(connection: Connection, target_id: int, numbers: Iterable[int]) -> list[InboxRow]:
+    """The rows of these sequence numbers that are there, in order; `StoreCorruptError` where one is no message."""
+    rows: list[InboxRow] = []
+    driver = driver_of(connection)
+    for values in database_of(connection).waiting(driver, inbox_rows.columns, target_id, sorted(numbers)):
+        try:
+            rows.append(inbox_rows.read(values))
+        except NONSENSE as error:
+            raise _corrupt(connection, target_id, InboxRow._make(values).sequence, error) from error
+    return rows
+
+
+def _corrupt(connection: Connection, target_id: int, number: int, error: Exception) -> StoreCorruptError:
+    name = connection.execute(select(targets.c.target).where(targets.c.target_id == target_id)).scalar_one()
+    return StoreCorruptError(
+        f"the message with the sequence number {number} that waits for {printable(name)} makes no sense: {error}",
+        hint="`receiver check` says what is wrong; restore a copy",
+    )
+
+
+def delete_rows(connection: Connection, target_id: int, numbers: Iterable[int]) -> int:
+    """Delete the rows of these sequence numbers; how many rows that left to vacuum."""
+    return database_of(connection).delete_waiting(driver_of(connection), target_id, sorted(numbers))
+
 
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
 
 
 class TargetState(NamedTuple):
+    """What a target's row and its domain's say, by the names of their columns."""
+
     confirmed_bytes: int | None
     tail_digest: bytes | None
-    incarnation: int
-    """The number of the domain that no other has, in any store."""
+    store_id: int
 
 
 class _Sql(NamedTuple):
     """What each batch asks of one target, as text: for a single message SQLAlchemy's way there would cost more than the
     answer."""
 
-    first_place: str
+    first_sequence: str
     lock: str
     waiting: str
     save_file: str
@@ -52,7 +83,7 @@ class _Sql(NamedTuple):
 class Inbox(Closing):
     """What waits for one target of a domain; made by `Inbox.open`.
 
-    Threads may share it: their turns don't overlap, nor do those of any process. A process forked off must open its own.
+    Threads may share it: their leases don't overlap, nor do those of any process. A process forked off must open its own.
     """
 
     def __init__(self, kept: KeptConnection, reader: KeptConnection, target_id: int, domain_id: int) -> None:
@@ -60,10 +91,10 @@ class Inbox(Closing):
         self._kept = kept
         self._domain_id = domain_id
         self._reader = reader
-        """Not the connection that turns take, for a turn may last."""
+        """Not the connection that leases take, for a lease may last."""
         self._vacuum = database_of(kept.url).vacuum_of(inbox.name, truncates=True)
-        incarnations = self._read(select(domains.c.incarnation).where(domains.c.domain_id == domain_id))
-        self.sql = _sql_of(kept, target_id, domain_id, [number for (number,) in incarnations])
+        store_ids = self._read(select(domains.c.store_id).where(domains.c.domain_id == domain_id))
+        self.sql = _sql_of(kept, target_id, domain_id, [row.store_id for row in store_ids])
 
     @classmethod
     def open(cls, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> Self:
@@ -80,10 +111,11 @@ class Inbox(Closing):
         self._reader.close()
         self._kept.close()
 
-    def first_place(self, connection: Connection) -> int:
-        """The place of the first receipt of the batch whose connection this is; each further receipt has the next."""
+    def first_sequence(self, connection: Connection) -> int:
+        """The sequence number of the first receipt of the batch whose connection this is; each further receipt has the
+        next."""
         with translated(self._kept.url):
-            (receipts,) = driver_of(connection).execute(self.sql.first_place).fetchone()
+            (receipts,) = driver_of(connection).execute(self.sql.first_sequence).fetchone()
             return int(receipts)
 
     def add(self, connection: Connection, rows: Sequence[InboxRow]) -> None:
@@ -94,13 +126,13 @@ class Inbox(Closing):
     def park(self, connection: Connection, row: InboxRow, error: str) -> None:
         """Set a message aside, in the transaction on the connection; `error` is why. It may be in the inbox or not."""
         with translated(self._kept.url):
-            values = dict(zip(row._fields, stored_row(row), strict=True))
-            told = {"parked_at_us": time.time_ns() // 1_000, "error": _storable(error)}
-            connection.execute(parked.insert().values(target_id=self.target_id, **told, **values))
-            self.delete(connection, [row.place])
+            values = dict(zip(InboxRow._fields, inbox_rows.stored(row), strict=True))
+            why = {"parked_at_us": time.time_ns() // 1_000, "error": _storable(error)}
+            connection.execute(parked.insert().values(target_id=self.target_id, **why, **values))
+            self.delete(connection, [row.sequence])
 
     @contextmanager
-    def turn(self, joined: Connection | None = None) -> Iterator[Turn]:
+    def lease(self, joined: Connection | None = None) -> Iterator[Lease]:
         """A transaction that has the target for itself: committed at its end, rolled back by an exception.
 
         `StoreBusyError` if the target can't be had in time. Whatever a driver raises within is a `StoreError`. With a
@@ -108,26 +140,26 @@ class Inbox(Closing):
         """
         if joined is not None:
             with translated(self._kept.url):
-                yield Turn(self, joined, self.lock_target(joined))
+                yield Lease(self, joined, self.lock_target(joined))
             return
         with self._kept.transaction(self.lock_target) as (connection, state):
-            yield Turn(self, connection, state)
+            yield Lease(self, connection, state)
 
     def lock_target(self, connection: Connection) -> TargetState:
         """Have the target for the transaction on the connection."""
         # Not by the driver, as all that follows: this is what begins the transaction.
-        found = connection.exec_driver_sql(self.sql.lock).one_or_none()
-        if found is None:
+        values = connection.exec_driver_sql(self.sql.lock).one_or_none()
+        if values is None:
             raise StoreError(
                 "the target is gone from the database",
                 hint="was its domain dropped, or the database replaced? Open it again",
             )
-        return TargetState(*found)
+        return TargetState(*values)
 
     def has_waiting(self) -> bool:
         """Whether any message waits for the target, which costs next to nothing however many do."""
-        ((found,),) = self._read(select(exists().where(inbox.c.target_id == self.target_id)))
-        return bool(found)
+        ((any_waits,),) = self._read(select(exists().where(inbox.c.target_id == self.target_id)))
+        return bool(any_waits)
 
     def waiting(self) -> int:
         """How many messages wait for the target."""
@@ -143,54 +175,54 @@ class Inbox(Closing):
             .group_by(targets.c.target)
             .order_by(targets.c.target)
         )
-        return {told(target): count for target, count in self._read(others)}
+        return {printable(target): count for target, count in self._read(others)}
 
     def _read(self, query: Executable) -> Sequence[Any]:
         with self._reader.transaction(lambda connection: connection.execute(query).all()) as (_, rows):
             return rows
 
-    def delete(self, connection: Connection, places: Collection[int]) -> None:
+    def delete(self, connection: Connection, numbers: Collection[int]) -> None:
         """Have these messages wait no longer, if and when the transaction on the connection is committed."""
         with translated(self._kept.url):
-            self._vacuum.note(delete_rows(connection, self.target_id, places))
+            self._vacuum.note(delete_rows(connection, self.target_id, numbers))
 
     def give_back_space(self) -> bool:
-        """Give the space of deleted messages back, where there is much of it; between turns, and when there is time.
+        """Give the space of deleted messages back, where there is much of it; between leases, and when there is time.
 
-        Whether some is left for the next time, so that nobody waits long. Where it fails there is a warning, and the
+        Whether more is left to do the next time, so that nobody waits long. Where it fails there is a warning, and the
         next time is as good.
         """
         return self._kept.give_back_space(self._vacuum.run_if_due)
 
 
-class Turn:
-    """A turn at a target, under way."""
+class Lease:
+    """A lease of a target, under way: one transaction that has the target for itself."""
 
     def __init__(self, of: Inbox, connection: Connection, state: TargetState) -> None:
         self.connection = connection
-        self.leaves_some = False
-        """Whether more wait than `places` has told."""
+        self.has_more = False
+        """Whether more wait than `sequence_numbers` has given."""
         self._inbox = of
         self._target_id = of.target_id
         self._state = state
 
     @property
     def confirmed_bytes(self) -> int | None:
-        """Of a file: how much of it is ours for certain; None before the first message."""
+        """How many bytes of a target file are ours for certain; None before the first message."""
         return self._state.confirmed_bytes
 
     @property
     def tail_digest(self) -> bytes | None:
-        """Of the end of that."""
+        """The digest of the last of the confirmed bytes of a target file; None before the first message."""
         return self._state.tail_digest
 
     def look_again(self) -> None:
-        """Read anew what is confirmed; StoreError if the turn has been lost meanwhile."""
+        """Read anew what is confirmed; StoreError if the lease has been lost meanwhile."""
         self._state = self._inbox.lock_target(self.connection)
 
     def handed_on_as(self, message: str) -> str:
         """What no other domain of any store calls anything: what its own calls the message, after its number."""
-        return f"{self._state.incarnation:x}{message}"
+        return f"{self._state.store_id:x}{message}"
 
     def other_domain(self) -> str | None:
         """Another domain of the store that has written to a file of the same name; None if there is none."""
@@ -201,37 +233,39 @@ class Turn:
             .where(targets.c.target == name, targets.c.target_id != self._target_id)
             .where(targets.c.confirmed_bytes > 0)
         )
-        found = self.connection.scalars(others.limit(1)).first()
-        return None if found is None else told(found)
+        name_there = self.connection.scalars(others.limit(1)).first()
+        return None if name_there is None else printable(name_there)
 
-    def places(self, at_most: int, *, but_of: Collection[str | None] = ()) -> list[int]:
-        """The places of the messages that wait, in order, without those of these sources; None is the anonymous one.
+    def sequence_numbers(self, at_most: int, *, but_of: Collection[str | None] = ()) -> list[int]:
+        """The numbers of the messages that wait, ascending, without those of these sources; None is the anonymous one.
 
-        No more than so many, nor much more than 64 MB of bodies; `leaves_some` says whether there are others.
+        No more than `at_most`, nor much more than 64 MB of bodies; `has_more` says whether others wait.
         """
         if but_of:
             source = func.coalesce(inbox.c.message_source_id, b"")
             others = _waiting(self._target_id).where(source.not_in([to_bytes(source or "") for source in but_of]))
-            found = self.connection.execute(others.limit(at_most)).all()
+            waiting = self.connection.execute(others.limit(at_most)).all()
         else:
             text = f"{self._inbox.sql.waiting} LIMIT {at_most:d}"
-            found = driver_of(self.connection).execute(text).fetchall()
-        bytes_before = accumulate((size for _, size in found), initial=0)
-        places = [place for (place, _), before in zip(found, bytes_before, strict=False) if before < _BYTES_AT_ONCE]
-        self.leaves_some = len(places) < len(found) or len(found) == at_most
-        return places
+            waiting = driver_of(self.connection).execute(text).fetchall()
+        bytes_before = accumulate((size for _, size in waiting), initial=0)
+        numbers = [
+            number for (number, _), before in zip(waiting, bytes_before, strict=False) if before < _BYTES_AT_ONCE
+        ]
+        self.has_more = len(numbers) < len(waiting) or len(waiting) == at_most
+        return numbers
 
-    def rows(self, places: Collection[int]) -> list[InboxRow]:
-        """The messages of these places that are there, in order."""
-        return read_rows(self.connection, self._target_id, places)
+    def rows(self, numbers: Collection[int]) -> list[InboxRow]:
+        """The messages of these sequence numbers that are there, in order."""
+        return read_rows(self.connection, self._target_id, numbers)
 
-    def confirm(self, places: Collection[int]) -> None:
-        """The target has these messages: they wait no longer."""
-        self._inbox.delete(self.connection, places)
+    def confirm(self, numbers: Collection[int]) -> None:
+        """The target has the messages of these sequence numbers: they wait no longer."""
+        self._inbox.delete(self.connection, numbers)
 
-    def try_failed(self, place: int) -> int:
+    def try_failed(self, number: int) -> int:
         """Count a delivery that failed; how many have."""
-        row = (inbox.c.target_id == self._target_id) & (inbox.c.place == place)
+        row = (inbox.c.target_id == self._target_id) & (inbox.c.sequence == number)
         counted = update(inbox).where(row).values(tries=inbox.c.tries + 1).returning(inbox.c.tries)
         return int(self.connection.scalars(counted).one())
 
@@ -240,24 +274,24 @@ class Turn:
         self._inbox.park(self.connection, row, error)
 
     def save_file(self, confirmed_bytes: int, tail_digest: bytes) -> None:
-        """Note how much of the target's file is ours once this turn is committed, and a digest of the end of it."""
+        """Note how much of the target's file is ours once this lease is committed, and a digest of the end of it."""
         self._state = self._state._replace(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
         driver_of(self.connection).execute(self._inbox.sql.save_file, (confirmed_bytes, tail_digest))
 
 
-def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, incarnations: Sequence[int]) -> _Sql:
+def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, store_ids: Sequence[int]) -> _Sql:
     def text(query: Select[Any]) -> str:
         return str(query.compile(kept.engine, compile_kwargs={"literal_binds": True}))
 
-    state = select(targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.incarnation).join_from(
+    state = select(targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.store_id).join_from(
         targets, domains, domains.c.domain_id == targets.c.domain_id
     )
     # A file of SQLite gives the numbers of a domain that was dropped, and of its targets, to others.
-    itself = (targets.c.target_id == target_id) & domains.c.incarnation.in_(incarnations)
-    mark = database_of(kept.url).log.placeholder
-    saved = f"confirmed_bytes = {mark}, tail_digest = {mark}"
+    itself = (targets.c.target_id == target_id) & domains.c.store_id.in_(store_ids)
+    p = database_of(kept.url).log.placeholder
+    saved = f"confirmed_bytes = {p}, tail_digest = {p}"
     return _Sql(
-        first_place=text(select(domains.c.receipts).where(domains.c.domain_id == domain_id)),
+        first_sequence=text(select(domains.c.receipts).where(domains.c.domain_id == domain_id)),
         lock=text(state.where(itself).with_for_update(of=targets)),
         waiting=text(_waiting(target_id)),
         save_file=f"UPDATE {targets.name} SET {saved} WHERE target_id = {target_id}",  # noqa: S608
@@ -265,9 +299,9 @@ def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, incarnations: 
 
 
 def _waiting(target_id: int) -> Select[Any]:
-    """In order."""
-    of_target = select(inbox.c.place, func.length(inbox.c.body)).where(inbox.c.target_id == target_id)
-    return of_target.order_by(inbox.c.place)
+    """The sequence number and the length in bytes of each message that waits for the target, by number."""
+    of_target = select(inbox.c.sequence, func.length(inbox.c.body)).where(inbox.c.target_id == target_id)
+    return of_target.order_by(inbox.c.sequence)
 
 
 def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
@@ -284,7 +318,7 @@ def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
         return {"domain_id": domain_id, "target": name}
 
     with translated(kept.url):
-        return found_or_made(kept.url, kept.engine, the_target, targets, new)
+        return get_or_create(kept.url, kept.engine, the_target, targets, new)
 
 
 def _storable(error: str) -> str:

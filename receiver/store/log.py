@@ -6,31 +6,27 @@ that are left and from the domain's own row. Nothing here knows what counts as a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, NoReturn, Protocol
 
 from sqlalchemy import Connection
 
-__all__ = ["BatchMark", "Changes", "DomainLog", "DomainState", "Row", "SourceMark"]
+from receiver.errors import SettingsError
+from receiver.message import ReceiptRow
+from receiver.store.tables import DomainState
 
-Row = tuple[int, str, str | None, int, int | None, str | None, int | None]
-"""A receipt in the log; it begins as `TwoTierDetector.replay` wants it.
-
-Its number; id; source; time received, not before that of any earlier row; when the id first came, None if with this
-receipt; a JSON list of the different digests that came with the id, None if none did; what else the
-domain's policy keeps of it, None for most.
-"""
+__all__ = ["BatchNumber", "Changes", "DomainLog", "MemoryLog", "PolicyStates"]
 
 
-class SourceMark(NamedTuple):
-    """A policy mark for those rows in the log of these sources that have none; without sources, one for all."""
+class PolicyStates(NamedTuple):
+    """A policy state for those rows in the log of these sources that have none; without sources, one for all rows."""
 
-    policy_mark: int | None
+    policy_state: int | None
     sources: Sequence[str | None] | None
     """One of them may be None, the anonymous source."""
 
 
-class BatchMark(NamedTuple):
+class BatchNumber(NamedTuple):
     """A receiver's last batch but for those whose outcome nobody will have to look up."""
 
     writer: int
@@ -44,37 +40,12 @@ class Changes(NamedTuple):
 
     gone: Sequence[int] = ()
     """The numbers of rows to delete, ascending."""
-    source_marks: Sequence[SourceMark] = ()
+    policy_states: Sequence[PolicyStates] = ()
     """Set on rows that are there already."""
-    rows: Sequence[Row] = ()
+    rows: Sequence[ReceiptRow] = ()
     """Appended."""
-    batch_mark: BatchMark | None = None
+    batch_number: BatchNumber | None = None
     """Left for a batch whose outcome may have to be looked up."""
-
-
-class DomainState(NamedTuple):
-    """A domain's own row, field by field as in `tables.domains`."""
-
-    domain_id: int
-    incarnation: int
-    domain_key: str
-    domain_name: str
-    policy: str
-    window_size: int
-    expiry_us: int
-    generation: int
-    last_seq: int
-    last_writer: int
-    latest_us: int
-    clock_us: int | None
-    receipts: int
-    unchecked: int
-    duplicates: int
-    reused_ids: int
-    redelivered: int
-    clock_clamped: int
-    max_delivery_us: int
-    retired_sources: int
 
 
 class DomainLog(Protocol):
@@ -90,8 +61,8 @@ class DomainLog(Protocol):
     def begin_reading(self) -> DomainState:
         """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]:
-        """The rows numbered above `seq`, in order, some at a time; the last one there is has the number `last_seq`."""
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
+        """The rows numbered above `seq`, in order and by the thousand; the last one there is has the number `last_seq`."""
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         """Make the changes and save the domain's new state.
@@ -101,7 +72,7 @@ class DomainLog(Protocol):
         """
 
     def last_batch(self, writer: int) -> int:
-        """The last batch that a receiver has marked, as seen from the transaction under way; 0 for none."""
+        """The last batch whose number a receiver has left, as seen from the transaction under way; 0 for none."""
 
     def commit(self) -> None: ...
 
@@ -112,7 +83,7 @@ class DomainLog(Protocol):
         """Give up the connection, which an error may have broken; the next transaction makes another."""
 
     def give_back_space(self) -> None:
-        """Shrink the file where much of it is empty: some of it, the rest the next time; between transactions."""
+        """Shrink the file where much of it is empty: a part at a time; between transactions."""
 
     def close(self) -> None: ...
 
@@ -123,3 +94,47 @@ class DomainLog(Protocol):
     @property
     def connection(self) -> Connection:
         """The connection under way, for statements of the application's own in the same transaction."""
+
+
+class MemoryLog:
+    def __init__(self, state: DomainState) -> None:
+        self._state = state
+        self._rows: dict[int, ReceiptRow] = {}
+        self._marked = 0
+
+    def begin(self) -> DomainState:
+        return self._state
+
+    begin_reading = begin
+
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
+        del last_seq
+        yield [row for row in self._rows.values() if row.seq > seq]
+
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
+        del since
+        for seq in changes.gone:
+            self._rows.pop(seq, None)
+        for policy_state, sources in changes.policy_states:
+            for seq, row in self._rows.items():
+                if sources is None or (row.message_source_id in sources and row.policy_state is None):
+                    self._rows[seq] = row._replace(policy_state=policy_state)
+        self._rows.update((row.seq, row) for row in changes.rows)
+        self._state = state
+        if changes.batch_number is not None:
+            self._marked = changes.batch_number.batch
+
+    def last_batch(self, writer: int) -> int:
+        del writer  # nobody else is here
+        return self._marked
+
+    def _nothing(self) -> None:
+        """A batch is recorded whole or not at all, so nothing is left to do."""
+
+    commit = rollback = discard = give_back_space = close = _nothing
+
+    holder = None
+
+    @property
+    def connection(self) -> NoReturn:
+        raise SettingsError("memory:// has no database connection", hint="open a sqlite:/// or postgresql:// store")

@@ -1,20 +1,29 @@
-"""Alembic, run on the migrations of the package; loaded only where a store isn't of the current version."""
+"""Alembic, run on the migrations of the package; loaded only where a store isn't of the current version.
+
+What is lost where a store goes back to an older version is declared by the migrations, in words and as rows to count. A
+migration has one or both of these, whose words hold `{}` for how many, and whose rows stand behind
+`SELECT count(*) FROM`:
+
+- `LOSES`: the command names these losses and needs a yes.
+- `KEPT_BY_NEWER_ONLY`: the older version would give wrong verdicts or lose messages without it. So the step is refused, by a call of
+  `keep_all` in `downgrade`; only on the way to base is it named like the others.
+
+What counts 0 isn't lost. A migration that declares neither counts as losing all that it added.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 
-from alembic import command
+from alembic import command, context, op
 from alembic.config import Config
 from alembic.script import Script, ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
-from receiver.errors import SettingsError, StoreVersionError
-from receiver.store.losses import losses
+from receiver.errors import SettingsError, StoreError, StoreVersionError
+from receiver.store.tables import MIGRATIONS
 
-__all__ = ["check_known", "losses_between", "run", "target"]
-
-_PACKAGE = Path(__file__).resolve().parent.parent
+__all__ = ["check_known", "keep_all", "losses", "losses_between", "run", "target"]
 
 
 def check_known(version: str, address: str) -> None:
@@ -67,9 +76,33 @@ def _scripts() -> list[Script]:
 
 
 def _config() -> Config:
-    packaged = _PACKAGE / "migrations"
-    # In a checkout the folder stands at the top of the repository, in an installed wheel inside the package.
-    folder = packaged if packaged.exists() else _PACKAGE.parent / "migrations"
     config = Config()
-    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     return config
+
+
+def losses(connection: Connection, steps: Iterable[Script], *, to_base: bool) -> list[str]:
+    """What the command names before these steps back, such as `1,000 parked messages`."""
+    return [words for step in steps for words in _counted(connection, _declared(step, to_base=to_base))]
+
+
+def keep_all(kept_by_newer: Mapping[str, str], newer: str, older: str) -> None:
+    """Refuse a step that would lose any of this, with `StoreError`, unless no table is to be left."""
+    if context.get_revision_argument() is None:
+        return
+    for words in _counted(op.get_bind(), kept_by_newer):
+        raise StoreError(f"version {older} has no place for {words}", hint=f"keep version {newer}, or delete them")
+
+
+def _declared(step: Script, *, to_base: bool) -> dict[str, str]:
+    asked, refused = (getattr(step.module, name, None) for name in ("LOSES", "KEPT_BY_NEWER_ONLY"))
+    if asked is None and refused is None:
+        return {f"what version {step.revision} added to {{}} domains": "receiver_domain"}
+    return {**(asked or {}), **(refused or {} if to_base else {})}
+
+
+def _counted(connection: Connection, rows_by_words: Mapping[str, str]) -> Iterator[str]:
+    for words, rows in rows_by_words.items():
+        count = connection.scalar(text(f"SELECT count(*) FROM {rows}"))  # noqa: S608 - a migration's own words
+        if count:
+            yield words.format(f"{count:,}")

@@ -17,10 +17,8 @@ from sqlalchemy.types import NullType, TypeEngine
 from receiver.errors import StoreBusyError, StoreError, StoreVersionError
 from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
-from receiver.store.databases.addresses import shown
-from receiver.store.databases.database import OTHER_PLACE
-from receiver.store.engine import database_of, read_only, writable
-from receiver.store.failures import translated
+from receiver.store.databases.database import OTHER_DATABASE, shown
+from receiver.store.engine import database_of, read_only, translated, writable
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
 
 __all__ = ["Migrated", "examined", "losses", "migrate", "open_store_engine", "sole_migrator"]
@@ -138,49 +136,49 @@ def _looked_up(url: URL) -> str | None:
 def _version(connection: Connection, address: str) -> str | None:
     """The version of the store there, None if there is none; StoreError if tables of these names aren't ours."""
     names = [*METADATA.tables, VERSION_TABLE]
-    found = {
+    columns_of = {
         name: {column["name"]: _spelled(column["type"], connection.dialect) for column in columns}
         for (_, name), columns in inspect(connection).get_multi_columns(filter_names=names, kind=ObjectKind.ANY).items()
     }
-    stamp = found.pop(VERSION_TABLE, None)
+    stamp = columns_of.pop(VERSION_TABLE, None)
     if stamp is not None and set(stamp) != {"version_num"}:
-        raise StoreError(f"{address}: {VERSION_TABLE} there has other columns than version_num", hint=OTHER_PLACE)
+        raise StoreError(f"{address}: {VERSION_TABLE} there has other columns than version_num", hint=OTHER_DATABASE)
     versions = [] if stamp is None else connection.scalars(text(f"SELECT version_num FROM {VERSION_TABLE}")).all()  # noqa: S608
     if len(versions) == 1 and versions[0] != REVISION:
         return str(versions[0])
-    _check_tables(found, connection.dialect, address, complete=bool(versions))
-    if len(versions) > 1 or (found and not versions):
+    _check_tables(columns_of, connection.dialect, address, complete=bool(versions))
+    if len(versions) > 1 or (columns_of and not versions):
         raise StoreError(
-            f"{address}: {VERSION_TABLE} should hold one version beside {', '.join(found)}, not {len(versions)}",
+            f"{address}: {VERSION_TABLE} should hold one version beside {', '.join(columns_of)}, not {len(versions)}",
             hint="restore a copy, or use another database",
         )
     return REVISION if versions else None
 
 
-def _check_tables(found: dict[str, dict[str, str]], dialect: Dialect, address: str, *, complete: bool) -> None:
+def _check_tables(columns_of: dict[str, dict[str, str]], dialect: Dialect, address: str, *, complete: bool) -> None:
     for table in METADATA.tables.values():
-        if table.name not in found:
+        if table.name not in columns_of:
             if complete:
                 raise StoreError(f"{address}: the table {table.name} is gone", hint="restore a copy")
             continue
         wanted = {column.name: _spelled(column.type, dialect) for column in table.columns}
-        differing = _differences(found[table.name], wanted)
+        differing = _differences(columns_of[table.name], wanted)
         if differing:
             raise StoreError(
-                f"{address}: the table {table.name} is another's: it {'; '.join(differing)}", hint=OTHER_PLACE
+                f"{address}: the table {table.name} is another's: it {'; '.join(differing)}", hint=OTHER_DATABASE
             )
 
 
-def _differences(found: dict[str, str], wanted: dict[str, str]) -> list[str]:
-    lacking = [name for name in wanted if name not in found]
-    extra = [name for name in found if name not in wanted]
+def _differences(columns: dict[str, str], wanted: dict[str, str]) -> list[str]:
+    lacking = [name for name in wanted if name not in columns]
+    extra = [name for name in columns if name not in wanted]
     return [
         *([f"lacks {', '.join(lacking)}"] if lacking else []),
         *([f"has {', '.join(extra)}"] if extra else []),
         *(
-            f"has {name} of type {found[name]}, not {kind}"
+            f"has {name} of type {columns[name]}, not {kind}"
             for name, kind in wanted.items()
-            if name in found and found[name] != kind
+            if name in columns and columns[name] != kind
         ),
     ]
 

@@ -1,6 +1,6 @@
 """One state of a whole store, read as it is while receivers go on: nothing is made, locked or changed.
 
-Values come as the driver gives them. What a receiver never writes can be read here too, so that it can be told of.
+Values come as the driver gives them. What a receiver never writes can be read here too, so that it can be reported.
 """
 
 from __future__ import annotations
@@ -9,21 +9,30 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import URL, Connection, Inspector, UniqueConstraint, inspect, text
+from sqlalchemy import URL, Connection, Inspector, PrimaryKeyConstraint, Row, UniqueConstraint, inspect, text
 
-from receiver.store.connections import driver_of
-from receiver.store.engine import database_of
-from receiver.store.failures import translated
-from receiver.store.log import DomainState
+from receiver.store.engine import database_of, translated
 from receiver.store.schema import examined
-from receiver.store.sql_log import ROW_COLUMNS
-from receiver.store.tables import METADATA, domains, inbox, joined, parked, receipts, targets
+from receiver.store.sql_log import driver_of
+from receiver.store.tables import (
+    METADATA,
+    domain_rows,
+    domains,
+    inbox,
+    joined,
+    parked,
+    receipt_rows,
+    receipts,
+    selected,
+    targets,
+)
 
 __all__ = ["MESSAGE_COLUMNS", "TARGET_COLUMNS", "Advance", "RawRow", "Snapshot", "snapshot"]
 
-RawRow = Sequence[Any]
+RawRow = Row[Any]
+"""Values as the driver gives them, by the names of their columns in `receiver.store.tables`."""
 Advance = Callable[[int], None]
-"""Is told how many rows have been read since it was last told, so that somebody can be shown how far it is."""
+"""Is called with how many rows have been read since the last call, so that somebody can be shown how far it is."""
 
 TARGET_COLUMNS = tuple(targets.columns.keys())
 MESSAGE_COLUMNS = tuple(name for name in inbox.columns.keys() if name != "body")  # noqa: SIM118 - these are no dict's
@@ -34,6 +43,7 @@ _OWNERS = (
     (inbox, "target_id", targets),
     (parked, "target_id", targets),
 )
+_SEQUENCE = inbox.c.sequence.name
 _ROWS_AT_ONCE = 10_000
 
 
@@ -53,29 +63,29 @@ class Snapshot:
 
     def domains(self) -> list[RawRow]:
         """The domains' own rows, with the columns of `DomainState`."""
-        return self._all(f"SELECT {', '.join(DomainState._fields)} FROM {domains.name} ORDER BY domain_id")
+        return self._all(f"SELECT {domain_rows.selected} FROM {domains.name} ORDER BY domain_id")
 
-    def marks(self) -> list[RawRow]:
+    def joined_batches(self) -> list[RawRow]:
         """Domain, writer, batch and last number of each batch recorded in its caller's transaction."""
-        return self._all(f"SELECT {', '.join(joined.c.keys())} FROM {joined.name} ORDER BY domain_id, writer")
+        return self._all(f"SELECT {selected(joined, joined.c.keys())} FROM {joined.name} ORDER BY domain_id, writer")
 
     def rows(self, domain_id: int) -> Iterator[Sequence[RawRow]]:
-        """The rows of a domain by number, some at a time, with the columns of the log."""
-        columns = ", ".join(ROW_COLUMNS)
+        """The rows of a domain by number, by the thousand, with the columns of the log."""
         return self._some_at_a_time(
-            f"SELECT {columns} FROM {receipts.name} WHERE domain_id = :domain_id ORDER BY seq", domain_id=domain_id
+            f"SELECT {receipt_rows.selected} FROM {receipts.name} WHERE domain_id = :domain_id ORDER BY seq",
+            domain_id=domain_id,
         )
 
     def targets(self) -> list[RawRow]:
         """The targets' own rows, with the columns of `TARGET_COLUMNS`."""
-        return self._all(f"SELECT {', '.join(TARGET_COLUMNS)} FROM {targets.name} ORDER BY target_id")
+        return self._all(f"SELECT {selected(targets, TARGET_COLUMNS)} FROM {targets.name} ORDER BY target_id")
 
     def messages(self, table: str) -> Iterator[Sequence[RawRow]]:
-        """The messages that wait or are parked, some at a time, with the columns of `MESSAGE_COLUMNS`; of each body only
+        """The messages that wait or are parked, by the thousand, with the columns of `MESSAGE_COLUMNS`; of each body only
         its beginning."""
         # A database may have it that nothing begins with NULL.
-        columns = ", ".join((*MESSAGE_COLUMNS, "coalesce(substr(body, 1, 1), body)"))
-        return self._some_at_a_time(f"SELECT {columns} FROM {table} ORDER BY target_id, place")
+        columns = f"{selected(inbox, MESSAGE_COLUMNS)}, coalesce(substr(body, 1, 1), body) AS body"
+        return self._some_at_a_time(f"SELECT {columns} FROM {table} ORDER BY target_id, {_SEQUENCE}")
 
     def message_count(self, table: str, domain_id: int) -> int:
         """How many messages of a domain are in a table."""
@@ -84,10 +94,10 @@ class Snapshot:
         return int(self._connection.execute(counted, {"domain_id": domain_id}).scalar_one())
 
     def waiting_and_parked(self) -> list[RawRow]:
-        """Target and place of each message that is in both tables."""
+        """Target and sequence number of each message that is in both tables."""
         return self._all(
-            f"SELECT i.target_id, i.place FROM {inbox.name} AS i"
-            f" JOIN {parked.name} AS p ON p.target_id = i.target_id AND p.place = i.place"
+            f"SELECT i.target_id, i.{_SEQUENCE} AS sequence FROM {inbox.name} AS i"
+            f" JOIN {parked.name} AS p ON p.target_id = i.target_id AND p.{_SEQUENCE} = i.{_SEQUENCE}"
         )
 
     def row_count(self, domain_id: int) -> int:
@@ -97,10 +107,10 @@ class Snapshot:
     def strays(self) -> list[tuple[str, str, Any, int]]:
         """Table, the column that names their owner, that name, and the count of the rows whose owner isn't there."""
         return [
-            (table.name, key, owner, count)
+            (table.name, key, stray.owner, stray.rows)
             for table, key, owners in _OWNERS
-            for owner, count in self._all(
-                f"SELECT t.{key}, count(*) FROM {table.name} AS t"
+            for stray in self._all(
+                f"SELECT t.{key} AS owner, count(*) AS rows FROM {table.name} AS t"
                 f" WHERE NOT EXISTS (SELECT 1 FROM {owners.name} AS o WHERE o.{key} = t.{key}) GROUP BY t.{key}"
             )
         ]
@@ -135,13 +145,18 @@ class Snapshot:
 
 def _lacking(inspector: Inspector, name: str) -> Iterator[str]:
     table = METADATA.tables[name]
-    key = inspector.get_pk_constraint(name)["constrained_columns"]
-    if key != table.primary_key.columns.keys():
-        yield f"{name} has no primary key of {', '.join(table.primary_key.columns.keys())}"
+    key = _names(table.primary_key)
+    if inspector.get_pk_constraint(name)["constrained_columns"] != key:
+        yield f"{name} has no primary key of {', '.join(key)}"
     unique = [constraint["column_names"] for constraint in inspector.get_unique_constraints(name)]
     for constraint in table.constraints:
-        if isinstance(constraint, UniqueConstraint) and constraint.columns.keys() not in unique:
-            yield f"{name} may hold two rows of one {' and '.join(constraint.columns.keys())}"
+        if isinstance(constraint, UniqueConstraint) and _names(constraint) not in unique:
+            yield f"{name} may hold two rows of one {' and '.join(_names(constraint))}"
+    never_null = {column.name for column in table.c if not column.nullable}
     for column in inspector.get_columns(name):
-        if column["nullable"] and not table.c[column["name"]].nullable:
+        if column["nullable"] and column["name"] in never_null:
             yield f"{name}.{column['name']} may be null"
+
+
+def _names(constraint: PrimaryKeyConstraint | UniqueConstraint) -> list[str]:
+    return [column.name for column in constraint.columns]

@@ -1,7 +1,10 @@
-"""A domain's log in a database: what SQLite and PostgreSQL have in common.
+"""A domain's log in a database: what SQLite and PostgreSQL have in common, also in a transaction of the caller's.
 
 Statements run on the driver's own connection: for a batch of one receipt, SQLAlchemy's execution of them would cost more
 than the database does.
+
+Nothing reports whether a caller's transaction, or the savepoint around a batch, was committed or rolled back. So each
+batch leaves its number in it, to be looked up later: there is no event to miss and no constraint violation to catch.
 """
 
 from __future__ import annotations
@@ -9,73 +12,62 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RootTransaction
+from sqlalchemy import Connection, Dialect, Engine, RootTransaction, delete
 
-from receiver.errors import StoreBusyError, StoreError
+from receiver.errors import SettingsError, StoreBusyError, StoreError
+from receiver.message import ReceiptRow
 from receiver.settings import StoreSettings
-from receiver.store.connections import discard, driver_of
-from receiver.store.log import BatchMark, Changes, DomainState, Row, SourceMark
-from receiver.store.tables import domains, joined, receipts, text_of, to_bytes
+from receiver.store.log import BatchNumber, Changes, PolicyStates
+from receiver.store.tables import DomainState, domain_rows, domains, joined, receipt_rows, receipts, to_bytes
 
 __all__ = [
     "IN_AUTOCOMMIT",
     "JOIN_HINT",
-    "ROW_COLUMNS",
-    "Sources",
+    "JoinedLog",
     "SqlLog",
-    "batch_mark_values",
-    "rows_of",
+    "batch_number_values",
+    "discard",
+    "driver_of",
+    "forget_batches",
+    "joinable",
     "runs_of",
-    "state_of",
 ]
 
-_IDENTITY = ("domain_id", "incarnation", "domain_key", "domain_name", "policy")
-_CHANGING = DomainState._fields[len(_IDENTITY) :]
+
+def driver_of(connection: Connection) -> Any:
+    """The driver's own connection."""
+    return connection.connection.dbapi_connection
+
+
+def discard(connection: Connection) -> None:
+    """End a connection, whatever state it is in."""
+    with suppress(Exception):
+        connection.invalidate()
+    with suppress(Exception):
+        connection.close()
+
+
+_IDENTITY = {"domain_id", "store_id", "domain_key", "domain_name", "policy"}
+_CHANGING = tuple(name for name in DomainState._fields if name not in _IDENTITY)
+_changing_of = attrgetter(*_CHANGING)
 _SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
 IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction that a batch could join"
 JOIN_HINT = "give a connection with a transaction, or none: then the batch has one of its own"
-ROW_COLUMNS = (
-    "seq",
-    "unique_message_id",
-    "message_source_id",
-    "received_at_us",
-    "first_received_at_us",
-    "body_digests",
-    "policy_mark",
-)
 
 
-def state_of(found: Sequence[Any]) -> DomainState:
-    return DomainState._make((*found[:3], text_of(found[3]), *found[4:]))
-
-
-class Sources(dict[bytes | None, str | None]):
-    """The text of each source as stored; there are few of them, in many rows."""
-
-    def __missing__(self, stored: bytes | None) -> str | None:
-        text = self[stored] = None if stored is None else text_of(stored)
-        return text
-
-
-def rows_of(found: Iterable[Sequence[Any]], sources: Sources) -> list[Row]:
-    """Rows as read."""
-    return [
-        (seq, id_.decode("utf-8", "surrogatepass"), sources[source], received_at_us, first_us, digests, mark)
-        for seq, id_, source, received_at_us, first_us, digests, mark in found
-    ]
-
-
-def batch_mark_values(state: DomainState, batch_mark: BatchMark) -> tuple[int, ...]:
-    """The values of `sql_batch_mark`."""
-    return state.domain_id, batch_mark.writer, batch_mark.batch, state.last_seq
+def batch_number_values(state: DomainState, batch_number: BatchNumber) -> tuple[int, ...]:
+    """The values of `sql_batch_number`."""
+    return state.domain_id, batch_number.writer, batch_number.batch, state.last_seq
 
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
     """First and last of each run of consecutive numbers; there is at least one number."""
-    breaks = [place for place in range(1, len(seqs)) if seqs[place] != seqs[place - 1] + 1]
+    breaks = [index for index in range(1, len(seqs)) if seqs[index] != seqs[index - 1] + 1]
     return [(seqs[first], seqs[end - 1]) for first, end in pairwise([0, *breaks, len(seqs)])]
 
 
@@ -105,19 +97,19 @@ class SqlLog(ABC):
         self._connection: Connection | None = None
         self._lent: RootTransaction | None = None
         p = self.placeholder
-        states = ", ".join(DomainState._fields)
-        changes = ", ".join(f"{name} = {p}" for name in _CHANGING)
-        rows = ", ".join(ROW_COLUMNS)
-        self.sql_read = f"SELECT {states} FROM {domains.name} WHERE domain_id = {p}"
+        changes = ", ".join(f"{domains.c[name].name} = {p}" for name in _CHANGING)
+        columns = ", ".join(receipt_rows.columns)
+        self.sql_read = f"SELECT {domain_rows.selected} FROM {domains.name} WHERE domain_id = {p}"
         self.sql_lock = self.sql_read + self.for_update
         self.sql_save = f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
-        self.sql_rows_after = f"SELECT {rows} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
-        values = ", ".join([p] * (1 + len(ROW_COLUMNS)))
-        self._sql_mark = f"UPDATE {receipts.name} SET policy_mark = {p} WHERE domain_id = {p}"
-        self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {rows}) VALUES ({values})"
+        self.sql_rows_after = f"SELECT {columns} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
+        values = ", ".join([p] * (1 + len(receipt_rows.columns)))
+        self._policy_state = receipts.c.policy_state.name
+        self._sql_set_state = f"UPDATE {receipts.name} SET {self._policy_state} = {p} WHERE domain_id = {p}"
+        self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {columns}) VALUES ({values})"
         self.sql_last_batch = f"SELECT batch FROM {joined.name} WHERE domain_id = {p} AND writer = {p}"
-        # The newest takes the place of the one before.
-        self.sql_batch_mark = (
+        # The newest replaces the one before.
+        self.sql_batch_number = (
             f"INSERT INTO {joined.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
             " ON CONFLICT (domain_id, writer) DO UPDATE SET batch = excluded.batch, last_seq = excluded.last_seq"
         )
@@ -135,10 +127,10 @@ class SqlLog(ABC):
         """Have the domain to ourselves until the caller's transaction ends; `SettingsError` if there is none."""
 
     @abstractmethod
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Sequence[Row]]: ...
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]: ...
 
     @abstractmethod
-    def append(self, rows: Sequence[Row]) -> None: ...
+    def append(self, rows: Sequence[ReceiptRow]) -> None: ...
 
     @abstractmethod
     def delete(self, seqs: Sequence[int]) -> None: ...
@@ -165,72 +157,58 @@ class SqlLog(ABC):
         return self.read(self.sql_read)
 
     def read(self, statement: str) -> DomainState:
-        found = self.cursor.execute(statement, (self.domain_id,)).fetchone()
-        if found is None:
+        values = self.cursor.execute(statement, (self.domain_id,)).fetchone()
+        if values is None:
             raise StoreError(
                 "the domain is gone from the database",
                 hint="it was dropped, or the database replaced: open it again, and it begins anew",
             )
-        return state_of(found)
+        return domain_rows.read(values)
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         self.save(self.sql_save, (), state, since)
-        if changes.batch_mark is not None:
-            self.cursor.execute(self.sql_batch_mark, batch_mark_values(state, changes.batch_mark))
+        if changes.batch_number is not None:
+            self.cursor.execute(self.sql_batch_number, batch_number_values(state, changes.batch_number))
         self.change_rows(changes)
 
     def change_rows(self, changes: Changes) -> None:
         if changes.gone:
             self.delete(changes.gone)
-        for mark in changes.source_marks:
-            self._mark(mark)
+        for states in changes.policy_states:
+            self._set_states(states)
         if changes.rows:
             self.append(changes.rows)
 
-    def _mark(self, mark: SourceMark) -> None:
-        """Set a mark; rows are read to find those of the sources, for no index has them."""
-        values = (mark.policy_mark, self.domain_id)
-        if mark.sources is None:
-            self.cursor.execute(self._sql_mark, values)
+    def _set_states(self, states: PolicyStates) -> None:
+        """Set a policy state; rows are read to find those of the sources, for no index has them."""
+        values = (states.policy_state, self.domain_id)
+        if states.sources is None:
+            self.cursor.execute(self._sql_set_state, values)
             return
-        update = f"{self._sql_mark} AND policy_mark IS NULL"
-        if None in mark.sources:
+        update = f"{self._sql_set_state} AND {self._policy_state} IS NULL"
+        if None in states.sources:
             self.cursor.execute(f"{update} AND message_source_id IS NULL", values)
-        named = [to_bytes(source) for source in mark.sources if source]
+        named = [to_bytes(source) for source in states.sources if source]
         for first in range(0, len(named), _SOURCES_AT_ONCE):
             part = named[first : first + _SOURCES_AT_ONCE]
             placeholders = ", ".join([self.placeholder] * len(part))
             self.cursor.execute(f"{update} AND message_source_id IN ({placeholders})", (*values, *part))
 
     def last_batch(self, writer: int) -> int:
-        found = self.cursor.execute(self.sql_last_batch, (self.domain_id, writer)).fetchone()
-        return 0 if found is None else int(found[0])
+        row = self.cursor.execute(self.sql_last_batch, (self.domain_id, writer)).fetchone()
+        return 0 if row is None else int(row[0])
 
     def save(self, statement: str, values: Sequence[Any], state: DomainState, since: int) -> None:
-        """Put the domain's new state in place by a statement that takes other values first."""
+        """Save the domain's new state by a statement that takes other values first."""
         if self._lent is not None and self.connection.get_transaction() is not self._lent:
             raise _ended_inside()
-        self.cursor.execute(statement, (*values, *state[len(_IDENTITY) :], self.domain_id, since))
+        self.cursor.execute(statement, (*values, *_changing_of(state), self.domain_id, since))
         if self.cursor.rowcount != 1:
             raise _ended_inside()
 
-    def stored(self, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+    def stored(self, rows: Sequence[ReceiptRow]) -> list[tuple[Any, ...]]:
         """The values of `sql_append` for each row."""
-        domain_id = self.domain_id
-        sources = {source: to_bytes(source) if source else None for source in {row[2] for row in rows}}
-        return [
-            (
-                domain_id,
-                seq,
-                id_.encode("utf-8", "surrogatepass"),
-                sources[source],
-                received_at_us,
-                first_us,
-                digests,
-                mark,
-            )
-            for seq, id_, source, received_at_us, first_us, digests, mark in rows
-        ]
+        return [(self.domain_id, *values) for values in receipt_rows.stored_many(rows)]
 
     @property
     def holder(self) -> object:
@@ -273,3 +251,84 @@ class SqlLog(ABC):
             with suppress(Exception):
                 self._connection.close()
         self.engine.dispose()
+
+
+_KEPT_SEQS = 1_000_000_000
+"""A killed receiver's recording is settled by its last number, when somebody records there again."""
+
+
+class JoinedLog:
+    """As `log`, but each batch is a savepoint in the caller's transaction, and commits or rolls back nothing itself."""
+
+    def __init__(self, log: SqlLog, connection: object) -> None:
+        connection = joinable(connection, log.engine.dialect, "batch()")
+        self.connection = self.holder = connection
+        self.transaction = connection.get_transaction()
+        self._savepoint = connection.get_nested_transaction()
+        self._log = copy(log)
+        self._log.use(connection)
+
+    def is_over(self) -> bool:
+        """Whether the caller's transaction has ended."""
+        return self.transaction is None or not self.transaction.is_active
+
+    def begin(self) -> DomainState:
+        return self._log.lock_in_callers_transaction()
+
+    def begin_reading(self) -> DomainState:
+        return self._log.read(self._log.sql_read)
+
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
+        return self._log.rows_after(seq, last_seq)
+
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
+        connection = self.connection
+        under_way = connection.get_transaction(), connection.get_nested_transaction()
+        if connection.closed or connection.invalidated or under_way != (self.transaction, self._savepoint):
+            raise StoreBusyError(
+                "the caller's transaction or savepoint ended inside the batch",
+                hint="commit or roll back after the batch only",
+            )
+        savepoint = connection.begin_nested()
+        try:
+            self._log.record(state, changes, since=since)
+        except BaseException:
+            with suppress(Exception):  # where the connection is broken, that must not hide by what
+                savepoint.rollback()
+            raise
+        savepoint.commit()
+
+    def last_batch(self, writer: int) -> int:
+        return self._log.last_batch(writer)
+
+    def _callers(self) -> None:
+        """The caller's to do."""
+
+    commit = rollback = discard = give_back_space = close = _callers
+
+
+def joinable(connection: object, ours: Dialect, taker: str) -> Connection:
+    """The connection, in a transaction; SettingsError unless it is one to a database as ours. `taker` was given it."""
+    if not isinstance(connection, Connection):
+        raise SettingsError(
+            f"{taker} takes a Connection of SQLAlchemy, not {connection!r:.80}",
+            hint="of a Session: session.connection()",
+        )
+    if connection.closed or connection.invalidated:
+        raise SettingsError(f"the connection given to {taker} is closed")
+    theirs = connection.dialect
+    if (ours.name, ours.driver) != (theirs.name, theirs.driver):
+        raise SettingsError(
+            f"the connection given to {taker} is for {theirs.name}+{theirs.driver}, the store is in"
+            f" {ours.name}+{ours.driver}",
+            hint="give a connection to the store's own database, through the same driver",
+        )
+    if not connection.in_transaction():
+        connection.begin()
+    return connection
+
+
+def forget_batches(connection: Connection, state: DomainState, writer: int) -> None:
+    """Drop the numbers that one receiver left, and those from so many receipts ago that whoever left them died without closing."""
+    over = (joined.c.writer == writer) | (joined.c.last_seq < state.last_seq - _KEPT_SEQS)
+    connection.execute(delete(joined).where(joined.c.domain_id == state.domain_id, over))

@@ -1,12 +1,21 @@
 """The tables, as this version of the package declares them; `migrations/` makes them, and a test holds both equal.
 
+Records with many users are declared once, field by field: `ReceiptRow`, `DomainState` and `InboxRow`. Columns, SQL, the
+values that a driver takes and gives, and the types that the audit expects are made of them.
+
 Ids and names are bytes: UTF-8 in which a lone surrogate stands as it is. For PostgreSQL's text has no U+0000 and
 neither's has lone surrogates, yet two ids must never become one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from sqlalchemy import (
     DDL,
@@ -24,80 +33,215 @@ from sqlalchemy import (
     UniqueConstraint,
     event,
 )
+from sqlalchemy.types import TypeEngine
+
+from receiver.message import ASCII, Ascii, ReceiptRow
 
 __all__ = [
     "METADATA",
+    "MIGRATIONS",
     "REVISION",
     "VERSION_TABLE",
+    "Codec",
+    "DomainState",
+    "InboxRow",
+    "base64_of",
     "dedup_keys",
+    "domain_rows",
     "domains",
+    "dumped",
     "inbox",
+    "inbox_rows",
     "joined",
+    "loaded",
     "parked",
+    "printable",
+    "receipt_rows",
     "receipts",
+    "selected",
     "sequences",
     "targets",
     "text_of",
     "to_bytes",
+    "value_types",
 ]
 
-REVISION = "0004"
+_R = TypeVar("_R", bound=tuple[Any, ...])
+_PACKAGE = Path(__file__).resolve().parent.parent
+MIGRATIONS = next(
+    (folder for folder in (_PACKAGE / "migrations", _PACKAGE.parent / "migrations") if folder.exists()),
+    _PACKAGE / "migrations",
+)
+"""Inside the package in an installed wheel, and at the top of the repository in a checkout."""
+REVISION = max((script.name.partition("_")[0] for script in MIGRATIONS.glob("versions/[0-9]*.py")), default="")
 """The newest migration: the version of the tables below."""
 VERSION_TABLE = "receiver_alembic_version"
+
+
+class DomainState(NamedTuple):
+    """A domain's own row."""
+
+    domain_id: int
+    store_id: int
+    """Distinguishes it from a domain of the same number in another database, or in this one before it was made anew."""
+    domain_key: Ascii
+    domain_name: str
+    window_size: int
+    expiry_us: int
+    generation: int
+    """Raised by each change of the two sizes."""
+    last_seq: int
+    """The number of the latest receipt."""
+    last_writer: int
+    """Drawn for the batch that wrote this row last."""
+    latest_us: int
+    """The latest receipt's time, which the surviving receipts don't show."""
+    clock_us: int | None
+    """The policy's own clock, by which it forgets; None where it has none, or before it ever moved."""
+    # Counted since the domain was made, over all receivers.
+    receipts: int
+    unchecked: int
+    duplicates: int
+    reused_ids: int
+    redelivered: int
+    clock_clamped: int
+    max_delivery_us: int
+    policy: Ascii
+    """Whose rule judges receipts; the two sizes are its own."""
+    retired_sources: int
+    """Raised for each source that is retired: a process that has recorded rows of it reads the log anew."""
+
+
+class InboxRow(NamedTuple):
+    """A message that waits for its target, or is parked."""
+
+    sequence: int
+    """The number of its receipt in the domain, counted from 0; given to no other message, ever."""
+    received_at_us: int
+    jms_timestamp_ms: int | None
+    tries: int
+    """How often its delivery has failed."""
+    redelivered: bool
+    is_text: bool
+    """Whether the body was text, which is UTF-8 here."""
+    unique_message_id: str | None
+    message_source_id: str | None
+    destination: str
+    message_id: str | None
+    headers: Mapping[str, str]
+    properties: Mapping[str, Any]
+    """Values that JSON has, and bytes."""
+    body: bytes
+    """The last of the columns that are always there, for SQLite reads what stands before a column to get at it."""
+
+
+def base64_of(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), default=lambda value: {"base64": base64_of(value)}).encode
+
+
+def dumped(values: Mapping[str, Any]) -> str:
+    """As JSON, all of it ASCII, so that any text is stored as it was; bytes are in base64."""
+    return _encode(dict(values)) if values else "{}"
+
+
+def loaded(text: str) -> dict[str, Any]:
+    """The values that were dumped."""
+    return {name: _read(value) for name, value in json.loads(text).items()} if text != "{}" else {}
+
+
+def _read(value: Any) -> Any:
+    return base64.b64decode(value["base64"], validate=True) if isinstance(value, dict) else value
+
+
+def to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def text_of(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogatepass")
+
+
+def printable(stored: bytes) -> str:
+    """For people, also where a damaged store holds what is no text."""
+    try:
+        return text_of(stored)
+    except UnicodeDecodeError:
+        return stored.decode(errors="backslashreplace")
+
+
+class _Kind(NamedTuple):
+    """How values of one Python type are stored."""
+
+    column: type[TypeEngine[Any]]
+    encode: Callable[[Any], Any] | None = None
+    decode: Callable[[Any], Any] | None = None
+
+
+_KINDS: dict[object, _Kind] = {
+    int: _Kind(BigInteger),
+    bool: _Kind(Boolean, decode=bool),  # a database may have numbers
+    bytes: _Kind(LargeBinary),
+    str: _Kind(LargeBinary, to_bytes, text_of),
+    ASCII: _Kind(Text),
+    Mapping: _Kind(Text, dumped, loaded),
+}
+
+
+class _Field(NamedTuple):
+    name: str
+    kind: _Kind
+    is_nullable: bool
+
+
+def _fields(record: type[tuple[Any, ...]]) -> list[_Field]:
+    return [_field(name, hint) for name, hint in get_type_hints(record, include_extras=True).items()]
+
+
+def _field(name: str, hint: Any) -> _Field:
+    options = get_args(hint)
+    is_nullable = NoneType in options
+    (kind,) = [option for option in options if option is not NoneType] if is_nullable else [hint]
+    if get_origin(kind) is Annotated:
+        kind = kind.__metadata__[0]
+    return _Field(name, _KINDS[get_origin(kind) or kind], is_nullable)
+
+
+def _columns(record: type[tuple[Any, ...]], **options: Mapping[str, Any]) -> list[Column[Any]]:
+    """The columns of a record's fields, in their order; `options` change how a field's is made."""
+    columns = []
+    for name, kind, is_nullable in _fields(record):
+        made = {"name": name, "type_": kind.column, "nullable": is_nullable, **options.get(name, {})}
+        columns.append(Column(**made, key=name))
+    return columns
+
 
 METADATA = MetaData()
 
 domains = Table(
     "receiver_domain",
     METADATA,
-    # SQLite's own key, an alias of the rowid, needs the type INTEGER.
-    Column("domain_id", Integer, Identity(), primary_key=True),
-    # Told apart from a domain of the same number in another database, or in this one before it was made anew.
-    Column("incarnation", BigInteger, nullable=False),
-    Column("domain_key", String(16), nullable=False),
-    Column("domain_name", LargeBinary, nullable=False),
-    Column("window_size", BigInteger, nullable=False),
-    Column("expiry_us", BigInteger, nullable=False),
-    # Raised by each change of the two above.
-    Column("generation", BigInteger, nullable=False),
-    # The last serial number of a receipt, and a number drawn for the batch that wrote this row last.
-    Column("last_seq", BigInteger, nullable=False),
-    Column("last_writer", BigInteger, nullable=False),
-    # Two clocks that the surviving receipts don't tell: the latest receipt's time, and the policy's own, by which it
-    # forgets; null where there is none, or before it ever moved.
-    Column("latest_us", BigInteger, nullable=False),
-    Column("clock_us", BigInteger),
-    # Counted since the domain was made, over all receivers.
-    Column("receipts", BigInteger, nullable=False),
-    Column("unchecked", BigInteger, nullable=False),
-    Column("duplicates", BigInteger, nullable=False),
-    Column("reused_ids", BigInteger, nullable=False),
-    Column("redelivered", BigInteger, nullable=False),
-    Column("clock_clamped", BigInteger, nullable=False),
-    Column("max_delivery_us", BigInteger, nullable=False),
-    # Whose rule judges receipts; the two sizes above are its own.
-    Column("policy", String(16), nullable=False, server_default="apama"),
-    # Raised for each source that is retired: who has recorded rows of one reads the log anew.
-    Column("retired_sources", BigInteger, nullable=False, server_default="0"),
+    *_columns(
+        DomainState,
+        # SQLite's own key, an alias of the rowid, needs the type INTEGER.
+        domain_id={"type_": Integer, "primary_key": True, "server_default": Identity()},
+        store_id={"name": "incarnation"},
+        domain_key={"type_": String(16)},
+        policy={"type_": String(16), "server_default": "apama"},
+        retired_sources={"server_default": "0"},
+    ),
     UniqueConstraint("domain_key", "domain_name", name="receiver_domain_name_key"),
 )
 
+_receipt_columns = _columns(ReceiptRow, policy_state={"name": "policy_mark"})
+# Wide columns first: PostgreSQL pads a narrow one before a wide one.
+_receipt_columns.insert(3, Column("domain_id", Integer, nullable=False))
 receipts = Table(
     "receiver_receipt",
     METADATA,
-    # Wide columns first: PostgreSQL pads a narrow one before a wide one.
-    Column("seq", BigInteger, nullable=False),
-    Column("received_at_us", BigInteger, nullable=False),
-    # When the id first came, null if with this receipt.
-    Column("first_received_at_us", BigInteger),
-    Column("domain_id", Integer, nullable=False),
-    Column("message_source_id", LargeBinary),
-    Column("unique_message_id", LargeBinary, nullable=False),
-    # The different digests that came with the id, as a JSON list; null if none did.
-    Column("body_digests", Text),
-    # What else the policy keeps of the receipt: when it was sent, its place in a ring, or that its source was retired
-    # later; null for most.
-    Column("policy_mark", BigInteger),
+    *_receipt_columns,
     PrimaryKeyConstraint("domain_id", "seq", name="receiver_receipt_pkey"),
     sqlite_with_rowid=False,
 )
@@ -109,7 +253,7 @@ joined = Table(
     # own transaction: so whether it was committed can be read rather than guessed.
     Column("domain_id", Integer, primary_key=True, autoincrement=False),
     Column("writer", BigInteger, primary_key=True, autoincrement=False),
-    # Numbered by the receiver itself. The domain's last number then tells how long ago it was.
+    # Numbered by the receiver itself. The domain's last number then shows how long ago it was.
     Column("batch", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
 )
@@ -135,7 +279,7 @@ dedup_keys = Table(
 targets = Table(
     "receiver_target",
     METADATA,
-    # Where a domain's messages go, one row for all the bridges that take them there: who locks it has the turn.
+    # Where a domain's messages go, one row for all the bridges that take them there: who locks it has the lease.
     Column("target_id", Integer, Identity(), primary_key=True),
     Column("domain_id", Integer, nullable=False),
     Column("target", LargeBinary, nullable=False),
@@ -146,35 +290,18 @@ targets = Table(
 )
 
 
-def _of_a_message() -> list[Column[Any]]:
-    return [
-        # The number of its receipt in the domain, counted from 0: its place in the order of all, never given twice.
-        Column("place", BigInteger, nullable=False),
-        Column("received_at_us", BigInteger, nullable=False),
-        Column("jms_timestamp_ms", BigInteger),
-        Column("target_id", Integer, nullable=False),
-        # How often its delivery has failed.
-        Column("tries", Integer, nullable=False),
-        Column("redelivered", Boolean, nullable=False),
-        Column("is_text", Boolean, nullable=False),
-        Column("unique_message_id", LargeBinary),
-        Column("message_source_id", LargeBinary),
-        Column("destination", LargeBinary, nullable=False),
-        Column("message_id", LargeBinary),
-        # JSON, ASCII: of these two.
-        Column("headers", Text, nullable=False),
-        Column("properties", Text, nullable=False),
-        # Last, for SQLite reads what stands before a column in order to find it.
-        Column("body", LargeBinary, nullable=False),
-    ]
+def _message_columns() -> list[Column[Any]]:
+    columns = _columns(InboxRow, sequence={"name": "place"}, tries={"type_": Integer})
+    columns.insert(3, Column("target_id", Integer, nullable=False))
+    return columns
 
 
 inbox = Table(
     "receiver_inbox",
     METADATA,
     # The messages that wait for their target.
-    *_of_a_message(),
-    PrimaryKeyConstraint("target_id", "place", name="receiver_inbox_pkey"),
+    *_message_columns(),
+    PrimaryKeyConstraint("target_id", "sequence", name="receiver_inbox_pkey"),
 )
 
 parked = Table(
@@ -184,14 +311,14 @@ parked = Table(
     Column("parked_id", Integer, Identity(), primary_key=True),
     Column("parked_at_us", BigInteger, nullable=False),
     Column("error", Text, nullable=False),
-    *_of_a_message(),
-    UniqueConstraint("target_id", "place", name="receiver_parked_place_key"),
+    *_message_columns(),
+    UniqueConstraint("target_id", "sequence", name="receiver_parked_place_key"),
     # No number comes again: who drops one must not drop another that was parked since.
     sqlite_autoincrement=True,
 )
 
 _BUSY_ROW = "fillfactor = 10"
-"""Every batch or turn updates a row here: with room on its page, PostgreSQL keeps that update out of the index."""
+"""Every batch or lease updates a row here: with room on its page, PostgreSQL keeps that update out of the index."""
 _COMING_AND_GOING = "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0"
 """Rows come and go all the time: the sooner those gone are vacuumed, the less the table grows."""
 _STORAGE = {domains: _BUSY_ROW, targets: _BUSY_ROW, receipts: _COMING_AND_GOING, inbox: _COMING_AND_GOING}
@@ -200,17 +327,97 @@ for _table, _parameters in _STORAGE.items():
     event.listen(_table, "after_create", _alter.execute_if(dialect="postgresql"))
 
 
-def to_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+def selected(table: Table, names: Iterable[str]) -> str:
+    """Columns of a table for a SELECT, each under the name that it has here."""
+    columns = [table.c[name] for name in names]
+    return ", ".join(c.name if c.name == c.key else f"{c.name} AS {c.key}" for c in columns)
 
 
-def text_of(stored: bytes) -> str:
-    return stored.decode("utf-8", "surrogatepass")
+def value_types(table: Table, names: Iterable[str]) -> tuple[tuple[type, ...], ...]:
+    """The types that a driver's values of these columns have in a sound store; a truth value may be a number."""
+    return tuple(
+        (int if column.type.python_type is bool else column.type.python_type,) + (NoneType,) * bool(column.nullable)
+        for column in (table.c[name] for name in names)
+    )
 
 
-def told(stored: bytes) -> str:
-    """For people, also where a damaged store holds what is no text."""
-    try:
-        return text_of(stored)
-    except UnicodeDecodeError:
-        return stored.decode(errors="backslashreplace")
+_ROWS_CONVERTED_AT_ONCE = 500
+
+
+class Codec(Generic[_R]):
+    """Rows of a record as a driver takes and gives their values, which stand in the order of the fields."""
+
+    def __init__(self, record: type[_R], table: Table, *, few: Iterable[str] = ()) -> None:
+        """`few`: fields that have few different values in many rows, each of which is converted once."""
+        fields = _fields(record)
+        names = [field.name for field in fields]
+        self.columns: tuple[str, ...] = tuple(table.c[name].name for name in names)
+        self.selected = selected(table, names)
+        self._new: Callable[[Iterable[Any]], _R] = partial(tuple.__new__, record)
+        self._encoders = _converters([field.kind.encode for field in fields], fields, few)
+        self._decoders = _converters([field.kind.decode for field in fields], fields, few)
+
+    def stored(self, row: _R) -> list[Any]:
+        """The values of a row."""
+        return _converted(row, self._encoders)
+
+    def stored_many(self, rows: Sequence[_R]) -> Iterator[tuple[Any, ...]]:
+        return _all_converted(rows, self._encoders)
+
+    def read(self, values: Sequence[Any]) -> _R:
+        """A row of its values; where they make no sense, one of `receiver.store.engine.NONSENSE` is raised."""
+        return self._new(_converted(values, self._decoders))
+
+    def read_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[_R]:
+        """Rows as they are asked for, since many alive at once would keep the garbage collector busy."""
+        for first in range(0, len(rows), _ROWS_CONVERTED_AT_ONCE):
+            part = rows[first : first + _ROWS_CONVERTED_AT_ONCE]
+            yield from map(self._new, _all_converted(part, self._decoders))
+
+
+_Converter = tuple[int, Callable[[Any], Any], Callable[[Sequence[Any]], list[Any]]]
+"""The index of a field, and what converts a value of it, or many."""
+
+
+def _converters(
+    converts: Iterable[Callable[[Any], Any] | None], fields: Sequence[_Field], few: Iterable[str]
+) -> list[_Converter]:
+    return [
+        (index, *_converter(convert, is_nullable=field.is_nullable, is_few=field.name in few))
+        for index, (convert, field) in enumerate(zip(converts, fields, strict=True))
+        if convert is not None
+    ]
+
+
+def _converter(
+    convert: Callable[[Any], Any], *, is_nullable: bool, is_few: bool
+) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], list[Any]]]:
+    def one_or_none(value: Any) -> Any:
+        return None if value is None else convert(value)
+
+    one = one_or_none if is_nullable else convert
+    if convert is text_of and not is_nullable:  # ids, of which there are most: written out, which costs half
+        return one, lambda values: [value.decode("utf-8", "surrogatepass") for value in values]
+    if is_few:
+        return one, lambda values: list(map({value: one(value) for value in set(values)}.__getitem__, values))
+    return one, lambda values: list(map(one, values))
+
+
+def _converted(values: Iterable[Any], converters: Sequence[_Converter]) -> list[Any]:
+    converted = list(values)
+    for index, one, _ in converters:
+        converted[index] = one(converted[index])
+    return converted
+
+
+def _all_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> Iterator[tuple[Any, ...]]:
+    """Column by column, which is faster than row by row."""
+    columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+    for index, _, many in converters if columns else ():
+        columns[index] = many(columns[index])
+    return zip(*columns, strict=True)
+
+
+receipt_rows = Codec(ReceiptRow, receipts, few=["message_source_id"])
+domain_rows = Codec(DomainState, domains)
+inbox_rows = Codec(InboxRow, inbox)

@@ -18,8 +18,7 @@ from receiver.bridge.mode import Mode
 from receiver.demo.artemis import HOST, Broker
 from receiver.durable.audit import audit
 from receiver.errors import StoreError
-from receiver.store.engine import read_only, store_url
-from receiver.store.failures import translated
+from receiver.store.engine import read_only, store_url, translated
 from receiver.store.tables import domains, inbox, parked
 from tests.bridge import effects
 from tests.bridge.broker_proxy import BrokerProxy

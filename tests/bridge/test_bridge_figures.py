@@ -1,4 +1,4 @@
-"""How large batches are, and what a bridge tells of itself: its status line, stages and metrics."""
+"""How large batches are, and what a bridge tells of itself: its status line and metrics."""
 
 import logging
 import threading
@@ -9,7 +9,6 @@ from receiver.bridge import bridge as bridge_module
 from receiver.bridge.connector import Message
 from receiver.bridge.metrics import export
 from receiver.bridge.opening import BridgeOptions, open_bridge
-from receiver.durable.stages import Stage
 from receiver.durable.status import LOG_FORMAT
 from receiver.errors import StoreBusyError
 from receiver.logs import read_logs
@@ -114,13 +113,6 @@ def test_the_status_may_be_asked_for_all_the_time(route):
     asking.join()
     assert "tx=200 " in bridge.status_line()
     assert lines
-
-
-def test_the_stages_tell_of_taking_acknowledging_and_handing_on(route):
-    send(route, *TEN)
-    stages = route.run().receiver.status().stages
-    for stage in (Stage.R_TIMEOUTS, Stage.JMS_ACK, Stage.ENQUEUING, Stage.DB_COMMIT):
-        assert stages[stage].count > 0
 
 
 def test_metrics_tell_what_the_status_tells(route):

@@ -13,7 +13,7 @@ from receiver.bridge.passed import PASSED
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.errors import MessageRefusedError
 from receiver.settings import ReceiverSettings
-from receiver.store.parking import parked_rows
+from receiver.store.upkeep import parked_rows
 from tests.bridge.bridged import Route, message, send
 
 pytestmark = pytest.mark.usefixtures("hasty")

@@ -371,7 +371,7 @@ def test_a_line_has_headers_where_there_are_any():
 
 def test_a_message_comes_back_from_the_inbox_as_it_was(store_url):
     sent = received(properties=PROPERTIES, headers={"JMSCorrelationID": "\ud800", "JMSType": ""}, place=7)
-    with opened_inbox(store_url) as (_, inbox), inbox.turn() as turn:
+    with opened_inbox(store_url) as (_, inbox), inbox.lease() as turn:
         inbox.add(turn.connection, [sent.row(7)])
         (row,) = turn.rows([7])
     assert repr(Received.of_row(row)) == repr(sent)  # of every value also the type

@@ -14,7 +14,7 @@ from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.targets import python_target
 from receiver.retrying import Backoff
 from receiver.settings import BridgeSettings
-from receiver.store.parking import drop_parked, parked_rows, retry_parked
+from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
 from tests.bridge.bridged import DiedError, Route, _die, message
 
 pytestmark = pytest.mark.usefixtures("hasty")

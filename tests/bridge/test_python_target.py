@@ -16,7 +16,7 @@ from receiver.bridge.targets import python_target
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget, imported
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
-from receiver.store.parking import parked_rows
+from receiver.store.upkeep import parked_rows
 from tests.bridge.bridged import Route, message, send
 from tests.stores import engine_of, execute
 

@@ -16,7 +16,7 @@ from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.passed import PASSED, Passed
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.store.inbox import Inbox
-from receiver.store.parking import parked_rows, retry_parked
+from receiver.store.upkeep import parked_rows, retry_parked
 from tests.bridge.bridged import DiedError, message
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import bodies, take, texts
@@ -143,7 +143,7 @@ def test_best_effort_has_no_place_to_park_and_drops_nothing(caplog, sqlite_url):
     ring = Ring(sqlite_url, Mode.BEST_EFFORT)
     ring.send("a", message("1"), message("2"))
     bridge = ring.open("a", "b")
-    passed = Passed(bridge.receiver.incarnation)
+    passed = Passed(bridge.receiver.store_id)
     ring.send("a", *(message(id_, **{PASSED: passed.mark(id_, {})}) for id_ in ("3", "4")))
     bridge.run(stop_when_idle_secs=0)
     assert ring.queued("b") == ["1", "2", "3", "4"]

@@ -16,7 +16,7 @@ from receiver.bridge.address import BrokerAddress
 from receiver.bridge.connecting import sink_of, source_of
 from receiver.bridge.connector import Message
 from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
-from receiver.store.parking import parked_rows
+from receiver.store.upkeep import parked_rows
 
 SOON_SECS = 30
 IDS = ["1", "2", "2", "3"]

@@ -152,5 +152,5 @@ def test_what_the_system_refuses_elsewhere_says_where(command, monkeypatch, erro
     def refuse(_address):
         raise error
 
-    monkeypatch.setattr("receiver.store.parking.parked_rows", refuse)
+    monkeypatch.setattr("receiver.store.upkeep.parked_rows", refuse)
     assert command("parked", "list", "sqlite:///r.db") == (2, "", words)

@@ -25,7 +25,7 @@ def make(url):
     """One with a bridge, one that never received, and one more of the first one's name, by another KEY."""
     with opened_inbox(url) as (receiver, inbox):
         rows = receive(receiver, inbox, b"0", b"1", b"2")
-        with inbox.turn() as turn:
+        with inbox.lease() as turn:
             turn.park(rows[0], "refused")
     opened(url, destination="queue://other", settings=sizes(7, 5_000_000)).close()
     with opened(url, domain=f"name:{ORDERS}") as receiver:

@@ -7,8 +7,8 @@ import pytest
 from running import assert_no_store_is_made, complaint
 
 from receiver.store.engine import store_url as url_of
-from receiver.store.left_behind import target_rows
 from receiver.store.schema import migrate
+from receiver.store.upkeep import target_rows
 from tests.durable.opened import opened
 from tests.store.waiting import inbox_of, opened_inbox, receive
 from tests.stores import contents

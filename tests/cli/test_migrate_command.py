@@ -40,7 +40,7 @@ def remember(address, receipts=1_000):
 def park_one(address):
     with opened_inbox(address) as (receiver, inbox):
         rows = receive(receiver, inbox, b"x", b"y")
-        with inbox.turn() as turn:
+        with inbox.lease() as turn:
             turn.park(rows[0], "refused")
 
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from running import assert_no_store_is_made, at_a_terminal, complaint
 
-from receiver.store.parking import parked_rows
+from receiver.store.upkeep import parked_rows
 from tests.store.waiting import message, opened_inbox, receive, waiting_in
 from tests.stores import execute
 
@@ -22,7 +22,7 @@ def park(address, target="file:orders.jsonl"):
     """Three messages, of which two are parked; the numbers of those."""
     with opened_inbox(address, target) as (receiver, inbox):
         rows = receive(receiver, inbox, b"x" * 1_234, b"", b"y", source="gateway")
-        with inbox.turn() as turn:
+        with inbox.lease() as turn:
             turn.park(rows[0]._replace(tries=5), "ValueError: no amount")
             turn.park(rows[2]._replace(tries=1, unique_message_id=None, message_source_id=None), HOSTILE)
     execute(address, "UPDATE receiver_parked SET parked_at_us = 1777629605000000")

@@ -229,7 +229,7 @@ def test_standard_input_that_holds_nothing(refused):
     assert "once" in refused("-", "-", stdin=LOG.encode())
 
 
-def test_a_hostile_name_in_a_complaint_is_tamed(refused):
+def test_a_hostile_name_in_a_complaint_is_sanitised(refused):
     said = refused("\x1b[31mred\n.csv")
     assert "\x1b" not in said
     assert "\\x1b[31mred\\n.csv" in said

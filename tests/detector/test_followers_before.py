@@ -8,6 +8,7 @@ import random
 from collections import deque
 
 from receiver.detector import RETIRED, TwoTierDetector, serial_of
+from receiver.message import ReceiptRow
 
 RUNS = 300
 IDS = [str(number) for number in range(14)]
@@ -46,16 +47,16 @@ class Domain:
         """By the one that knows how; the rows that are left of the source say so."""
         self.now.retire(source)
         self.delete(taken(self.now))
-        for row in self.rows.values():
-            if row[2] == source:
-                row[4] = RETIRED
+        for serial, row in self.rows.items():
+            if row.message_source_id == source:
+                self.rows[serial] = row._replace(policy_state=RETIRED)
         self.follow(self.before, (), self.now)
 
     def receive(self, by, id_, source, received_at_us):
         other = self.before if by is self.now else self.now
         is_known_to_now = id_ in self.now
         decision = by.receive(id_, source, received_at_us=received_at_us)
-        row = self.rows[by.serial] = [by.serial, id_, source, received_at_us, None]
+        row = self.rows[by.serial] = ReceiptRow(by.serial, received_at_us, None, source, id_)
         self.delete(taken(by))
         self.follow(other, [row], by)
         assert id_ in self.seen or decision.deliver
@@ -64,7 +65,7 @@ class Domain:
 
     def follow(self, follower, rows, leader):
         if follower is self.before:
-            rows = [(*row[:4], None) for row in rows]
+            rows = [row._replace(policy_state=None) for row in rows]
         follower.replay(rows, leader.time_queue_newest_us)
         taken(follower)
 
@@ -75,7 +76,7 @@ class Domain:
     def reopened(self, *, knows_retiring):
         detector = new_detector(*self.sizes)
         rows = [self.rows[number] for number in sorted(self.rows)]
-        rows = rows if knows_retiring else [(*row[:4], None) for row in rows]
+        rows = rows if knows_retiring else [row._replace(policy_state=None) for row in rows]
         detector.replay(rows, self.now.time_queue_newest_us)
         return detector
 

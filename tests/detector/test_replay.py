@@ -1,26 +1,21 @@
 """A detector made again from the entries that survive, or that follows another's, is that other detector."""
 
 from collections import deque
-from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver import TwoTierDetector
 from receiver.detector import GONE, RETIRED, serial_of
-from receiver.message import Verdict
+from receiver.message import ReceiptRow, Verdict
 from tests.detector.test_lockstep import RETIREMENTS, STEPS, WINDOWS_AND_EXPIRIES, receipts_of
 from tests.model import Model
 
 LAGS = st.lists(st.sampled_from([0, 0, 1, 3, 1000]), min_size=1, max_size=8)
 
 
-class Entry(NamedTuple):
-    serial: int
-    unique_message_id: str
-    message_source_id: str | None
-    received_at_us: int
-    mark: int | None = None
+def entry(serial, id_, source, received_at_us, policy_state=None):
+    return ReceiptRow(serial, received_at_us, None, source, id_, policy_state=policy_state)
 
 
 class Log:
@@ -41,14 +36,14 @@ class Log:
         self.retired += 1
         for serial, row in self.rows.items():
             if (row.message_source_id or None) == (source or None):
-                self.rows[serial] = row._replace(mark=RETIRED)
+                self.rows[serial] = row._replace(policy_state=RETIRED)
 
     def receive(self, id_, source, received_at_us):
         decision = self.detector.receive(id_, source, received_at_us=received_at_us)
         assert decision.verdict == self.model.receive(id_, source, received_at_us)
         if decision.verdict is not Verdict.UNCHECKED:
             serial = self.detector.serial
-            self.rows[serial] = Entry(serial, id_, source, self.detector.latest_us)
+            self.rows[serial] = entry(serial, id_, source, self.detector.latest_us)
 
     def trim(self, lag):
         """Delete what is forgotten but for the last `lag` of it, and the newest row."""
@@ -101,14 +96,14 @@ def test_following_now_and_then_is_having_seen_it_all(chosen, steps, lags, every
         if number % every == 0:
             if seen != log.retired:
                 follower, seen = TwoTierDetector(*log.settings), log.retired
-            missed = [row for row in log.rows.values() if row.serial > follower.serial]
+            missed = [row for row in log.rows.values() if row.seq > follower.serial]
             follower.replay(missed, log.detector.time_queue_newest_us)
             same(follower, log.detector)
 
 
 def test_a_gone_entry_tells_the_latest_number_and_time_alone():
     detector = TwoTierDetector(window=2, expiry_secs=10)
-    detector.replay([Entry(3, "a", "s", 1_000_000), Entry(7, "b", "s", 2_000_000, GONE)], None)
+    detector.replay([entry(3, "a", "s", 1_000_000), entry(7, "b", "s", 2_000_000, GONE)], None)
     assert (detector.serial, detector.latest_us, detector.remembered_ids) == (7, 2_000_000, 1)
     assert "b" not in detector
     assert detector.receive("b", "s", received_at_us=0).verdict is Verdict.NEW

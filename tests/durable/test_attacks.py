@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, event, make_url, text
 
+from receiver.durable.batch import Batch
 from receiver.durable.session import Transaction
-from receiver.durable.stages import Lap
 from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
 from tests.durable.opened import DUPLICATE, NEW, opened, send, undone
 
@@ -29,7 +29,7 @@ def run(url: str, statement: str) -> None:
     engine.dispose()
 
 
-def test_an_older_copy_is_restored_in_place(sqlite_url, tmp_path):
+def test_an_older_copy_is_restored_into_the_file(sqlite_url, tmp_path):
     """What came since is new, for the receiver too that knew better; its next batch is none that fails."""
     with opened(sqlite_url) as receiver:
         send(receiver, "a")
@@ -39,7 +39,7 @@ def test_an_older_copy_is_restored_in_place(sqlite_url, tmp_path):
         assert send(receiver, "b", "a") == [NEW, DUPLICATE]
 
 
-def test_an_older_copy_takes_the_place_of_the_file(sqlite_url, tmp_path):
+def test_an_older_copy_replaces_the_file(sqlite_url, tmp_path):
     with opened(sqlite_url) as receiver:
         send(receiver, "a")
         copy(file_of(sqlite_url), tmp_path / "backup.db")
@@ -129,14 +129,14 @@ class InterruptError(BaseException):
     """As a KeyboardInterrupt, but ours."""
 
 
-@pytest.mark.parametrize("place", [(Lap, "locked"), (Transaction, "_new_state")], ids=lambda place: place[1])
-def test_an_interrupt_lets_go_of_the_domain(store_url, monkeypatch, place):
+@pytest.mark.parametrize("method", [(Batch, "_start"), (Transaction, "_new_state")], ids=lambda method: method[1])
+def test_an_interrupt_lets_go_of_the_domain(store_url, monkeypatch, method):
     def interrupted(*_):
         raise InterruptError
 
     with opened(store_url) as receiver, opened(store_url, patience_secs=1) as other:
         with monkeypatch.context() as patched:
-            patched.setattr(*place, interrupted)
+            patched.setattr(*method, interrupted)
             with pytest.raises(InterruptError):
                 send(receiver, "a")
         assert undone(other, "a") == undone(receiver, "a") == [NEW]

@@ -11,12 +11,12 @@ from broken import EITHER, POSTGRESQL_KEYS, SQLITE, SQLITE_KEYS, Case
 from sqlalchemy import delete, insert, select, text
 
 from receiver.durable.audit import audit, look
-from receiver.durable.manual_retirement import retire_sources
 from receiver.durable.receiver import Receiver
+from receiver.durable.retiring import retire_sources
 from receiver.errors import ReceiverError, StoreCorruptError, StoreError
 from receiver.settings import ReceiverSettings
-from receiver.store.findings import PROBLEMS
 from receiver.store.inbox import Inbox
+from receiver.store.invariants import PROBLEMS
 from receiver.store.tables import METADATA
 from tests.durable.server import mortal_server
 from tests.postgres import fresh_database
@@ -48,10 +48,13 @@ def make(address: str) -> None:
                         "again", received_at_us=now_us, body_digest=digest, redelivered=True, jms_timestamp_ms=1
                     )
                 batch.receive("clamped", "source 0", received_at_us=0)
-        with Inbox.open(address, domain_id=orders.domain_id, target="file:orders.jsonl") as inbox, inbox.turn() as turn:
-            inbox.add(turn.connection, [WAITING])
-            turn.park(WAITING._replace(place=46, tries=3), "refused")
-            turn.save_file(17, b"digest")
+        with (
+            Inbox.open(address, domain_id=orders.domain_id, target="file:orders.jsonl") as inbox,
+            inbox.lease() as lease,
+        ):
+            inbox.add(lease.connection, [WAITING])
+            lease.park(WAITING._replace(sequence=46, tries=3), "refused")
+            lease.save_file(17, b"digest")
     retire_sources(address, sources=["source 1"])
     Receiver.open(address, connection_id="b", destination="orders").close()
 

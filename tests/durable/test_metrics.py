@@ -12,10 +12,10 @@ from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from receiver import Receipt
-from receiver.durable.headroom import BOUNDS
 from receiver.durable.metrics import export
-from receiver.durable.stages import Stage
+from receiver.durable.status import BOUNDS
 from tests.durable.opened import DUPLICATE, MEMORY, opened, send, sizes, undone
+from tests.stores import engine_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,8 +63,6 @@ def test_a_scrape_shows_what_the_status_says(registry, tmp_path):
                 ]
             )
         undone(orders, "e")
-        with orders.stage("JMS_ACK"):
-            pass
         orders._recorder.flush()
         status, found = orders.status(), of_domain(registry)
     assert {name: found[f"receiver_{name}_total"] for name in ("receipts", "unchecked", "redelivered")} == {
@@ -84,12 +82,25 @@ def test_a_scrape_shows_what_the_status_says(registry, tmp_path):
     assert found["receiver_max_delivery_seconds"] == 0.75
     assert found["receiver_min_headroom_ratio"] == status.min_headroom
     assert found["receiver_headroom_ratio_count"] == found["receiver_headroom_ratio_bucket +Inf"] == 2
-    assert found["receiver_headroom_ratio_sum"] == pytest.approx(status.headroom.total)
-    assert found["receiver_stage_seconds_count JMS_ACK"] == 1
-    for stage, times in status.stages.items():
-        if stage is not Stage.TOTAL:
-            assert found[f"receiver_stage_seconds_count {stage}"] == times.count
-            assert found[f"receiver_stage_seconds_sum {stage}"] == pytest.approx(times.total_secs)
+    assert found["receiver_headroom_ratio_sum"] == pytest.approx(status.headroom.shares.total)
+    for name, buckets in {"batch": status.batch_secs, "commit": status.commit_secs}.items():
+        assert found[f"receiver_{name}_seconds_count"] == found[f"receiver_{name}_seconds_bucket +Inf"] == 1
+        assert found[f"receiver_{name}_seconds_sum"] == pytest.approx(buckets.total)
+
+
+def test_each_commit_is_timed_once(registry, store_url):
+    """A batch in its caller's transaction has no commit of its own, and one rolled back counts in neither."""
+    with opened(store_url) as orders:
+        export(orders, registry)
+        for id_ in "aba":
+            send(orders, id_)
+        undone(orders, "c")
+        with engine_of(store_url).begin() as connection, orders.batch(connection) as batch:
+            batch.receive("d")
+        status, found = orders.status(), of_domain(registry)
+    assert (found["receiver_batch_seconds_count"], found["receiver_commit_seconds_count"]) == (4, 3)
+    assert 0 < status.commit_secs.total < status.batch_secs.total
+    assert sum(status.batch_secs.counts) == 4
 
 
 def test_the_text_is_well_formed_with_and_without_receivers(registry):

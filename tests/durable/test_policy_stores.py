@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from sqlalchemy import NullPool, create_engine
 
 from receiver import Receiver
+from receiver.message import ReceiptRow
 from receiver.policies import policy
 from receiver.policies.names import policy_of_kind
 from tests.durable.opened import MEMORY, UndoError, opened
@@ -24,30 +25,25 @@ class InMemory:
 
     def __init__(self, text: str) -> None:
         self.policy = policy(text)
-        self.rows: dict[int, tuple] = {}
+        self.rows: dict[int, ReceiptRow] = {}
 
     def receive(self, id_, source, now_us, sent_ms):
         more = {} if sent_ms is None else {"jms_timestamp_ms": sent_ms}
         decision = self.policy.receive(id_, source, received_at_us=now_us, **more)
         if id_ and decision.age_us is None:
             serial = self.policy.serial
-            self.rows[serial] = serial, id_, source, self.policy.latest_us, None, None, self.policy.policy_state
+            self.rows[serial] = ReceiptRow(
+                serial, self.policy.latest_us, None, source, id_, policy_state=self.policy.policy_state
+            )
         return decision
 
     def resize(self, text: str) -> None:
         """What is remembered goes through an empty policy of the other sizes, oldest first; the domain's time stands."""
         before, self.policy = self.policy, policy(text)
         entries = set(before.entries())
-        latest = (
-            before.serial,
-            "",
-            None,
-            before.latest_us,
-            0,
-            None,
-            None,
-        )  # as of a duplicate, which changes nothing else
-        self.policy.replay([row for row in self.rows.values() if row[0] in entries] + [latest], None)
+        # As of a duplicate, which changes nothing else.
+        latest = ReceiptRow(before.serial, before.latest_us, 0, None, "")
+        self.policy.replay([row for row in self.rows.values() if row.seq in entries] + [latest], None)
 
 
 class PolicyMachine(RuleBasedStateMachine):

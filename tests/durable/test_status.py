@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import NullPool, create_engine
 
 from receiver import Receipt, Tier
-from receiver.durable.headroom import BOUNDS
-from receiver.durable.status import LOG_FORMAT
+from receiver.durable.status import BOUNDS, LOG_FORMAT
 from receiver.errors import StoreBusyError
 from receiver.logs import ReadOptions, read_logs
 from tests.durable.opened import DUPLICATE, MEMORY, opened, send, sizes, undone
@@ -129,14 +128,14 @@ def test_headroom_is_a_share(window, expiry_us, receipts):
             decisions = batch.receive_many(receipts)
         headroom = orders.status().headroom
     shares = [event.headroom for event in told]
-    assert len(shares) == sum(decision.verdict is DUPLICATE for decision in decisions) == sum(headroom.counts)
+    assert len(shares) == sum(decision.verdict is DUPLICATE for decision in decisions) == sum(headroom.shares.counts)
     assert all(0 <= share <= 1 for share in shares)
     assert all(share * expiry_us >= event.decision.expiry_left_us for share, event in zip(shares, told, strict=True))
     assert all(share * window >= event.decision.window_left for share, event in zip(shares, told, strict=True))
     assert headroom.least == headroom.recent_least == min(shares, default=None)
-    assert headroom.total == pytest.approx(sum(shares))
-    for place, bound in enumerate(BOUNDS):
-        assert sum(headroom.counts[: place + 1]) == sum(share <= bound for share in shares)
+    assert headroom.shares.total == pytest.approx(sum(shares))
+    for index, bound in enumerate(BOUNDS):
+        assert sum(headroom.shares.counts[: index + 1]) == sum(share <= bound for share in shares)
 
 
 def test_an_old_alarm_ends_and_is_remembered():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from receiver.message import Decision, Verdict
+from receiver.message import Decision, ReceiptRow, Verdict
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
 from tests.policies.cases import KINDS, Kind, Lockstep
@@ -27,7 +27,7 @@ class Store(Lockstep):
     def __init__(self, kind: Kind, sizes: tuple[int, ...]) -> None:
         super().__init__(kind, sizes)
         self.policy.keep_forgotten()
-        self.rows: dict[int, tuple] = {}
+        self.rows: dict[int, ReceiptRow] = {}
         self.named: set[int] = set()
 
     def _receive(self, id_, source, step_us, sent_ms) -> list[Decision]:
@@ -37,14 +37,16 @@ class Store(Lockstep):
             first_us, mark = None, self.policy.policy_state
             if decision.age_us is not None:
                 first_us, mark = now_us - decision.age_us, None
-            self.rows[serial] = serial, id_, source, now_us, first_us, None, mark
+            self.rows[serial] = ReceiptRow(serial, now_us, first_us, source, id_, policy_state=mark)
         return [decision]
 
     def delete(self, how_many: str, random: Random, namer: Policy) -> None:
         """Rows that `namer` has named up to now, or that no policy needs."""
         self.named = self.named.union(namer.take_forgotten()) & set(self.rows)
         told = (
-            set() if namer.records_duplicates else {serial for serial, row in self.rows.items() if row[4] is not None}
+            set()
+            if namer.records_duplicates
+            else {serial for serial, row in self.rows.items() if row.first_received_at_us is not None}
         )
         share = {"none": 0.0, "some": 0.5, "all": 1.0}[how_many]
         for serial in sorted(self.named | told):
@@ -81,7 +83,7 @@ def test_following_now_and_then_is_having_seen_it_all(kind: Kind, data, deletion
         store.do(step)
         store.delete(deletions[number % len(deletions)], random, store.policy)
         if number % every == 0:
-            missed = [row for row in store.rows.values() if row[0] > follower.serial]
+            missed = [row for row in store.rows.values() if row.seq > follower.serial]
             follower.replay(missed, store.policy.clock_us)
             store.compare(follower)
 
@@ -96,7 +98,9 @@ def test_rows_go_when_they_no_longer_matter(kind: Kind, data, random):
     for _ in range(100):
         store.do(random.choice(steps))
         store.delete("all", random, store.policy)
-        firsts = [row for row in store.rows.values() if row[4] is None or store.policy.records_duplicates]
+        firsts = [
+            row for row in store.rows.values() if row.first_received_at_us is None or store.policy.records_duplicates
+        ]
         # Apama names an id's newest entry with the id; of Artemis' places some show that an id in others is forgotten.
         spare = {"apama": store.policy.remembered_ids, "artemis": store.policy.sizes[0]}.get(kind.name, 0)
         assert len(firsts) <= len(store.policy.entries()) + spare + 1

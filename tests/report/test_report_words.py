@@ -68,13 +68,13 @@ def test_moments_have_six_digits_up_to_the_last_that_can_be_written():
 
 
 @given(st.text() | st.sampled_from(HOSTILE_TEXTS), st.integers(12, 200))
-def test_tamed_text_is_printable_and_short(text, most):
+def test_sanitised_text_is_printable_and_short(text, most):
     shown = sanitised(text, most)
     assert shown.isprintable()
     assert len(shown) <= most
 
 
-def test_tamed_text_keeps_both_ends():
+def test_sanitised_text_keeps_both_ends():
     assert sanitised("abc\x1b[0m\n") == "abc\\x1b[0m\\n"
     assert sanitised("a" * 100 + "z", 9) == "aaaa…aaaz"
 

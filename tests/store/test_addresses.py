@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from receiver.errors import SettingsError
-from receiver.store.databases.addresses import shown
+from receiver.store.databases.database import shown
 from receiver.store.engine import store_url
 
 ROOT = Path(__file__).resolve().parents[2]

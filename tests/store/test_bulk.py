@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from receiver.store.databases.bulk import insert_rows
+from receiver.store.databases.sqlite import insert_rows
 
 
 @pytest.mark.parametrize("count", [0, 1, 49, 50, 51, 100, 149])

@@ -10,8 +10,8 @@ from receiver.durable import opening
 from receiver.durable.audit import look
 from receiver.errors import SettingsError, StoreError
 from receiver.senders import SequenceIdMaker
-from receiver.store.domain_drop import Dropped, drop_domain
 from receiver.store.tables import METADATA
+from receiver.store.upkeep import Dropped, drop_domain
 from tests.durable.checks import assert_sound
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, opened, send, sizes
 from tests.store.waiting import inbox_of, opened_inbox, receive, waiting_in
@@ -36,8 +36,8 @@ def fill(url, **options):
     """Ids, a caller's transaction that left its mark, a message that waits and one that is parked; the domain's number."""
     with opened(url, **options) as receiver, inbox_of(receiver, url) as inbox:
         rows = receive(receiver, inbox, b"0", b"1")
-        with inbox.turn() as turn:
-            turn.park(rows[0], "refused")
+        with inbox.lease() as lease:
+            lease.park(rows[0], "refused")
         with engine_of(url).begin() as connection:
             send(receiver, "joined", connection=connection)
             mark = text("INSERT INTO receiver_joined VALUES (:number, 1, 1, 1)")
@@ -69,7 +69,7 @@ def test_a_receiver_that_is_open_is_told(store_url, caplog):
             with pytest.raises(StoreError, match="the domain is gone") as caught, receiver.batch():
                 pass
             assert "it was dropped" in caught.value.hint
-        with pytest.raises(StoreError, match="target is gone") as caught, inbox.turn():
+        with pytest.raises(StoreError, match="target is gone") as caught, inbox.lease():
             pass
         assert "dropped" in caught.value.hint
         assert not inbox.has_waiting()
@@ -89,7 +89,7 @@ def test_a_domain_made_after_it_under_its_number_is_another(sqlite_url):
             before = contents_of(sqlite_url)
             with pytest.raises(StoreError, match="its domain was dropped"), receiver.batch():
                 pass
-            with pytest.raises(StoreError, match="target is gone"), inbox.turn():
+            with pytest.raises(StoreError, match="target is gone"), inbox.lease():
                 pass
             receiver.close()
             assert contents_of(sqlite_url) == before
@@ -113,7 +113,7 @@ def test_closing_deletes_nothing_of_another(sqlite_url):
 def test_a_domain_dropped_while_it_is_opened(sqlite_url, monkeypatch):
     """Its number leads to another's ids, by which messages would be lost."""
     number = fill(sqlite_url)
-    find = opening.found_or_made
+    find = opening.get_or_create
 
     def finding(*arguments):
         found = find(*arguments)
@@ -122,7 +122,7 @@ def test_a_domain_dropped_while_it_is_opened(sqlite_url, monkeypatch):
         opened(sqlite_url, **OTHER).close()
         return found
 
-    monkeypatch.setattr(opening, "found_or_made", finding)
+    monkeypatch.setattr(opening, "get_or_create", finding)
     with pytest.raises(StoreError, match="dropped while it was opened"):
         opened(sqlite_url)
 

@@ -5,8 +5,8 @@ from contextlib import closing, contextmanager
 from itertools import count
 
 from receiver.settings import StoreSettings
-from receiver.store.databases import sqlite_log
-from receiver.store.databases.space import FileVacuum
+from receiver.store.databases import sqlite
+from receiver.store.databases.sqlite import FileVacuum
 from receiver.store.engine import store_url, writable
 from tests.durable.opened import opened, send, sizes
 from tests.store.waiting import opened_inbox, receive
@@ -70,7 +70,7 @@ def test_each_batch_gives_some_back_and_later_ones_the_rest(sqlite_url, monkeypa
     """Also batches that delete nothing."""
     with opened(sqlite_url, settings=sizes(10_000, 0)) as receiver:
         send(receiver, *map(str, range(10_000)))
-    monkeypatch.setattr(sqlite_log, "FileVacuum", ticking)
+    monkeypatch.setattr(sqlite, "FileVacuum", ticking)
     with connected(sqlite_url) as driver, opened(sqlite_url, settings=sizes(10, 0)) as receiver:
         left = [free_pages(driver)]
         while left[-1] > 16:
@@ -85,8 +85,8 @@ def test_an_inbox_says_whether_more_is_left(sqlite_url):
         inbox._vacuum = ticking()
         rows = receive(receiver, inbox, *[os.urandom(10_000)] * 30)
         assert not inbox.give_back_space(), "nothing is deleted"
-        with inbox.turn() as turn:
-            turn.confirm([row.place for row in rows])
+        with inbox.lease() as lease:
+            lease.confirm([row.sequence for row in rows])
         times = 1
         while inbox.give_back_space():
             times += 1

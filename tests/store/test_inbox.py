@@ -13,7 +13,7 @@ from sqlalchemy import text
 from receiver.durable.audit import audit
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.store.inbox import Inbox
-from receiver.store.parking import drop_parked, parked_rows, retry_parked
+from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
 from tests.durable.checks import assert_sound
 from tests.durable.forked import forked
 from tests.durable.opened import LONG_SECS, UndoError, opened
@@ -44,11 +44,11 @@ def test_messages_are_kept_exactly(store_url, seed):
         message(2**62, tries=2**31 - 1, properties={"\0": "\ud800", "": b"\xff", "none": None, "n": -1.5}),
     ]
     with opened_inbox(store_url) as (_, inbox):
-        with inbox.turn() as turn:
-            inbox.add(turn.connection, rows)
+        with inbox.lease() as lease:
+            inbox.add(lease.connection, rows)
         assert waiting_in(inbox) == rows
-    with opened_inbox(store_url) as (_, inbox), inbox.turn() as turn:
-        assert [[type(value) for value in row] for row in all_of(turn)] == [
+    with opened_inbox(store_url) as (_, inbox), inbox.lease() as lease:
+        assert [[type(value) for value in row] for row in all_of(lease)] == [
             [type(value) for value in row] for row in rows
         ]
 
@@ -71,9 +71,7 @@ def test_a_damaged_message_is_named(store_url, column, value, problem):
         receive(receiver, inbox, b"1", b"2", b"3")
         with engine_of(store_url).begin() as connection:
             connection.execute(change, {"value": value})
-        with pytest.raises(
-            StoreCorruptError, match=f"at place 1 of those that wait for {TARGET} .*{problem}"
-        ) as caught:
+        with pytest.raises(StoreCorruptError, match=f"sequence number 1 that waits for {TARGET} .*{problem}") as caught:
             waiting_in(inbox)
         assert "receiver check" in caught.value.hint
         assert {finding.kind for finding in audit(store_url).findings} & {"messages", "types"}
@@ -81,7 +79,7 @@ def test_a_damaged_message_is_named(store_url, column, value, problem):
 
 
 @pytest.mark.parametrize(
-    ("but_of", "places"),
+    ("but_of", "numbers"),
     [
         ([], [0, 1, 2, 3, 4]),
         (["a"], [0, 1, 3]),
@@ -92,46 +90,46 @@ def test_a_damaged_message_is_named(store_url, column, value, problem):
         (["A", "a ", "other"], [0, 1, 2, 3, 4]),
     ],
 )
-def test_sources_that_wait_are_left_out(store_url, but_of, places):
+def test_sources_that_wait_are_left_out(store_url, but_of, numbers):
     """No source and an empty one are the same."""
-    rows = [message(place, source) for place, source in enumerate([None, "", "a", "b", "a"])]
-    with opened_inbox(store_url) as (_, inbox), inbox.turn() as turn:
-        inbox.add(turn.connection, rows)
-        assert turn.places(9, but_of=but_of) == places
-        assert turn.places(1, but_of=dict.fromkeys(but_of)) == places[:1]
+    rows = [message(number, source) for number, source in enumerate([None, "", "a", "b", "a"])]
+    with opened_inbox(store_url) as (_, inbox), inbox.lease() as lease:
+        inbox.add(lease.connection, rows)
+        assert lease.sequence_numbers(9, but_of=but_of) == numbers
+        assert lease.sequence_numbers(1, but_of=dict.fromkeys(but_of)) == numbers[:1]
 
 
 def test_a_batch_undone_leaves_nothing(store_url):
-    """And its places go to the next."""
+    """And its sequence numbers go to the next."""
     with opened_inbox(store_url) as (receiver, inbox):
         receive(receiver, inbox, b"1", b"2")
         with suppress(UndoError), receiver.batch() as batch:
-            assert inbox.first_place(batch.connection) == 2
+            assert inbox.first_sequence(batch.connection) == 2
             batch.receive("x", received_at_us=0)
             inbox.add(batch.connection, [message(2)])
             inbox.park(batch.connection, message(3), "refused")
             raise UndoError
         assert inbox.waiting() == 2
         assert parked_rows(store_url) == []
-        assert [row.place for row in receive(receiver, inbox, b"3")] == [2]
+        assert [row.sequence for row in receive(receiver, inbox, b"3")] == [2]
 
 
 def test_a_message_that_is_there_already_is_refused(store_url):
     with opened_inbox(store_url) as (receiver, inbox):
         receive(receiver, inbox, b"1")
-        with pytest.raises(StoreError), inbox.turn() as turn:
-            inbox.add(turn.connection, [message(1), message(0)])
+        with pytest.raises(StoreError), inbox.lease() as lease:
+            inbox.add(lease.connection, [message(1), message(0)])
         assert inbox.waiting() == 1
 
 
 def test_what_another_left_is_delivered(store_url):
-    """In order, by whoever has the turn."""
+    """In order, by whoever has the lease."""
     with opened_inbox(store_url) as (receiver, inbox), opened_inbox(store_url) as (other_receiver, other):
         rows = []
         for number in range(6):
             rows += receive(*[(receiver, inbox), (other_receiver, other)][number % 2], b"a", b"b")
         assert waiting_in(inbox) == waiting_in(other) == rows
-        assert [row.place for row in rows] == list(range(12))
+        assert [row.sequence for row in rows] == list(range(12))
 
 
 def test_one_turn_at_a_time(store_url):
@@ -140,22 +138,22 @@ def test_one_turn_at_a_time(store_url):
         opened_inbox(store_url, patience_secs=0.2) as (receiver, inbox),
         inbox_of(receiver, store_url, patience_secs=0.2) as other,
         inbox_of(receiver, store_url, "file:b", patience_secs=0.2) as elsewhere,
-        inbox.turn(),
+        inbox.lease(),
     ):
-        with pytest.raises(StoreBusyError), other.turn():
+        with pytest.raises(StoreBusyError), other.lease():
             pass
-        with pytest.raises(StoreBusyError, match="other threads kept the inbox busy"), inbox.turn():
+        with pytest.raises(StoreBusyError, match="other threads kept the inbox busy"), inbox.lease():
             pass
         assert inbox.waiting() == other.waiting() == 0
         if store_url.startswith("postgresql"):
             receive(receiver, elsewhere, b"body")
             assert inbox.elsewhere() == {"file:b": 1}
-            with elsewhere.turn() as turn:
-                assert turn.places(9) == [0]
+            with elsewhere.lease() as lease:
+                assert lease.sequence_numbers(9) == [0]
 
 
 def test_turns_of_many_lose_nothing_and_repeat_nothing(store_url):
-    """Threads with an inbox of their own receive and deliver at once: each message once, in order of place."""
+    """Threads with an inbox of their own receive and deliver at once: each message once, in the order of sequence numbers."""
     delivered = []
 
     def bridge(number):
@@ -165,10 +163,10 @@ def test_turns_of_many_lose_nothing_and_repeat_nothing(store_url):
         ):
             for batch in range(15):
                 receive(receiver, inbox, *[f"{number} {batch}".encode()] * 7)
-                with inbox.turn() as turn:
-                    rows = turn.rows(turn.places(10))
+                with inbox.lease() as lease:
+                    rows = lease.rows(lease.sequence_numbers(10))
                     delivered.extend(rows)
-                    turn.confirm([row.place for row in rows])
+                    lease.confirm([row.sequence for row in rows])
 
     threads = [threading.Thread(target=bridge, args=(number,)) for number in range(3)]
     for thread in threads:
@@ -177,31 +175,31 @@ def test_turns_of_many_lose_nothing_and_repeat_nothing(store_url):
         thread.join()
     with opened_inbox(store_url) as (_, inbox):
         delivered += waiting_in(inbox)
-    assert [row.place for row in delivered] == list(range(3 * 15 * 7))
+    assert [row.sequence for row in delivered] == list(range(3 * 15 * 7))
 
 
 def test_a_turn_in_a_transaction_of_a_batch(store_url):
     """It is committed with the batch, or not at all."""
     with opened_inbox(store_url) as (receiver, inbox):
         receive(receiver, inbox, b"1")
-        with suppress(UndoError), receiver.batch() as batch, inbox.turn(batch.connection) as turn:
-            turn.save_file(17, b"digest")
-            turn.confirm([0])
+        with suppress(UndoError), receiver.batch() as batch, inbox.lease(batch.connection) as lease:
+            lease.save_file(17, b"digest")
+            lease.confirm([0])
             raise UndoError
-        with receiver.batch() as batch, inbox.turn(batch.connection) as turn:
-            assert (turn.confirmed_bytes, turn.places(9)) == (None, [0])
-            turn.save_file(17, b"digest")
-            assert (turn.confirmed_bytes, turn.tail_digest) == (17, b"digest")
-        with inbox.turn() as turn:
-            assert (turn.confirmed_bytes, turn.tail_digest) == (17, b"digest")
+        with receiver.batch() as batch, inbox.lease(batch.connection) as lease:
+            assert (lease.confirmed_bytes, lease.sequence_numbers(9)) == (None, [0])
+            lease.save_file(17, b"digest")
+            assert (lease.confirmed_bytes, lease.tail_digest) == (17, b"digest")
+        with inbox.lease() as lease:
+            assert (lease.confirmed_bytes, lease.tail_digest) == (17, b"digest")
 
 
-def test_parked_messages_come_back_to_their_places(store_url):
+def test_parked_messages_come_back_under_their_numbers(store_url):
     with opened_inbox(store_url) as (receiver, inbox):
         rows = receive(receiver, inbox, b"1", b"2", b"3")
-        with inbox.turn() as turn:
-            assert [turn.try_failed(1) for _ in range(3)] == [1, 2, 3]
-            turn.park(rows[1]._replace(tries=3), "ValueError: no \0 \ud800")
+        with inbox.lease() as lease:
+            assert [lease.try_failed(1) for _ in range(3)] == [1, 2, 3]
+            lease.park(rows[1]._replace(tries=3), "ValueError: no \0 \ud800")
         assert waiting_in(inbox) == [rows[0], rows[2]]
         (parked,) = parked_rows(store_url)
         assert (parked.target, parked.domain, parked.tries) == (TARGET, "broker:queue://orders", 3)
@@ -216,9 +214,9 @@ def test_all_the_numbers_or_none(store_url):
     """And a number never comes again."""
     with opened_inbox(store_url) as (receiver, inbox):
         rows = receive(receiver, inbox, b"1", b"2", b"3")
-        with inbox.turn() as turn:
+        with inbox.lease() as lease:
             for row in rows:
-                turn.park(row, "refused")
+                lease.park(row, "refused")
         before = parked_rows(store_url)
         numbers = [row.parked_id for row in before]
         for take_out in (retry_parked, drop_parked):
@@ -228,8 +226,8 @@ def test_all_the_numbers_or_none(store_url):
             assert parked_rows(store_url) == before
         assert drop_parked(store_url, numbers[1:] * 2) == 2
         assert retry_parked(store_url, []) == 0
-        with inbox.turn() as turn:
-            turn.park(rows[1], "refused")
+        with inbox.lease() as lease:
+            lease.park(rows[1], "refused")
         assert parked_rows(store_url)[1].parked_id > numbers[-1]
         assert drop_parked(store_url, None) == 2
         assert drop_parked(store_url, None) == 0
@@ -268,7 +266,7 @@ def test_closed(store_url):
     with opened_inbox(store_url) as (_, inbox):
         inbox.close()
         inbox.close()
-        for use in (inbox.waiting, inbox.elsewhere, lambda: inbox.turn().__enter__()):
+        for use in (inbox.waiting, inbox.elsewhere, lambda: inbox.lease().__enter__()):
             with pytest.raises(ClosedError, match="the inbox is closed"):
                 use()
 
@@ -282,12 +280,12 @@ def test_a_process_forked_off(store_url):
         waiting_in(inbox)
 
         def child():
-            for use in (inbox.waiting, lambda: inbox.turn().__enter__()):
+            for use in (inbox.waiting, lambda: inbox.lease().__enter__()):
                 with pytest.raises(ClosedError, match="open another in the new process"):
                     use()
             inbox.close()
             with opened_inbox(store_url) as (_, own):
-                return [row.place for row in waiting_in(own)]
+                return [row.sequence for row in waiting_in(own)]
 
         assert forked(child)() == [0]
         assert len(waiting_in(inbox)) == 1
@@ -314,19 +312,19 @@ def test_a_link_cut_at_the_end_of_a_turn(fresh_postgres_url, cut):
         receive(receiver, inbox, b"1", b"2")
         assert len(waiting_in(inbox)) == 2
         proxy.arm(cut)
-        with pytest.raises(StoreError), inbox.turn() as turn:
-            turn.confirm([0])
+        with pytest.raises(StoreError), inbox.lease() as lease:
+            lease.confirm([0])
         assert not proxy.armed
-        assert [row.place for row in waiting_in(inbox)] == ([0, 1] if cut is Cut.BEFORE_COMMIT else [1])
+        assert [row.sequence for row in waiting_in(inbox)] == ([0, 1] if cut is Cut.BEFORE_COMMIT else [1])
 
 
 def test_a_link_cut_in_a_turn_and_while_idle(fresh_postgres_url):
     with proxied(fresh_postgres_url) as proxy, opened_inbox(proxy.url) as (receiver, inbox):
         receive(receiver, inbox, b"1")
-        with pytest.raises(StoreError), inbox.turn() as turn:  # noqa: PT012
-            turn.confirm([0])
+        with pytest.raises(StoreError), inbox.lease() as lease:  # noqa: PT012
+            lease.confirm([0])
             proxy.cut()
-            turn.try_failed(0)
+            lease.try_failed(0)
         assert len(waiting_in(inbox)) == 1
         proxy.cut()
         assert len(waiting_in(inbox)) == 1, "nothing was under way, so nothing fails"

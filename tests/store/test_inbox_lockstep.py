@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from receiver.durable.audit import audit
-from receiver.store.parking import drop_parked, parked_rows, retry_parked
+from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
 from tests.durable.opened import UndoError, opened
 from tests.store.waiting import inbox_of, message, waiting_in
 
@@ -45,14 +45,14 @@ class InboxMachine(RuleBasedStateMachine):
         self.waiting = {target: [] for target in self.inboxes}
         self.parked = {}
         self.files = dict.fromkeys(self.inboxes, (None, None))
-        self.next_place = 0
+        self.next_sequence = 0
         self.others_parked = {row.parked_id for row in parked_rows(self.url)}
 
     @rule(name=TARGETS, bodies=st.lists(st.tuples(SOURCES, BODIES, st.booleans()), max_size=8), end=ENDS)
     def receive(self, name, bodies, end):
         with suppress(UndoError), self.receiver.batch() as batch:
-            first = self.inboxes[name].first_place(batch.connection)
-            assert first == self.next_place
+            first = self.inboxes[name].first_sequence(batch.connection)
+            assert first == self.next_sequence
             rows = []
             for index, (source, body, delivered) in enumerate(bodies):
                 batch.receive(None, received_at_us=0)
@@ -61,7 +61,7 @@ class InboxMachine(RuleBasedStateMachine):
             self.inboxes[name].add(batch.connection, rows)
             if end == "undo":
                 raise UndoError
-            self.next_place += len(bodies)
+            self.next_sequence += len(bodies)
             self.waiting[name] += rows
 
     @rule(
@@ -75,48 +75,48 @@ class InboxMachine(RuleBasedStateMachine):
         end=ENDS,
     )
     def take_turn(self, name, *, confirmed, failed, parked, length, at_most, but_of, end):
-        rows, file = {row.place: row for row in self.waiting[name]}, self.files[name]
+        rows, file = {row.sequence: row for row in self.waiting[name]}, self.files[name]
         told = []
-        with suppress(UndoError), self.inboxes[name].turn() as turn:
-            assert (turn.confirmed_bytes, turn.tail_digest) == file
+        with suppress(UndoError), self.inboxes[name].lease() as lease:
+            assert (lease.confirmed_bytes, lease.tail_digest) == file
             skipped = {source or "" for source in but_of}
-            eligible = [place for place, row in rows.items() if (row.message_source_id or "") not in skipped]
-            places = turn.places(at_most, but_of=but_of)
-            assert places == eligible[:at_most]
-            assert turn.rows(places) == [rows[place] for place in places]
-            for place in chosen(failed, places):
-                rows[place] = rows[place]._replace(tries=rows[place].tries + 1)
-                assert turn.try_failed(place) == rows[place].tries
-            for place in chosen(parked, places):
-                told.append(rows.pop(place))
-                turn.park(told[-1], f"refused {place}")
-            gone = chosen(confirmed, places)
-            turn.confirm(gone)
-            rows = {place: row for place, row in rows.items() if place not in gone}
+            eligible = [number for number, row in rows.items() if (row.message_source_id or "") not in skipped]
+            numbers = lease.sequence_numbers(at_most, but_of=but_of)
+            assert numbers == eligible[:at_most]
+            assert lease.rows(numbers) == [rows[number] for number in numbers]
+            for number in chosen(failed, numbers):
+                rows[number] = rows[number]._replace(tries=rows[number].tries + 1)
+                assert lease.try_failed(number) == rows[number].tries
+            for number in chosen(parked, numbers):
+                told.append(rows.pop(number))
+                lease.park(told[-1], f"refused {number}")
+            gone = chosen(confirmed, numbers)
+            lease.confirm(gone)
+            rows = {number: row for number, row in rows.items() if number not in gone}
             if length is not None:
                 file = length, str(length).encode()
-                turn.save_file(*file)
+                lease.save_file(*file)
             if end == "undo":
                 raise UndoError
             self.waiting[name], self.files[name] = list(rows.values()), file
             for row in told:
-                self.parked[row.place] = (name, row)
+                self.parked[row.sequence] = (name, row)
 
     @rule(name=TARGETS, end=ENDS)
     def park_what_never_waited(self, name, end):
         with suppress(UndoError), self.receiver.batch() as batch:
-            row = message(self.inboxes[name].first_place(batch.connection))
+            row = message(self.inboxes[name].first_sequence(batch.connection))
             batch.receive(None, received_at_us=0)
             self.inboxes[name].park(batch.connection, row, "no id")
             if end == "undo":
                 raise UndoError
-            self.parked[row.place] = (name, row)
-            self.next_place += 1
+            self.parked[row.sequence] = (name, row)
+            self.next_sequence += 1
 
     def parked_now(self):
         return [row for row in parked_rows(self.url) if row.parked_id not in self.others_parked]
 
-    def place_of(self, row):
+    def number_of(self, row):
         """Its time tells."""
         return row.received_at_us - message(0).received_at_us
 
@@ -126,7 +126,7 @@ class InboxMachine(RuleBasedStateMachine):
         rows = chosen(some, self.parked_now())
         assert (retry_parked if retried else drop_parked)(self.url, [row.parked_id for row in rows]) == len(rows)
         for row in rows:
-            target, known = self.parked.pop(self.place_of(row))
+            target, known = self.parked.pop(self.number_of(row))
             if retried:
                 self.waiting[target] = sorted([*self.waiting[target], known._replace(tries=0)])
 
@@ -146,10 +146,10 @@ class InboxMachine(RuleBasedStateMachine):
             assert inbox.waiting() == len(self.waiting[target])
             others = {other: len(rows) for other, rows in self.waiting.items() if other != target and rows}
             assert inbox.elsewhere() == others
-        found = {self.place_of(row): row for row in self.parked_now()}
+        found = {self.number_of(row): row for row in self.parked_now()}
         assert found.keys() == self.parked.keys()
-        for place, (target, row) in self.parked.items():
-            shown = found[place]
+        for number, (target, row) in self.parked.items():
+            shown = found[number]
             assert (shown.target, shown.tries, shown.body_bytes) == (target, row.tries, len(row.body))
             assert (shown.unique_message_id, shown.message_source_id) == (row.unique_message_id, row.message_source_id)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
-from receiver.store.parking import parked_rows, retry_parked
+from receiver.store.upkeep import parked_rows, retry_parked
 from tests.durable.opened import opened, send
 from tests.store.waiting import opened_inbox, receive
 from tests.stores import engine_of
@@ -42,16 +42,16 @@ def give_back_all(inbox):
 def test_only_what_is_asked_for_is_read(store_url):
     with opened_inbox(store_url) as (receiver, inbox):
         rows = receive(receiver, inbox, *[os.urandom(MEGABYTE)] * 20)
-        with inbox.turn() as turn:
+        with inbox.lease() as lease:
             tracemalloc.start()
             try:
-                assert turn.places(100) == list(range(20))
-                assert turn.rows([7, 99]) == [rows[7]]
+                assert lease.sequence_numbers(100) == list(range(20))
+                assert lease.rows([7, 99]) == [rows[7]]
                 _, most_bytes = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
-            assert turn.rows([]) == []
-            turn.confirm([])
+            assert lease.rows([]) == []
+            lease.confirm([])
     assert most_bytes < 4 * MEGABYTE
 
 
@@ -64,15 +64,15 @@ def test_a_body_of_100_megabytes(store_url, seed):
         before = bytes_taken(store_url)
         (row,) = receive(receiver, inbox, body)
         assert bytes_taken(store_url) > 100 * MEGABYTE
-        with inbox.turn() as turn:
-            assert turn.rows([0]) == [row]
-            turn.park(row, "too large")
+        with inbox.lease() as lease:
+            assert lease.rows([0]) == [row]
+            lease.park(row, "too large")
         (parked,) = parked_rows(store_url)
         assert parked.body_bytes == 100 * MEGABYTE
         assert retry_parked(store_url, None) == 1
-        with inbox.turn() as turn:
-            assert turn.rows([0]) == [row]
-            turn.confirm([0])
+        with inbox.lease() as lease:
+            assert lease.rows([0]) == [row]
+            lease.confirm([0])
         give_back_all(inbox)
         receive(receiver, inbox, b"next")  # SQLite shortens its log when it begins it anew
         checkpoint(store_url)
@@ -86,8 +86,8 @@ def test_space_is_given_back(store_url, count, size):
         for _ in range(3):
             rows = receive(receiver, inbox, *[os.urandom(size)] * count)
             full = bytes_taken(store_url)
-            with inbox.turn() as turn:
-                turn.confirm([row.place for row in rows])
+            with inbox.lease() as lease:
+                lease.confirm([row.sequence for row in rows])
             give_back_all(inbox)
         assert full > count * size
     with opened(store_url) as receiver:  # who opens or closes a file last brings it up to date
@@ -100,8 +100,8 @@ def test_giving_back_costs_nothing_where_there_is_nothing(fresh_postgres_url):
     with opened_inbox(fresh_postgres_url) as (receiver, inbox):
         for _ in range(10):
             rows = receive(receiver, inbox, *[b"small"] * 50)
-            with inbox.turn() as turn:
-                turn.confirm([row.place for row in rows])
+            with inbox.lease() as lease:
+                lease.confirm([row.sequence for row in rows])
             inbox.give_back_space()
     with engine_of(fresh_postgres_url).connect() as connection:
         assert connection.execute(vacuums, {"table": "receiver_inbox"}).one().vacuum_count == 0

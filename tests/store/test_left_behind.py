@@ -6,8 +6,7 @@ import time
 import pytest
 
 from receiver.errors import SettingsError
-from receiver.store.left_behind import drop_waiting, move_waiting, target_rows
-from receiver.store.parking import parked_rows
+from receiver.store.upkeep import drop_waiting, move_waiting, parked_rows, target_rows
 from tests.durable.checks import assert_sound
 from tests.durable.opened import LONG_SECS, opened
 from tests.store.waiting import all_of, inbox_of, message, opened_inbox, receive, waiting_in
@@ -24,18 +23,18 @@ def target(url, name):
 def test_targets_are_listed_with_what_waits(store_url):
     with opened_inbox(store_url, OLD) as (receiver, inbox), inbox_of(receiver, store_url, NEW):
         receive(receiver, inbox, b"x" * 1_000, b"", b"yy")
-        with inbox.turn() as turn:
-            turn.confirm([0])
+        with inbox.lease() as lease:
+            lease.confirm([0])
         old, new = target_rows(store_url)
         assert (old.domain_key, old.domain) == ("default", "broker:queue://orders")
-        assert (old.name, old.waiting, old.oldest_us, old.newest_place, old.body_bytes) == (
+        assert (old.name, old.waiting, old.oldest_us, old.newest_sequence, old.body_bytes) == (
             OLD,
             2,
             message(1).received_at_us,
             2,
             2,
         )
-        assert (new.name, new.waiting, new.oldest_us, new.newest_place, new.body_bytes) == (NEW, 0, None, -1, 0)
+        assert (new.name, new.waiting, new.oldest_us, new.newest_sequence, new.body_bytes) == (NEW, 0, None, -1, 0)
 
 
 def test_what_waits_is_moved_in_order_and_as_never_tried(store_url):
@@ -48,9 +47,9 @@ def test_what_waits_is_moved_in_order_and_as_never_tried(store_url):
     ):
         rows = [*receive(receiver, old, b"0", b"1"), *receive(receiver, new, b"2"), *receive(receiver, old, b"3")]
         receive(other, beside, b"other")
-        with old.turn() as turn:
-            turn.try_failed(1)
-            turn.park(rows[0], "refused")
+        with old.lease() as lease:
+            lease.try_failed(1)
+            lease.park(rows[0], "refused")
         of = next(row for row in target_rows(store_url) if row.number == old.target_id)
         assert move_waiting(store_url, of, NEW) == 2
         assert waiting_in(new) == [row for row in rows if row.body != b"0"]
@@ -75,11 +74,11 @@ def test_no_bridge_is_in_the_middle_of_handing_on_what_is_moved(store_url):
         receive(receiver, old, b"0", b"1", b"2")
         of = target(store_url, OLD)
         mover = threading.Thread(target=lambda: moved.append(move_waiting(store_url, of, NEW)))
-        with inbox_of(receiver, store_url, NEW), old.turn() as turn:
-            assert len(all_of(turn)) == 3
+        with inbox_of(receiver, store_url, NEW), old.lease() as lease:
+            assert len(all_of(lease)) == 3
             mover.start()
             time.sleep(0.5)  # for one that wouldn't wait
-            turn.confirm([0, 1])
+            lease.confirm([0, 1])
         mover.join(LONG_SECS)
     assert moved == [1]
 
@@ -87,14 +86,14 @@ def test_no_bridge_is_in_the_middle_of_handing_on_what_is_moved(store_url):
 def test_the_length_of_a_file_stays_with_the_file(store_url):
     with opened_inbox(store_url, NEW) as (receiver, file):
         receive(receiver, file, b"0", b"1")
-        with file.turn() as turn:
-            turn.confirm([0])
-            turn.save_file(17, b"digest")
+        with file.lease() as lease:
+            lease.confirm([0])
+            lease.save_file(17, b"digest")
         assert move_waiting(store_url, target(store_url, NEW), OLD) == 1
-        with file.turn() as turn:
-            assert (turn.confirmed_bytes, turn.tail_digest) == (17, b"digest")
-        with inbox_of(receiver, store_url, OLD) as old, old.turn() as turn:
-            assert turn.confirmed_bytes is None
+        with file.lease() as lease:
+            assert (lease.confirmed_bytes, lease.tail_digest) == (17, b"digest")
+        with inbox_of(receiver, store_url, OLD) as old, old.lease() as lease:
+            assert lease.confirmed_bytes is None
 
 
 def test_what_is_moved_nowhere_is_refused(store_url):
@@ -117,6 +116,6 @@ def test_what_came_after_the_question_is_not_dropped(store_url):
         kept = [*receive(receiver, new, b"2"), *receive(receiver, old, b"3")]
         assert drop_waiting(store_url, of) == 2
         assert waiting_in(new) + waiting_in(old) == kept
-        with old.turn() as turn:
-            turn.confirm([3])
+        with old.lease() as lease:
+            lease.confirm([3])
         assert drop_waiting(store_url, target(store_url, OLD)) == 0

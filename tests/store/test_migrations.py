@@ -68,7 +68,7 @@ def package_one_version_on(tmp_path, monkeypatch):
             "def downgrade():\n    pass\n"
         )
         with monkeypatch.context() as pretended:
-            pretended.setattr(migration, "_PACKAGE", tmp_path)
+            pretended.setattr(migration, "MIGRATIONS", tmp_path / "migrations")
             pretended.setattr(schema, "REVISION", NEXT)
             yield
 
@@ -111,28 +111,28 @@ def keep_a_key(address):
 
 
 @contextmanager
-def a_turn(address):
+def a_lease(address):
     with (
         Receiver.open(address, connection_id="a", destination="orders") as orders,
         Inbox.open(address, domain_id=orders.domain_id, target="file:a") as inbox,
-        inbox.turn() as turn,
+        inbox.lease() as lease,
     ):
-        yield inbox, turn
+        yield inbox, lease
 
 
 def keep_a_waiting_message(address):
-    with a_turn(address) as (inbox, turn):
-        inbox.add(turn.connection, [message(0)])
+    with a_lease(address) as (inbox, lease):
+        inbox.add(lease.connection, [message(0)])
 
 
 def keep_a_parked_message(address):
-    with a_turn(address) as (_, turn):
-        turn.park(message(0), "refused")
+    with a_lease(address) as (_, lease):
+        lease.park(message(0), "refused")
 
 
 def keep_a_length(address):
-    with a_turn(address) as (_, turn):
-        turn.save_file(17, b"digest")
+    with a_lease(address) as (_, lease):
+        lease.save_file(17, b"digest")
 
 
 KEPT = {
@@ -159,7 +159,9 @@ def test_what_an_older_version_would_lose_is_kept(store_url, kept):
 
 def test_every_migration_declares_what_going_back_loses():
     for script in ScriptDirectory(ROOT / "migrations").walk_revisions():
-        declared = [getattr(script.module, name) for name in ("LOSES", "NO_PLACE") if hasattr(script.module, name)]
+        declared = [
+            getattr(script.module, name) for name in ("LOSES", "KEPT_BY_NEWER_ONLY") if hasattr(script.module, name)
+        ]
         assert declared, script.path
         assert all("{}" in words for each in declared for words in each), script.path
 
@@ -309,19 +311,19 @@ def test_an_installed_wheel_migrates(tmp_path):
     assert not list((installed / "receiver" / "migrations").rglob("*.ini"))
 
 
-def test_an_upgrade_gives_way_to_a_turn_that_waits_for_it(fresh_postgres_url):
+def test_an_upgrade_gives_way_to_a_lease_that_waits_for_it(fresh_postgres_url):
     """A turn locks its target, then reads its domain; the upgrade takes the two tables the other way round."""
     url = url_of(fresh_postgres_url)
     migrate(url, "0003")
     insert = "INSERT INTO receiver_target (domain_id, target) VALUES (1, 'file:a')"
     with engine_of(url).begin() as connection:
         connection.execute(text(insert))
-    with engine_of(url).connect() as turn, ThreadPoolExecutor() as pool:
-        turn.execute(text("SELECT * FROM receiver_target FOR UPDATE"))
+    with engine_of(url).connect() as lease, ThreadPoolExecutor() as pool:
+        lease.execute(text("SELECT * FROM receiver_target FOR UPDATE"))
         upgrade = pool.submit(migrate, url)
         waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        while not turn.execute(waiting).scalar_one():
+        while not lease.execute(waiting).scalar_one():
             assert not upgrade.done()
-        turn.execute(text("SELECT * FROM receiver_domain"))
-        turn.commit()
+        lease.execute(text("SELECT * FROM receiver_domain"))
+        lease.commit()
         assert upgrade.result() == Migrated("0003", REVISION)

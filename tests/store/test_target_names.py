@@ -4,9 +4,8 @@ import pytest
 from sqlalchemy import text
 
 from receiver.store.engine import store_url as url_of
-from receiver.store.left_behind import target_rows
-from receiver.store.parking import parked_rows
 from receiver.store.schema import migrate
+from receiver.store.upkeep import parked_rows, target_rows
 from tests.durable.checks import assert_sound
 from tests.durable.opened import opened
 from tests.store.waiting import inbox_of, receive, waiting_in
@@ -60,8 +59,8 @@ def test_targets_that_differ_by_user_become_one(store_url, users, kept):
             rows += receive(receiver, inbox, b"body")
         receive(other, beside, b"other")
         for inbox, row in zip(inboxes, rows, strict=False):
-            with inbox.turn() as turn:
-                turn.park(row, "refused")
+            with inbox.lease() as lease:
+                lease.park(row, "refused")
         numbers = [inbox.target_id for inbox in inboxes]
         for inbox in (*inboxes, beside):
             inbox.close()
@@ -83,7 +82,7 @@ def test_targets_that_differ_by_user_become_one(store_url, users, kept):
     assert_sound(store_url)
 
 
-def test_messages_at_one_place_stay_where_they_are(store_url):
+def test_messages_of_one_number_stay_where_they_are(store_url):
     """No store has such, but none of them may be lost."""
     with opened(store_url) as receiver:
         for user in ("a", "b"):

@@ -5,19 +5,20 @@ from contextlib import contextmanager
 
 from receiver.durable.receiver import Receiver
 from receiver.settings import StoreSettings
-from receiver.store.inbox import Inbox, InboxRow, Turn
+from receiver.store.inbox import Inbox, Lease
+from receiver.store.tables import InboxRow
 from tests.durable.opened import opened
 
 TARGET = "file:orders.jsonl"
 
 
-def message(place: int, source: str | None = None, body: bytes = b"body", **fields: object) -> InboxRow:
+def message(sequence: int, source: str | None = None, body: bytes = b"body", **fields: object) -> InboxRow:
     row = InboxRow(
-        place=place,
+        sequence=sequence,
         tries=0,
-        unique_message_id=f"{place}:gateway",
+        unique_message_id=f"{sequence}:gateway",
         message_source_id=source,
-        received_at_us=1_777_629_600_000_000 + place,
+        received_at_us=1_777_629_600_000_000 + sequence,
         redelivered=False,
         jms_timestamp_ms=None,
         destination="queue://orders",
@@ -45,17 +46,17 @@ def opened_inbox(url: str, target: str = TARGET, **options) -> Iterator[tuple[Re
 def receive(receiver: Receiver, inbox: Inbox, *bodies: bytes, source: str | None = None) -> list[InboxRow]:
     """Messages that wait, committed with the receipts of their ids."""
     with receiver.batch() as batch:
-        first = inbox.first_place(batch.connection)
+        first = inbox.first_sequence(batch.connection)
         rows = [message(first + index, source, body) for index, body in enumerate(bodies)]
         batch.receive_many((row.unique_message_id, source, row.received_at_us) for row in rows)
         inbox.add(batch.connection, rows)
     return rows
 
 
-def all_of(turn: Turn) -> list[InboxRow]:
-    return turn.rows(turn.places(1_000_000))
+def all_of(lease: Lease) -> list[InboxRow]:
+    return lease.rows(lease.sequence_numbers(1_000_000))
 
 
 def waiting_in(inbox: Inbox) -> list[InboxRow]:
-    with inbox.turn() as turn:
-        return all_of(turn)
+    with inbox.lease() as lease:
+        return all_of(lease)

@@ -14,7 +14,7 @@ from receiver.bridge.passed import PASSED, Passed
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError
-from receiver.store.inbox import Turn
+from receiver.store.inbox import Lease
 
 __all__ = ["BrokerTarget"]
 
@@ -29,14 +29,14 @@ class BrokerTarget:
         self.passed: Passed | None = None
         """Of the domain whose messages these are; None: they aren't marked."""
 
-    def ready(self, turn: Turn) -> bool:
+    def ready(self, turn: Lease) -> bool:
         del turn
         return True
 
     def release(self) -> None:
         """Nothing is locked."""
 
-    def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
+    def deliver(self, messages: Sequence[Received], turn: Lease | None) -> Outcome:
         if self._refusal(messages, turn) is None:
             return Outcome.all_of(messages)
         # Find out which of them can't be sent. Those sent already are dropped by the broker, or come twice.
@@ -53,7 +53,7 @@ class BrokerTarget:
         if sink is not None:
             sink.close()
 
-    def _refusal(self, messages: Sequence[Received], turn: Turn | None) -> str | None:
+    def _refusal(self, messages: Sequence[Received], turn: Lease | None) -> str | None:
         """Send these; why one of them can't be sent, whatever became of the others."""
         try:
             self.connect().send([self._outgoing(message, turn) for message in messages])
@@ -64,7 +64,7 @@ class BrokerTarget:
             return str(error)
         return None
 
-    def _outgoing(self, message: Received, turn: Turn | None) -> Message:
+    def _outgoing(self, message: Received, turn: Lease | None) -> Message:
         properties: dict[str, Property] = dict(message.properties)
         if self.passed is not None:
             properties[PASSED] = self.passed.mark(message.unique_message_id, properties)

@@ -24,7 +24,7 @@ from receiver.bridge.targets.target import Outcome
 from receiver.errors import ClosedError, OutputError, SettingsError
 from receiver.retrying import Backoff, until_done
 from receiver.store.engine import database_of
-from receiver.store.inbox import Turn
+from receiver.store.inbox import Lease
 
 try:
     import fcntl
@@ -74,7 +74,7 @@ class FileTarget:
             raise self._error(error) from error
         self.close()  # how it should look is known in a turn
 
-    def ready(self, turn: Turn) -> bool:
+    def ready(self, turn: Lease) -> bool:
         try:
             self._lock()
             if self._is_as_left() and turn.confirmed_bytes == self._length:
@@ -87,7 +87,7 @@ class FileTarget:
         if self._file is not None:
             _flock(self._file, "LOCK_UN")
 
-    def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
+    def deliver(self, messages: Sequence[Received], turn: Lease | None) -> Outcome:
         try:
             lines = b"".join(message.json_line() for message in messages)
             if turn is None and not self._is_as_left():
@@ -154,7 +154,7 @@ class FileTarget:
         except BlockingIOError:
             raise OutputError(f"another process is writing to {self._path}") from None
 
-    def _opened(self, turn: Turn) -> bool:
+    def _opened(self, turn: Lease) -> bool:
         """Open the file where the store says that it ends; whether that was known to the store."""
         self._open(locked=True)
         turn.look_again()  # while this process slept the server may have given the turn to another, who wrote here
@@ -227,7 +227,7 @@ class FileTarget:
         self._file.seek(start)
         return self._file.read(length - start)
 
-    def _save(self, turn: Turn) -> None:
+    def _save(self, turn: Lease) -> None:
         turn.save_file(self._length, hashlib.sha256(self._tail).digest())
 
     def _error(self, error: OSError) -> OutputError:
@@ -246,14 +246,14 @@ class StandardOutput:
     def connect(self) -> None:
         """It is open."""
 
-    def ready(self, turn: Turn) -> bool:
+    def ready(self, turn: Lease) -> bool:
         del turn
         return True
 
     def release(self) -> None:
         """Nothing is locked."""
 
-    def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
+    def deliver(self, messages: Sequence[Received], turn: Lease | None) -> Outcome:
         del turn
         try:
             self._stream.write(b"".join(message.json_line() for message in messages))

@@ -18,7 +18,7 @@ from receiver.bridge.address import masked
 from receiver.bridge.received import Received
 from receiver.bridge.targets.target import Outcome, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
-from receiver.store.inbox import Turn
+from receiver.store.inbox import Lease
 
 __all__ = ["PythonTarget", "imported"]
 
@@ -47,14 +47,14 @@ class PythonTarget:
     def connect(self) -> None:
         """It was imported."""
 
-    def ready(self, turn: Turn) -> bool:
+    def ready(self, turn: Lease) -> bool:
         del turn
         return True
 
     def release(self) -> None:
         """Nothing is locked."""
 
-    def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
+    def deliver(self, messages: Sequence[Received], turn: Lease | None) -> Outcome:
         if turn is None or not self.takes_part:
             return one_by_one(messages, self._call, long_secs=_LONG_SECS)
         connection = turn.connection

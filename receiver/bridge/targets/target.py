@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 from receiver.bridge.received import Received
-from receiver.store.inbox import Turn
+from receiver.store.inbox import Lease
 
 __all__ = ["Outcome", "Target", "one_by_one"]
 
@@ -64,7 +64,7 @@ class Target(Protocol):
     def connect(self) -> object:
         """Called at the start, so that what can't be reached or isn't allowed is known then."""
 
-    def ready(self, turn: Turn) -> bool:
+    def ready(self, turn: Lease) -> bool:
         """Have the target for ourselves, as the store says that it stands. False: what has changed must be committed first.
 
         `OutputError` where it doesn't stand so and can't be made to, or where another process has it.
@@ -73,7 +73,7 @@ class Target(Protocol):
     def release(self) -> None:
         """The turn is over, whatever became of it. Never raises."""
 
-    def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
+    def deliver(self, messages: Sequence[Received], turn: Lease | None) -> Outcome:
         """Deliver these. Any error, `BrokerError` or `OutputError`: none of it counts as delivered."""
 
     def close(self) -> None:

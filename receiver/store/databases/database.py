@@ -1,27 +1,91 @@
-"""What each kind of database says of itself and does in its own way; the rest of the package asks here.
+"""What each kind of database says of itself and does in its own way, its addresses, and what can be wrong with it.
 
-An object stands for a kind and keeps nothing: what it works on comes with each call.
+The rest of the package asks here. An object stands for a kind and keeps nothing: what it works on comes with each call.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import URL, Connection, Engine, Table
+from sqlalchemy import URL, Connection, Engine, Table, make_url
 
+from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.databases.causes import Cause
-from receiver.store.databases.space import Vacuum
 from receiver.store.sql_log import SqlLog
 
-__all__ = ["LONGEST_NAME_BYTES", "OTHER_PLACE", "Database"]
+__all__ = [
+    "ADDRESSES",
+    "BUSY",
+    "CORRUPT",
+    "FULL",
+    "INPUT_OUTPUT",
+    "LONGEST_NAME_BYTES",
+    "MEMORY",
+    "OTHER_DATABASE",
+    "OUTRUN",
+    "READ_ONLY",
+    "UNKNOWN",
+    "Cause",
+    "Database",
+    "Vacuum",
+    "masked",
+    "refused",
+    "shown",
+]
+
+ADDRESSES = "sqlite:///FILE or postgresql://USER@HOST/DATABASE; memory:// is for a receiver that keeps nothing"
+"""Those that there are, as a hint."""
+_CREDENTIALS = re.compile(r"\A([\w+]+:/+)?.*@|(password=)[^&]*", re.DOTALL)
+_SECRETS = ("password", "sslpassword")
+
+
+def shown(address: str | URL) -> str:
+    """An address as it may be shown: without its passwords."""
+    return make_url(address).difference_update_query(_SECRETS).render_as_string(hide_password=True)
+
+
+def masked(address: object) -> str:
+    """As `shown`, of what may not even be an address, and still hold a password."""
+    return _CREDENTIALS.sub(lambda part: f"{part[2]}***" if part[2] else f"{part[1] or ''}***@", str(address))
+
+
+def refused(address: object, problem: str) -> SettingsError:
+    return SettingsError(f"{masked(address)!r:.200} {problem}", hint=ADDRESSES)
+
+
+class Cause(NamedTuple):
+    problem: str
+    hint: str | None
+    kind: type[StoreError] = StoreError
+
+
+BUSY = Cause("others hold it", "try again, or raise lock_timeout_secs", StoreBusyError)
+OUTRUN = Cause(
+    "others committed since this transaction began", "roll it back, then try again in a new one", StoreBusyError
+)
+CORRUPT = Cause("it is damaged", "restore a copy", StoreCorruptError)
+FULL = Cause("the disk is full", "make room: the store goes on by itself")
+MEMORY = Cause("there is no memory left", "give the database more memory")
+READ_ONLY = Cause("it is read-only", "make it writable, or name the server or the file that is")
+INPUT_OUTPUT = Cause("the disk can't be read or written", "look for its fault in the log of the system")
+UNKNOWN = Cause("the database failed", None)
+
+
+class Vacuum(Protocol):
+    def note(self, deleted: int) -> None:
+        """So many rows have been deleted."""
+
+    def run_if_due(self, driver: Any) -> bool:
+        """Give back space if there is much, between transactions; whether more is left to do, for the next time."""
+
 
 LONGEST_NAME_BYTES = 2_000
 """Of names in a key, one or more together: what all kinds can index. PostgreSQL can 2,700 bytes."""
-OTHER_PLACE = "use another database or, on PostgreSQL, another schema"
+OTHER_DATABASE = "use another database or, on PostgreSQL, another schema"
 """The hint where tables of our names are somebody else's."""
 
 
@@ -92,13 +156,13 @@ class Database(ABC):
 
     @abstractmethod
     def waiting(
-        self, driver: Any, columns: Sequence[str], target_id: int, places: Sequence[int]
+        self, driver: Any, columns: Sequence[str], target_id: int, numbers: Sequence[int]
     ) -> Iterator[Sequence[Any]]:
-        """The columns of the rows of the inbox with these places, which are in order; those that are there."""
+        """The columns of the rows of the inbox with these sequence numbers, which ascend; those that are there."""
 
     @abstractmethod
-    def delete_waiting(self, driver: Any, target_id: int, places: Sequence[int]) -> int:
-        """Delete the rows with these places, which are in order; how many rows that left to vacuum."""
+    def delete_waiting(self, driver: Any, target_id: int, numbers: Sequence[int]) -> int:
+        """Delete the rows with these sequence numbers, which ascend; how many rows that left to vacuum."""
 
     @abstractmethod
     def accept_broken_text(self, driver: Any) -> None:

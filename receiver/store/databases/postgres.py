@@ -1,4 +1,4 @@
-"""PostgreSQL, through psycopg: a server, where who writes locks a row."""
+"""PostgreSQL, through psycopg: a server, where who writes locks the domain's row, and a domain's log in it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,162 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError
 
 from receiver.errors import MissingExtraError, SettingsError
+from receiver.message import ReceiptRow
 from receiver.settings import StoreSettings
-from receiver.store.connections import driver_of
-from receiver.store.databases import causes
-from receiver.store.databases.addresses import ADDRESSES, masked, shown
-from receiver.store.databases.causes import Cause
-from receiver.store.databases.database import Database
-from receiver.store.databases.postgres_log import PostgresLog, lock_timeout_ms
-from receiver.store.databases.space import TableVacuum
-from receiver.store.tables import METADATA, VERSION_TABLE, inbox
+from receiver.store.databases.database import (
+    ADDRESSES,
+    BUSY,
+    CORRUPT,
+    FULL,
+    INPUT_OUTPUT,
+    MEMORY,
+    OUTRUN,
+    READ_ONLY,
+    UNKNOWN,
+    Cause,
+    Database,
+    masked,
+    shown,
+)
+from receiver.store.log import Changes
+from receiver.store.sql_log import (
+    IN_AUTOCOMMIT,
+    JOIN_HINT,
+    SqlLog,
+    batch_number_values,
+    driver_of,
+    runs_of,
+)
+from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, inbox, receipt_rows, receipts
 
-__all__ = ["Postgres"]
+__all__ = ["Postgres", "PostgresLog", "TableVacuum", "lock_timeout_ms"]
+
+_LEAST_VACUUMED = 1_000
+
+
+class TableVacuum:
+    """Lets new rows of a PostgreSQL table take the space of those deleted, once a quarter as many are as there are.
+
+    Autovacuum does so too, but once a minute, which is late for a busy table.
+    """
+
+    def __init__(self, table: str, *, truncates: bool) -> None:
+        """`truncates`: also shorten the table where its end is empty, for which others must be kept out."""
+        self._sql_vacuum = f"VACUUM (SKIP_LOCKED, TRUNCATE {truncates}) {table}"
+        self._sql_rows_left = f"SELECT reltuples FROM pg_class WHERE oid = '{table}'::regclass"
+        self._deleted = 0
+        self._due_after = _LEAST_VACUUMED
+
+    def note(self, deleted: int) -> None:
+        self._deleted += deleted
+
+    def run_if_due(self, driver: Any) -> bool:
+        """Whether more is left to do: never, for it does all of it."""
+        if self._deleted <= self._due_after:
+            return False
+        self._deleted = 0
+        driver.autocommit = True
+        try:
+            driver.execute(self._sql_vacuum)
+            (rows,) = driver.execute(self._sql_rows_left).fetchone()
+        finally:
+            driver.autocommit = False
+        self._due_after = max(_LEAST_VACUUMED, rows // 4)
+        return False
+
+
+_ROWS_AT_ONCE = 10_000
+_FEW = 5
+"""Rows that are faster in one statement with the domain's new state than as a COPY before it."""
+_COLUMNS_WRITTEN = 1 + len(receipt_rows.columns)
+
+
+def lock_timeout_ms(settings: StoreSettings) -> str:
+    """For PostgreSQL's `lock_timeout`, where 0 would mean no limit."""
+    return str(max(1, round(settings.lock_timeout_secs * 1000)))
+
+
+class PostgresLog(SqlLog):
+    placeholder = "%s"
+    for_update = " FOR UPDATE"
+
+    def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
+        super().__init__(engine, settings, domain_id)
+        self._vacuum = TableVacuum(receipts.name, truncates=False)
+        self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(receipt_rows.columns)}) FROM STDIN"
+        self._sql_delete = (
+            f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
+            " WHERE domain_id = %s AND seq BETWEEN first AND last"
+        )
+
+    def begin(self) -> DomainState:
+        try:
+            return super().begin()
+        except Exception:
+            if self.dbapi is None or not self.dbapi.closed:
+                raise
+            # The server was gone while this connection lay idle, so nothing is lost with it.
+            self.discard()
+            return super().begin()
+
+    def start(self) -> None:
+        """The driver starts a transaction with the first statement."""
+
+    def start_reading(self) -> None:
+        self.dbapi.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
+        parameters = (self.domain_id, seq)
+        if last_seq - seq <= _ROWS_AT_ONCE:
+            yield receipt_rows.read_many(self.dbapi.execute(self.sql_rows_after, parameters, binary=True).fetchall())
+            return
+        with self.dbapi.cursor(name="receiver_rows") as cursor:
+            cursor.execute(self.sql_rows_after, parameters, binary=True)
+            while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+                yield receipt_rows.read_many(rows)
+
+    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
+        with_it: list[str] = []
+        values: list[Any] = []
+        if changes.batch_number is not None:
+            with_it.append(f"numbered AS ({self.sql_batch_number})")
+            values += batch_number_values(state, changes.batch_number)
+        rows = changes.rows
+        if rows and not changes.gone and not changes.policy_states and len(rows) <= _FEW:
+            more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (len(rows) - 1)
+            with_it.append(f"appended AS ({self.sql_append}{more})")
+            values += [value for stored in self.stored(rows) for value in stored]
+            changes = changes._replace(rows=())
+        statement = f"WITH {', '.join(with_it)} {self.sql_save}" if with_it else self.sql_save
+        self.save(statement, values, state, since)
+        self.change_rows(changes)
+
+    def append(self, rows: Sequence[ReceiptRow]) -> None:
+        with self.cursor.copy(self._sql_copy) as copy:
+            for values in self.stored(rows):
+                copy.write_row(values)
+
+    def lock_in_callers_transaction(self) -> DomainState:
+        if self.dbapi.autocommit:
+            raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
+        waited = lock_timeout_ms(self.settings)
+        before = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
+        (caller_waits, _) = self.dbapi.execute(before, (waited,)).fetchone()
+        state = self.read(self.sql_lock)
+        self.dbapi.execute("SELECT set_config('lock_timeout', %s, true)", (caller_waits,))
+        return state
+
+    def delete(self, seqs: Sequence[int]) -> None:
+        runs = runs_of(seqs)
+        # As text, which psycopg passes on as it is.
+        firsts, lasts = (f"{{{','.join(map(str, ends))}}}" for ends in zip(*runs, strict=True))
+        self.cursor.execute(self._sql_delete, (firsts, lasts, self.domain_id))
+        self._vacuum.note(len(seqs))
+
+    def give_back_space(self) -> None:
+        # Autovacuum is left to shorten the table.
+        self._vacuum.run_if_due(self.dbapi)
+
 
 _LOCK_KEY = int.from_bytes(b"receiver", "big")
 _LONGEST_TABLE_WAIT_MS = 500
@@ -39,7 +184,8 @@ _CONNECTING = {
 }
 _TOAST_BYTES = 2_000
 """A large body is kept in rows of about this size, which are deleted with it."""
-_AMONG = f"FROM {inbox.name} WHERE target_id = %s AND place = ANY(%s::int8[])"
+_SEQUENCE = inbox.c.sequence.name
+_AMONG = f"FROM {inbox.name} WHERE target_id = %s AND {_SEQUENCE} = ANY(%s::int8[])"
 # The length of a body is known without reading it.
 _DELETE_COUNTING = (
     f"WITH gone AS (DELETE {_AMONG} RETURNING length(body) AS bytes)"
@@ -59,26 +205,26 @@ _BAD_OPTION = Cause("the address is wrong", "mend the option that is named")
 _CANCELLED = Cause("the server cancelled the statement", "raise its statement_timeout for this user")
 _CAUSES = {
     "08": _LOST,
-    "25006": causes.READ_ONLY,
+    "25006": READ_ONLY,
     "25P03": _TOO_LONG,
     "25P04": _TOO_LONG,
     "28": _REFUSED,
     "3D000": _NO_SUCH_DATABASE,
     "3F000": _NO_TABLE,
-    "40001": causes.OUTRUN,
-    "40P01": causes.OUTRUN,
+    "40001": OUTRUN,
+    "40P01": OUTRUN,
     "42501": _FORBIDDEN,
     "42P01": _NO_TABLE,
-    "53100": causes.FULL,
-    "53200": causes.MEMORY,
+    "53100": FULL,
+    "53200": MEMORY,
     "53300": _FEW_CONNECTIONS,
-    "55P03": causes.BUSY,
+    "55P03": BUSY,
     "57014": _CANCELLED,
     "57P": _LOST,
     "57P03": _NOT_READY,
-    "58": causes.INPUT_OUTPUT,
-    "XX001": causes.CORRUPT,
-    "XX002": causes.CORRUPT,
+    "58": INPUT_OUTPUT,
+    "XX001": CORRUPT,
+    "XX002": CORRUPT,
 }
 """By SQLSTATE or the beginning of one: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 _IN_WORDS = {
@@ -138,9 +284,9 @@ class Postgres(Database):
         state = raw.sqlstate
         if state is None:
             said = str(raw)
-            return next((cause for words, cause in _IN_WORDS.items() if words in said), causes.UNKNOWN)
+            return next((cause for words, cause in _IN_WORDS.items() if words in said), UNKNOWN)
         beginnings = (state[:length] for length in (5, 3, 2))
-        return next((_CAUSES[beginning] for beginning in beginnings if beginning in _CAUSES), causes.UNKNOWN)
+        return next((_CAUSES[beginning] for beginning in beginnings if beginning in _CAUSES), UNKNOWN)
 
     def locked_file(self, url: URL) -> None:
         """A transaction locks rows."""
@@ -179,14 +325,16 @@ class Postgres(Database):
                 copy.write_row(row)
 
     def waiting(
-        self, driver: Any, columns: Sequence[str], target_id: int, places: Sequence[int]
+        self, driver: Any, columns: Sequence[str], target_id: int, numbers: Sequence[int]
     ) -> Iterator[Sequence[Any]]:
         with driver.cursor(binary=True) as cursor:
-            yield from cursor.execute(f"SELECT {', '.join(columns)} {_AMONG} ORDER BY place", (target_id, places))
+            yield from cursor.execute(
+                f"SELECT {', '.join(columns)} {_AMONG} ORDER BY {_SEQUENCE}", (target_id, numbers)
+            )
 
-    def delete_waiting(self, driver: Any, target_id: int, places: Sequence[int]) -> int:
+    def delete_waiting(self, driver: Any, target_id: int, numbers: Sequence[int]) -> int:
         """Large bodies are more than a row each."""
-        (vacuumable,) = driver.execute(_DELETE_COUNTING, (target_id, places)).fetchone()
+        (vacuumable,) = driver.execute(_DELETE_COUNTING, (target_id, numbers)).fetchone()
         return int(vacuumable)
 
     def accept_broken_text(self, driver: Any) -> None:
@@ -226,5 +374,6 @@ def _engine(url: URL, isolation_level: str, session: dict[str, str]) -> Engine:
 def _copy(columns: tuple[str, ...]) -> tuple[str, list[str]]:
     """The statement, and the types of what it takes."""
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    types = [inbox.c[name].type.compile(dialect).lower() for name in columns]
+    types_of = {column.name: column.type.compile(dialect).lower() for column in inbox.c}
+    types = [types_of[name] for name in columns]
     return f"COPY {inbox.name} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)", types

@@ -1,51 +1,179 @@
-"""SQLite: a file, which one transaction at a time may write."""
+"""SQLite: a file, which one transaction at a time may write, and a domain's log in it."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, false, text, update
 from sqlalchemy.dialects import sqlite
 
-from receiver.errors import StoreCorruptError
+from receiver.errors import SettingsError, StoreCorruptError
+from receiver.message import ReceiptRow
 from receiver.settings import StoreSettings
-from receiver.store.connections import driver_of
-from receiver.store.databases import causes
-from receiver.store.databases.addresses import refused
-from receiver.store.databases.bulk import insert_rows
-from receiver.store.databases.causes import Cause
-from receiver.store.databases.database import Database
-from receiver.store.databases.space import FileVacuum
-from receiver.store.databases.sqlite_file import is_file, open_to_read, open_to_write
-from receiver.store.databases.sqlite_log import SqliteLog
-from receiver.store.sql_log import runs_of
-from receiver.store.tables import inbox, sequences
+from receiver.store.databases.database import (
+    BUSY,
+    CORRUPT,
+    FULL,
+    INPUT_OUTPUT,
+    MEMORY,
+    OUTRUN,
+    READ_ONLY,
+    UNKNOWN,
+    Cause,
+    Database,
+    refused,
+)
+from receiver.store.databases.sqlite_files import is_file, open_to_read, open_to_write
+from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, driver_of, runs_of
+from receiver.store.tables import DomainState, domains, inbox, receipt_rows, receipts, sequences
 
-__all__ = ["Sqlite"]
+__all__ = ["FileVacuum", "Sqlite", "SqliteLog", "insert_rows"]
+
+_ROWS_PER_STATEMENT = 50
+"""With which even an SQLite that takes no more than 999 values in a statement can do."""
+
+
+def insert_rows(driver: Any, insert: str, rows: Iterable[Sequence[Any]]) -> None:
+    """As `executemany`, by few statements; the statement must end with its `VALUES (?, …)`.
+
+    `executemany` lets go of the interpreter's lock at each row, and where another thread is busy, such as a connector that
+    takes in messages, it waits to have it back as often.
+    """
+    left = iter(rows)
+    while len(batch := list(islice(left, _ROWS_PER_STATEMENT))) == _ROWS_PER_STATEMENT:
+        driver.execute(_of_many(insert), list(chain.from_iterable(batch)))
+    driver.executemany(insert, batch)
+
+
+@lru_cache
+def _of_many(insert: str) -> str:
+    one = insert[insert.rindex("(") :]
+    return insert + f", {one}" * (_ROWS_PER_STATEMENT - 1)
+
+
+_FEW_PAGES = 16
+_LONGEST_SECS = 0.03
+"""How long pages are moved. Their commit takes about half as long again, and others wait for both."""
+
+
+class FileVacuum:
+    """Gives an SQLite file's empty pages back once they are more than a quarter, a part at a time until few are left."""
+
+    def __init__(self, now_secs: Callable[[], float] = time.monotonic) -> None:
+        self._now_secs = now_secs
+        self._is_due = False
+        self._has_begun = False
+
+    def note(self, deleted: int) -> None:
+        self._is_due = self._is_due or deleted > 0
+
+    def run_if_due(self, driver: Any) -> bool:
+        if not self._is_due:
+            return False
+        (pages,) = driver.execute("PRAGMA page_count").fetchone()
+        if self._has_begun or _free_pages(driver) > max(_FEW_PAGES, pages // 4):
+            self._give_back(driver)
+            self._has_begun = _free_pages(driver) > _FEW_PAGES
+        self._is_due = self._has_begun
+        return self._is_due
+
+    def _give_back(self, driver: Any) -> None:
+        driver.execute("BEGIN IMMEDIATE")
+        until_secs = self._now_secs() + _LONGEST_SECS
+        # It keeps a few, which the next batch needs.
+        for _ in range(_free_pages(driver) - _FEW_PAGES // 2):
+            driver.execute("PRAGMA incremental_vacuum")  # one page: as a script it would be all of them
+            if self._now_secs() >= until_secs:
+                break
+        driver.execute("COMMIT")
+
+
+def _free_pages(driver: Any) -> int:
+    (free,) = driver.execute("PRAGMA freelist_count").fetchone()
+    return int(free)
+
+
+_ROWS_AT_ONCE = 500
+"""So few that the garbage collector never has them to look after."""
+
+
+class SqliteLog(SqlLog):
+    placeholder = "?"
+    for_update = ""  # a transaction that writes has all of the file
+
+    def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
+        super().__init__(engine, settings, domain_id)
+        self._vacuum = FileVacuum()
+        self._sql_delete = f"DELETE FROM {receipts.name} WHERE domain_id = ? AND seq BETWEEN ? AND ?"
+        self._sql_touch = f"UPDATE {domains.name} SET last_seq = last_seq WHERE domain_id = ?"
+
+    def connect(self) -> None:
+        if self._connection is not None and self.dbapi.is_replaced():
+            self.discard()
+        super().connect()
+        self.dbapi.is_idle = self.is_idle
+
+    def start(self) -> None:
+        self.dbapi.execute("BEGIN IMMEDIATE")
+
+    def start_reading(self) -> None:
+        self.dbapi.execute("BEGIN")
+
+    def lock_in_callers_transaction(self) -> DomainState:
+        (caller_waits_ms,) = self.dbapi.execute("PRAGMA busy_timeout").fetchone()
+        self.dbapi.execute(f"PRAGMA busy_timeout = {self.settings.lock_timeout_secs * 1000:.0f}")
+        try:
+            # A write, for that is what begins a transaction of the driver's and takes the lock.
+            self.dbapi.execute(self._sql_touch, (self.domain_id,))
+        finally:
+            self.dbapi.execute(f"PRAGMA busy_timeout = {caller_waits_ms}")
+        if not self.dbapi.in_transaction:
+            raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
+        return self.read(self.sql_lock)
+
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
+        del last_seq
+        cursor = self.dbapi.execute(self.sql_rows_after, (self.domain_id, seq))
+        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            yield receipt_rows.read_many(rows)
+
+    def append(self, rows: Sequence[ReceiptRow]) -> None:
+        insert_rows(self.dbapi, self.sql_append, self.stored(rows))
+
+    def delete(self, seqs: Sequence[int]) -> None:
+        self.dbapi.executemany(self._sql_delete, [(self.domain_id, *run) for run in runs_of(seqs)])
+        self._vacuum.note(len(seqs))
+
+    def give_back_space(self) -> None:
+        self._vacuum.run_if_due(self.dbapi)
+
 
 _STEPS_AT_ONCE = 1_000_000
-_RUN = "target_id = ? AND place BETWEEN ? AND ?"
+_SEQUENCE = inbox.c.sequence.name
+_RUN = f"target_id = ? AND {_SEQUENCE} BETWEEN ? AND ?"
 _PRIMARY = 0xFF
 """The part of a code that every refinement of it shares."""
 _CANNOT_OPEN = Cause("it can't be opened", "its folder must exist and be writable, too, and it must be a file")
 _NO_DATABASE = Cause("it is no database", "name another file, or restore a copy if this was a store", StoreCorruptError)
 _CAUSES = {
     sqlite3.SQLITE_PERM: _CANNOT_OPEN,
-    sqlite3.SQLITE_BUSY: causes.BUSY,
-    sqlite3.SQLITE_BUSY_SNAPSHOT: causes.OUTRUN,
-    sqlite3.SQLITE_LOCKED: causes.BUSY,
-    sqlite3.SQLITE_NOMEM: causes.MEMORY,
-    sqlite3.SQLITE_READONLY: causes.READ_ONLY,
-    sqlite3.SQLITE_IOERR: causes.INPUT_OUTPUT,
-    sqlite3.SQLITE_CORRUPT: causes.CORRUPT,
-    sqlite3.SQLITE_FULL: causes.FULL,
+    sqlite3.SQLITE_BUSY: BUSY,
+    sqlite3.SQLITE_BUSY_SNAPSHOT: OUTRUN,
+    sqlite3.SQLITE_LOCKED: BUSY,
+    sqlite3.SQLITE_NOMEM: MEMORY,
+    sqlite3.SQLITE_READONLY: READ_ONLY,
+    sqlite3.SQLITE_IOERR: INPUT_OUTPUT,
+    sqlite3.SQLITE_CORRUPT: CORRUPT,
+    sqlite3.SQLITE_FULL: FULL,
     sqlite3.SQLITE_CANTOPEN: _CANNOT_OPEN,
-    sqlite3.SQLITE_PROTOCOL: causes.BUSY,  # others kept opening the write-ahead log at the same time
+    sqlite3.SQLITE_PROTOCOL: BUSY,  # others kept opening the write-ahead log at the same time
     sqlite3.SQLITE_NOTADB: _NO_DATABASE,
 }
 """By extended or primary result code: https://sqlite.org/rescode.html"""
@@ -76,7 +204,7 @@ class Sqlite(Database):
         if not isinstance(raw, sqlite3.Error):
             return None
         code = getattr(raw, "sqlite_errorcode", None)  # what the driver itself finds wrong has none
-        return causes.UNKNOWN if code is None else _CAUSES.get(code) or _CAUSES.get(code & _PRIMARY, causes.UNKNOWN)
+        return UNKNOWN if code is None else _CAUSES.get(code) or _CAUSES.get(code & _PRIMARY, UNKNOWN)
 
     def locked_file(self, url: URL) -> Path | None:
         return Path(url.database or "").resolve()
@@ -112,16 +240,16 @@ class Sqlite(Database):
         insert_rows(driver, _insert(tuple(columns)), rows)
 
     def waiting(
-        self, driver: Any, columns: Sequence[str], target_id: int, places: Sequence[int]
+        self, driver: Any, columns: Sequence[str], target_id: int, numbers: Sequence[int]
     ) -> Iterator[Sequence[Any]]:
-        select = f"SELECT {', '.join(columns)} FROM {inbox.name} WHERE {_RUN} ORDER BY place"
-        for run in runs_of(places) if places else []:
+        select = f"SELECT {', '.join(columns)} FROM {inbox.name} WHERE {_RUN} ORDER BY {_SEQUENCE}"
+        for run in runs_of(numbers) if numbers else []:
             yield from driver.execute(select, (target_id, *run))
 
-    def delete_waiting(self, driver: Any, target_id: int, places: Sequence[int]) -> int:
-        runs = runs_of(places) if places else []
+    def delete_waiting(self, driver: Any, target_id: int, numbers: Sequence[int]) -> int:
+        runs = runs_of(numbers) if numbers else []
         driver.executemany(f"DELETE FROM {inbox.name} WHERE {_RUN}", [(target_id, *run) for run in runs])
-        return len(places)
+        return len(numbers)
 
     def accept_broken_text(self, driver: Any) -> None:
         driver.text_factory = lambda stored: stored.decode("utf-8", "surrogateescape")

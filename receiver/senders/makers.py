@@ -1,0 +1,216 @@
+"""What a sender persists before it sends: a deduplication key for each message, or ids that number a source's messages.
+
+Each maker is open on a store, with a connection that threads share, or a guest in the caller's transaction. Nothing is
+kept in memory: each call asks the store, so that any number of processes may make ids under one name.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import NamedTuple, Self, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, delete, select
+
+from receiver.closing import Closing
+from receiver.errors import SettingsError
+from receiver.settings import StoreSettings
+from receiver.store.connections import KeptConnection
+from receiver.store.databases.database import LONGEST_NAME_BYTES
+from receiver.store.engine import database_of, translated
+from receiver.store.sql_log import joinable
+from receiver.store.tables import dedup_keys, sequences, text_of, to_bytes
+
+__all__ = ["DedupKeyMaker", "Maker", "Pending", "SequenceIdMaker", "name_bytes"]
+
+_T = TypeVar("_T")
+_LONGEST_NAME_BYTES = LONGEST_NAME_BYTES // 2  # two make a key
+
+
+def name_bytes(name: str, value: object) -> bytes:
+    """A name as it is stored; SettingsError if it is empty, no text or too long."""
+    if not isinstance(value, str) or not value:
+        raise SettingsError(f"{name} must be text, and not empty, not {value!r:.80}")
+    stored = to_bytes(value)
+    if len(stored) > _LONGEST_NAME_BYTES:
+        raise SettingsError(f"{name} has more than {_LONGEST_NAME_BYTES:,} bytes: {value!r:.80}")
+    return stored
+
+
+class Maker(Closing):
+    def __init__(self, url: str, settings: StoreSettings | None) -> None:
+        self._kept = KeptConnection(url, settings, type(self).__name__)
+
+    def close(self) -> None:
+        """End the connection to the store. Closing again does nothing, and so does a process forked off."""
+        self._kept.close()
+
+    def _run(self, work: Callable[[Connection], _T], connection: Connection | None) -> _T:
+        """Do the work in the caller's transaction, or else in one of our own that is committed before this returns."""
+        kept = self._kept
+        if connection is None:
+            with kept.transaction(work) as (_, done):
+                return done
+        kept.check_usable()
+        with translated(kept.url):
+            joined = joinable(connection, kept.engine.dialect, type(self).__name__)
+            _check_transaction(joined)
+            return work(joined)
+
+
+def _check_transaction(connection: Connection) -> None:
+    """Raise SettingsError if what is done on the connection is committed at once."""
+    if database_of(connection).autocommits(connection):
+        raise SettingsError(
+            "the connection is in AUTOCOMMIT, so there is no transaction to join",
+            hint="give a connection with a transaction, or none at all",
+        )
+
+
+class Pending(NamedTuple):
+    """A message whose send isn't confirmed."""
+
+    reference: str
+    key: str
+    made_at_us: int
+    """When the key was made, by the clock of the process that made it; microseconds since 1970."""
+
+
+class DedupKeyMaker(Maker):
+    """Makes one key for each message of a sender, however often the message is sent; made by `DedupKeyMaker.open`.
+
+    Source: "Message Deduplication" in the documentation of TDMQ for CMQ
+    (https://www.tencentcloud.com/document/product/1111/43011): the producer persists a key before it sends, and uses it
+    again to send again. There a key may be made of the producer's IP address, a thread's ID, the time and a number that
+    counts up. Here it is a random UUID: addresses repeat behind NAT and in containers, thread IDs come again, clocks are
+    set back and counts begin anew with the process, while 122 random bits repeat nowhere, and show nothing of the
+    sender's network.
+
+    `reference` is the application's own name of one act of sending, exact text. The key never depends on the body: to
+    send one body twice on purpose, give the two different references, or confirm the first before the second.
+
+    Threads may share it, and processes may share a sender's name: who asks for the same reference gets the same key. A
+    process forked off must open its own.
+    """
+
+    @classmethod
+    def open(cls, url: str, *, sender: str, store_settings: StoreSettings | None = None) -> Self:
+        """Open the keys of a sender in a store, `sqlite:///file` or `postgresql+psycopg://…`, made if it is new.
+
+        References of different senders are different. Raises SettingsError and StoreError.
+        """
+        return cls(sender, url, store_settings)
+
+    def __init__(self, sender: str, url: str, settings: StoreSettings | None) -> None:
+        self._sender = name_bytes("sender", sender)
+        super().__init__(url, settings)
+
+    def key_for(self, reference: str, *, connection: Connection | None = None) -> str:
+        """The key to send this message with: 32 characters, the same until its send is confirmed, then another.
+
+        It is committed before this returns. With the caller's own connection it joins the transaction there: send once
+        that is committed, for if it is rolled back, the key is gone. After StoreError, ask again.
+        """
+        stored = name_bytes("reference", reference)
+
+        def make(connection: Connection) -> str:
+            insert = database_of(connection).insert(dedup_keys)
+            new = insert.values(
+                sender=self._sender,
+                reference=stored,
+                made_at_us=time.time_ns() // 1_000,
+                dedup_key=uuid.uuid4().hex,
+            )
+            # The key that is there stays. Written again as it is, it can't be confirmed by others before it is read,
+            # and there is no violation of a constraint, which would abort a caller's transaction.
+            kept = new.on_conflict_do_update(
+                index_elements=["sender", "reference"], set_={"made_at_us": dedup_keys.c.made_at_us}
+            )
+            connection.execute(kept)
+            key: str = connection.execute(select(dedup_keys.c.dedup_key).where(self._is(stored))).scalar_one()
+            return key
+
+        return self._run(make, connection)
+
+    def confirm(self, reference: str, *, connection: Connection | None = None) -> None:
+        """The broker has the message, so its key isn't needed any more. A reference that isn't pending is no error.
+
+        With the caller's own connection it joins the transaction there. After StoreError, confirm again.
+        """
+        stored = name_bytes("reference", reference)
+        self._run(lambda own: own.execute(delete(dedup_keys).where(self._is(stored))), connection)
+
+    def pending(self) -> list[Pending]:
+        """What was given a key and isn't confirmed, oldest first: what to send again after a crash.
+
+        Of processes that share the sender's name, what any of them is about to send is pending too.
+        """
+        keys = dedup_keys.c
+        query = (
+            select(keys.reference, keys.dedup_key, keys.made_at_us)
+            .where(keys.sender == self._sender)
+            .order_by(keys.made_at_us, keys.reference)
+        )
+        rows = self._run(lambda own: own.execute(query).all(), None)
+        return [Pending(text_of(row.reference), row.dedup_key, row.made_at_us) for row in rows]
+
+    def _is(self, reference: bytes) -> ColumnElement[bool]:
+        return (dedup_keys.c.sender == self._sender) & (dedup_keys.c.reference == reference)
+
+
+_MOST_AT_ONCE = 1_000_000
+
+
+class SequenceIdMaker(Maker):
+    """Makes ids `seqNo:messageSourceId`, with seqNo 1, 2, 3 ... of each source; made by `SequenceIdMaker.open`.
+
+    Source: the default uniqueMessageId of Apama's senders, such as `1:mymachinename1.domain:1234:567890:S01`
+    (https://documentation.softwareag.com/apama/v10-15/apama10-15/webhelp/pam-webhelp/co-DepAndManApaApp_duplicate_detection.html).
+    There the source is named anew with each process. Here the caller names it, so that numbers go on after a restart;
+    since an id is split at its first colon, the name may have colons.
+
+    No number is ever given twice, whoever dies when, and however many processes share the source. In the caller's own
+    transaction numbers have no gap either: rolled back, they are given to the next who asks. Until it ends, others of
+    the source wait. Without it a number is committed before it is returned: who dies before the send leaves a gap.
+
+    Threads may share it. A process forked off must open its own.
+    """
+
+    @classmethod
+    def open(cls, url: str, *, message_source_id: str, store_settings: StoreSettings | None = None) -> Self:
+        """Open the numbers of a source in a store, `sqlite:///file` or `postgresql+psycopg://…`, made if it is new.
+
+        Raises SettingsError and StoreError.
+        """
+        return cls(message_source_id, url, store_settings)
+
+    def __init__(self, message_source_id: str, url: str, settings: StoreSettings | None) -> None:
+        self._stored_source = name_bytes("message_source_id", message_source_id)
+        self._source = message_source_id
+        super().__init__(url, settings)
+
+    def next(self, *, connection: Connection | None = None) -> str:
+        """The id of the next message. After StoreError, ask again: at worst there is a gap."""
+        return self.next_many(1, connection=connection)[0]
+
+    def next_many(self, count: int, *, connection: Connection | None = None) -> list[str]:
+        """The ids of the next messages, with consecutive numbers, in one transaction."""
+        if count.__class__ is not int or not 0 <= count <= _MOST_AT_ONCE:
+            raise SettingsError(f"count must be a whole number from 0 to {_MOST_AT_ONCE:,}, not {count!r:.80}")
+
+        def take(connection: Connection) -> int:
+            insert = database_of(connection).insert(sequences)
+            first = insert.values(message_source_id=self._stored_source, last_seq_no=count)
+            connection.execute(
+                first.on_conflict_do_update(
+                    index_elements=["message_source_id"], set_={"last_seq_no": sequences.c.last_seq_no + count}
+                )
+            )
+            # The row is locked by now.
+            ours = sequences.c.message_source_id == self._stored_source
+            last: int = connection.execute(select(sequences.c.last_seq_no).where(ours)).scalar_one()
+            return last
+
+        last = self._run(take, connection)
+        return [f"{number}:{self._source}" for number in range(last - count + 1, last + 1)]

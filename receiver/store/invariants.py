@@ -1,0 +1,401 @@
+"""What holds of every store, whatever counts as a duplicate, and what is broken: checked value by value, for any may be.
+
+Each check is of something that no receiver ever writes, and a batch is one transaction. What isn't provable isn't here:
+how many rows of forgotten ids wait to be deleted depends on how many receivers there are, so that is a figure only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+from receiver.domains import domain_key
+from receiver.errors import SettingsError, StoreCorruptError
+from receiver.message import ReceiptRow
+from receiver.store.engine import NONSENSE
+from receiver.store.snapshot import MESSAGE_COLUMNS, TARGET_COLUMNS, Advance, RawRow, Snapshot
+from receiver.store.tables import (
+    DomainState,
+    domain_rows,
+    domains,
+    inbox,
+    loaded,
+    parked,
+    receipts,
+    targets,
+    text_of,
+    value_types,
+)
+
+__all__ = [
+    "PROBLEMS",
+    "DomainName",
+    "Finding",
+    "Findings",
+    "audit_domains",
+    "audit_messages",
+    "audit_tables",
+    "audited_rows",
+    "audited_state",
+    "is_text",
+    "readable",
+    "shown_columns",
+    "shown_values",
+]
+
+PROBLEMS = {
+    "damaged": "the database finds damage in itself",
+    "unreadable": "what is stored can't be read",
+    "keys": "a table has lost a constraint",
+    "strays": "rows belong to no domain, or messages to no target",
+    "same-domain": "two domains have the same key and name, or the same incarnation",
+    "types": "a value is missing, or of another type than its column's",
+    "name": "no receiver makes this key and name",
+    "settings": "no receiver can have these settings",
+    "negative": "what counts from 0 is negative",
+    "counters": "counters contradict each other",
+    "clocks": "clocks contradict each other",
+    "marks": "a batch in its caller's transaction left numbers that it can't have had",
+    "numbers": "receipts have numbers that were never given",
+    "order": "time runs backwards from one receipt to the next",
+    "ids": "ids or sources are empty, no text, or not what the policy goes by",
+    "first-times": "ids first came after they came again, or before all time",
+    "digests": "body digests are no list of different texts",
+    "retired": "rows tell of a retired source what no receiver writes",
+    "newest": "the newest receipt isn't there, or came at another time than the domain's latest",
+    "targets": "a target has no name, or what is noted of its file contradicts itself",
+    "messages": "messages that wait or are parked make no sense, or do both at once",
+    "rebuilt": "what the receipts that are left make remembered contradicts the domain's own row",
+}
+"""What can be broken, by kind."""
+
+
+class DomainName(NamedTuple):
+    """What a domain is known by, as text that can be shown even where it is broken."""
+
+    key: str
+    name: str
+
+    @classmethod
+    def of(cls, state: DomainState) -> Self:
+        return cls(state.domain_key, state.domain_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One kind of damage in one domain, or in the store as a whole."""
+
+    kind: str
+    """One of `PROBLEMS`."""
+    domain: DomainName | None
+    """None: in the store as a whole."""
+    count: int
+    """How many times."""
+    example: str
+    """The first of them."""
+
+    @property
+    def problem(self) -> str:
+        return PROBLEMS[self.kind]
+
+
+class Findings:
+    """What is broken: of each kind and domain how many times, and the first example."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, DomainName | None]] = Counter()
+        self._examples: dict[tuple[str, DomainName | None], str] = {}
+
+    def add(self, kind: str, domain: DomainName | None, example: str, count: int = 1) -> None:
+        self._counts[kind, domain] += count
+        self._examples.setdefault((kind, domain), example)
+
+    def any_in(self, domain: DomainName) -> bool:
+        """Whether anything is broken in this domain."""
+        return any(known == domain for _, known in self._counts)
+
+    def all(self) -> tuple[Finding, ...]:
+        return tuple(Finding(*key, count, self._examples[key]) for key, count in self._counts.items())
+
+
+_STATE_TYPES = value_types(domains, DomainState._fields)
+_ROW_TYPES = value_types(receipts, ReceiptRow._fields)
+_ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U00(?:0[0-9a-f]|10)[0-9a-f]{4})+")
+"""A digest as `unicode_escape` spells it, which is how it is stored."""
+_NO_COUNTS = {"domain_id", "domain_key", "domain_name", "policy", "window_size", "expiry_us", "clock_us"}
+"""Columns with rules of their own, and the key."""
+_NOT_NEGATIVE = tuple(name for name in DomainState._fields if name not in _NO_COUNTS)
+
+
+def _is_not_negative(name: str, state: DomainState) -> bool:
+    number: int = getattr(state, name)
+    return number >= 0
+
+
+class _Rule(NamedTuple):
+    kind: str
+    columns: tuple[str, ...]
+    holds: Callable[[DomainState], bool]
+
+
+_RULES = (
+    *(_Rule("negative", (name,), partial(_is_not_negative, name)) for name in _NOT_NEGATIVE),
+    _Rule("name", ("domain_key", "domain_name"), lambda s: _is_made(s.domain_key, s.domain_name)),
+    # Receipts with an id are numbered from 1, and the first of them is neither a duplicate nor before another.
+    _Rule("counters", ("last_seq", "receipts", "unchecked"), lambda s: s.last_seq == s.receipts - s.unchecked),
+    _Rule("counters", ("duplicates", "last_seq"), lambda s: s.duplicates <= max(0, s.last_seq - 1)),
+    _Rule("counters", ("clock_clamped", "last_seq"), lambda s: s.clock_clamped <= max(0, s.last_seq - 1)),
+    _Rule("counters", ("reused_ids", "duplicates"), lambda s: s.reused_ids <= s.duplicates),
+    _Rule("counters", ("redelivered", "receipts"), lambda s: s.redelivered <= s.receipts),
+    _Rule("counters", ("max_delivery_us", "redelivered"), lambda s: s.redelivered > 0 or s.max_delivery_us == 0),
+    _Rule("clocks", ("latest_us", "last_seq"), lambda s: s.last_seq > 0 or s.latest_us == 0),
+    _Rule("clocks", ("clock_us",), lambda s: (s.clock_us or 0) >= 0),
+)
+
+
+def _is_made(key: str, name: str) -> bool:
+    if ":" in key:  # stands before it, where there is a name to the key
+        return False
+    try:
+        domain_key(f"name:{name}" if key == "name" else key)
+    except SettingsError:
+        return False
+    return True
+
+
+def _name_of(raw: RawRow) -> DomainName:
+    """Key and name in a domain's own row, whatever is there."""
+    try:
+        shown = text_of(raw.domain_name)
+    except (AttributeError, TypeError, UnicodeDecodeError):
+        shown = repr(raw.domain_name)
+    return DomainName(str(raw.domain_key), shown)
+
+
+@contextmanager
+def readable(store: Snapshot, findings: Findings, domain: DomainName | None) -> Iterator[None]:
+    """What can't be read in this block for damage is a finding, and ends it."""
+    try:
+        with store.part():
+            yield
+    except StoreCorruptError as error:
+        findings.add("unreadable", domain, error.message)
+
+
+def audit_tables(store: Snapshot, findings: Findings, advance: Advance) -> None:
+    """Check what concerns no single domain: pages, constraints, and rows that belong to none."""
+    with readable(store, findings, None):
+        for said in store.damage(advance):
+            findings.add("damaged", None, said)
+    with readable(store, findings, None):
+        for said in store.lacking_keys():
+            findings.add("keys", None, said)
+    with readable(store, findings, None):
+        for table, key, owner, count in store.strays():
+            findings.add("strays", None, f"in {table}, of {key} {owner!r:.80}", count)
+
+
+def audit_domains(states: Sequence[DomainState], batches: Iterable[RawRow], findings: Findings) -> None:
+    """Check that domains differ, and the numbers left by batches in transactions of their callers'."""
+    by_name: dict[tuple[str, str], DomainState] = {}
+    by_store_id: dict[int, DomainState] = {}
+    for state in states:
+        name = DomainName.of(state)
+        for other in (by_name.setdefault(name, state), by_store_id.setdefault(state.store_id, state)):
+            if other is not state:
+                findings.add("same-domain", name, f"domain_id {other.domain_id} and {state.domain_id}")
+    by_id = {state.domain_id: state for state in states}
+    for left in batches:
+        if left.domain_id not in by_id:  # a stray
+            continue
+        state = by_id[left.domain_id]
+        if not all(isinstance(number, int) for number in left):
+            kind = "types"
+        elif left.writer < 0 or left.batch < 1 or not 0 <= left.last_seq <= state.last_seq:
+            kind = "marks"
+        else:
+            continue
+        example = f"writer {left.writer!r}, batch {left.batch!r}, last_seq {left.last_seq!r}"
+        findings.add(kind, DomainName.of(state), example)
+
+
+def audited_state(raw: RawRow, findings: Findings) -> DomainState | None:
+    """A domain's own row, checked; None where it can't even be read."""
+    name = _name_of(raw)
+    wrong = [
+        f"{domains.c[field].name} is {value!r:.80}"
+        for field, value, kind in zip(DomainState._fields, raw, _STATE_TYPES, strict=True)
+        if not isinstance(value, kind)
+    ]
+    if wrong:
+        findings.add("types", name, wrong[0], len(wrong))
+        return None
+    try:
+        state = domain_rows.read(raw)
+    except UnicodeDecodeError:
+        findings.add("name", name, "domain_name is no UTF-8")
+        return None
+    for rule in _RULES:
+        if not rule.holds(state):
+            findings.add(rule.kind, name, shown_columns(state, rule.columns))
+    return state
+
+
+def shown_columns(state: DomainState, columns: Iterable[str]) -> str:
+    return ", ".join(f"{column} = {getattr(state, column)!r:.80}" for column in columns)
+
+
+def audited_rows(store: Snapshot, state: DomainState, findings: Findings, advance: Advance) -> int:
+    """Check a domain's rows, one by one and against its own row; how many there are."""
+    rows = _RowCheck(state, findings)
+    for raws in store.rows(state.domain_id):
+        for raw in raws:
+            rows.check(raw)
+        advance(len(raws))
+    rows.check_end()
+    return rows.count
+
+
+class _RowCheck:
+    """Checks the rows of one domain in their order."""
+
+    def __init__(self, state: DomainState, findings: Findings) -> None:
+        self.count = 0
+        self._state = state
+        self._findings = findings
+        self._name = DomainName.of(state)
+        self._last = 0, 0
+        """Number and time of the latest row."""
+        self._repeats = 0
+
+    def check(self, raw: RawRow) -> None:
+        self.count += 1
+        seq, received_at_us, first_us = raw.seq, raw.received_at_us, raw.first_received_at_us
+        if not all(map(isinstance, raw, _ROW_TYPES)):
+            self._add("types", seq, shown_values(raw))
+            return
+        last_seq, last_us = self._last
+        self._last = seq, received_at_us
+        if not max(1, last_seq + 1) <= seq <= self._state.last_seq:
+            self._add("numbers", seq, f"after receipt {last_seq} of {self._state.last_seq}")
+        if received_at_us < last_us:
+            self._add("order", seq, f"at {received_at_us} us, after one at {last_us} us")
+        id_, source = raw.unique_message_id, raw.message_source_id
+        if not all(text is None or (text and is_text(text)) for text in (id_, source)):
+            self._add("ids", seq, f"id {id_!r:.80}, source {source!r:.80}")
+        if first_us is not None:
+            self._repeats += 1
+            if not 0 <= first_us <= received_at_us:
+                self._add("first-times", seq, f"first at {first_us} us, now at {received_at_us} us")
+        if raw.body_digests is not None and not _are_digests(raw.body_digests):
+            self._add("digests", seq, repr(raw.body_digests)[:80])
+
+    def check_end(self) -> None:
+        """Check the rows as a whole against the domain's own row."""
+        state = self._state
+        if self._last != (state.last_seq, state.latest_us):
+            seq, us = self._last
+            said = shown_columns(state, ("last_seq", "latest_us"))
+            self._findings.add("newest", self._name, f"{said}; the newest is receipt {seq} at {us} us")
+        # Each resize may have made the newest receipt's row look like a duplicate's.
+        if self._repeats > state.duplicates + state.generation:
+            said = shown_columns(state, ("duplicates",))
+            self._findings.add("counters", self._name, f"{said}, but {self._repeats} receipts of known ids are there")
+
+    def _add(self, kind: str, seq: object, said: str) -> None:
+        self._findings.add(kind, self._name, f"receipt {seq!r:.80}: {said}")
+
+
+def shown_values(raw: Sequence[Any]) -> str:
+    return ", ".join(f"{value!r:.40}" for value in raw)
+
+
+def is_text(stored: bytes) -> bool:
+    try:
+        text_of(stored)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _are_digests(stored: str) -> bool:
+    try:
+        digests: Any = json.loads(stored)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(digests, list) or not all(isinstance(digest, str) for digest in digests):
+        return False
+    return 0 < len(digests) == len(set(digests)) and all(map(_ESCAPED.fullmatch, digests))
+
+
+_TARGET_TYPES = value_types(targets, TARGET_COLUMNS)
+_MESSAGE_TYPES = value_types(inbox, (*MESSAGE_COLUMNS, "body"))
+_MESSAGE_TEXTS = ("unique_message_id", "message_source_id", "destination", "message_id")
+_OBJECTS = ("headers", "properties")
+_MESSAGE_COUNTS = ("sequence", "received_at_us", "tries")
+
+
+def audit_messages(store: Snapshot, states: Sequence[DomainState], findings: Findings, advance: Advance) -> None:
+    """Check the targets of these domains, and what waits for them or is parked."""
+    by_id = {state.domain_id: state for state in states}
+    of_target: dict[Any, DomainState] = {}
+    with readable(store, findings, None):
+        for raw in store.targets():
+            state = by_id.get(raw.domain_id)
+            if state is not None:  # else it is a stray, or its domain is broken
+                of_target[raw.target_id] = state
+                _check_target(raw, DomainName.of(state), findings)
+    for table in (inbox.name, parked.name):
+        with readable(store, findings, None):
+            for raws in store.messages(table):
+                for raw in raws:
+                    state = of_target.get(raw.target_id)
+                    if state is not None:
+                        _check_message(table, raw, state, findings)
+                advance(len(raws))
+    with readable(store, findings, None):
+        for both in store.waiting_and_parked():
+            if both.target_id in of_target:
+                said = f"the one at {both.sequence!r:.80} of target_id {both.target_id} waits and is parked"
+                findings.add("messages", DomainName.of(of_target[both.target_id]), said)
+
+
+def _check_target(raw: RawRow, domain: DomainName, findings: Findings) -> None:
+    if not all(map(isinstance, raw, _TARGET_TYPES)):
+        findings.add("types", domain, f"target_id {raw.target_id!r:.80}: {shown_values(raw)}")
+        return
+    has_length, has_digest = raw.confirmed_bytes is not None, raw.tail_digest is not None
+    if not raw.target or not is_text(raw.target) or has_length != has_digest or (raw.confirmed_bytes or 0) < 0:
+        said = shown_values((raw.target, raw.confirmed_bytes, raw.tail_digest))
+        findings.add("targets", domain, f"target_id {raw.target_id}: {said}")
+
+
+def _check_message(table: str, raw: RawRow, state: DomainState, findings: Findings) -> None:
+    domain = DomainName.of(state)
+    message = {name: getattr(raw, name) for name in MESSAGE_COLUMNS}
+    which = f"in {table} at {raw.sequence!r:.80} of target_id {raw.target_id}"
+    if not all(map(isinstance, raw, _MESSAGE_TYPES)):
+        findings.add("types", domain, f"{which}: {shown_values(raw)}")
+        return
+    wrong = [name for name in _MESSAGE_COUNTS if message[name] < 0]
+    wrong += [name for name in _MESSAGE_TEXTS if message[name] is not None and not is_text(message[name])]
+    if raw.sequence >= state.receipts:  # which was never given
+        wrong.append("sequence")
+    wrong += [name for name in _OBJECTS if not _is_object(message[name])]
+    if wrong:
+        said = ", ".join(f"{inbox.c[name].name} = {message[name]!r:.80}" for name in wrong)
+        findings.add("messages", domain, f"{which}: {said}")
+
+
+def _is_object(stored: str) -> bool:
+    try:
+        loaded(stored)
+    except NONSENSE:
+        return False
+    return True

@@ -1,0 +1,274 @@
+"""What a person does to a store from outside: targets and parked messages listed, messages moved, sent back and dropped,
+and a domain dropped with all that the store keeps of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Executable, Insert, bindparam, delete, func, insert, literal, select, update
+
+from receiver.errors import SettingsError
+from receiver.store.connections import KeptConnection
+from receiver.store.engine import database_of, store_url, translated
+from receiver.store.inbox import target_id_of
+from receiver.store.schema import examined
+from receiver.store.tables import DomainState, domains, inbox, joined, parked, printable, receipts, targets
+
+__all__ = [
+    "Dropped",
+    "ParkedRow",
+    "TargetRow",
+    "drop_domain",
+    "drop_parked",
+    "drop_waiting",
+    "examined_rows",
+    "move_waiting",
+    "parked_rows",
+    "retry_parked",
+    "target_rows",
+    "upkeep",
+]
+
+_BREATH_SECS = 0.1
+"""Who waits for a locked file looks this often whether it is free."""
+
+
+def examined_rows(address: str, query: Executable) -> list[list[Any]]:
+    """The rows of a query on a store that is there, where all that is stored as bytes is text; StoreError if there is none."""
+    url = store_url(address)
+    with translated(url), examined(url).connect() as connection:
+        rows = connection.execute(query).all()
+        return [[printable(value) if isinstance(value, bytes) else value for value in row] for row in rows]
+
+
+@contextmanager
+def upkeep(address: str) -> Iterator[KeptConnection]:
+    """For a command that looks after a store, which must be there; the space of what it deletes is given back in the end.
+
+    StoreError where there is no store: a wrong address by mistake doesn't make one.
+    """
+    examined(store_url(address))
+    kept = KeptConnection(address, None, "store")
+    try:
+        yield kept
+        vacuum = database_of(kept.url).vacuum_of_all()
+        if vacuum is not None:
+            vacuum.note(1)
+            while kept.give_back_space(vacuum.run_if_due):
+                time.sleep(_BREATH_SECS)
+    finally:
+        kept.close()
+
+
+class TargetRow(NamedTuple):
+    """A target of a domain, and what waits for it."""
+
+    number: int
+    domain_id: int
+    domain_key: str | None
+    """None, as the domain, where a damaged store no longer knows it."""
+    domain: str | None
+    name: str
+    waiting: int
+    oldest_us: int | None
+    """When the oldest that waits was received; None where none waits."""
+    newest_sequence: int
+    """The sequence number of the newest that waits; -1 where none waits."""
+    body_bytes: int
+
+
+def target_rows(address: str) -> list[TargetRow]:
+    """The targets of a store by their numbers; StoreError where there is no store."""
+    of_target = (
+        targets.c.target_id,
+        targets.c.domain_id,
+        domains.c.domain_key,
+        domains.c.domain_name,
+        targets.c.target,
+    )
+    query = (
+        select(
+            *of_target,
+            func.count(inbox.c.sequence),
+            func.min(inbox.c.received_at_us),
+            func.coalesce(func.max(inbox.c.sequence), -1),
+            # The length of a body is known without reading it.
+            func.coalesce(func.sum(func.length(inbox.c.body)), 0),
+        )
+        .outerjoin_from(targets, domains, domains.c.domain_id == targets.c.domain_id)
+        .outerjoin(inbox, inbox.c.target_id == targets.c.target_id)
+        .group_by(*of_target)
+        .order_by(targets.c.target_id)
+    )
+    return list(map(TargetRow._make, examined_rows(address, query)))
+
+
+def move_waiting(address: str, from_: TargetRow, to: str) -> int:
+    """Have what waits for a target wait for another of its domain, which is made if it is new; how many messages.
+
+    They keep their sequence numbers, and count as never tried. No bridge has the lease of either target meanwhile:
+    `StoreBusyError` if one doesn't end in time. What the old target has got already and not confirmed can't be known.
+    """
+    with upkeep(address) as kept:
+        to_id = target_id_of(kept, from_.domain_id, to)
+        if to_id == from_.number:
+            raise SettingsError(f"they wait for {to!r:.200} already", hint="name another target")
+
+        def lock_both(connection: Connection) -> None:
+            _lock(connection, from_.domain_id, {from_.number: from_.name, to_id: to})
+
+        moved = update(inbox).where(inbox.c.target_id == from_.number).values(target_id=to_id, tries=0)
+        with kept.transaction(lock_both) as (connection, _):
+            return connection.execute(moved).rowcount
+
+
+def drop_waiting(address: str, of: TargetRow) -> int:
+    """Delete what waited for a target when the row was read, but not what came later; how many messages."""
+
+    def lock(connection: Connection) -> None:
+        _lock(connection, of.domain_id, {of.number: of.name})
+
+    known = (inbox.c.target_id == of.number) & (inbox.c.sequence <= of.newest_sequence)
+    with upkeep(address) as kept, kept.transaction(lock) as (connection, _):
+        return connection.execute(delete(inbox).where(known)).rowcount
+
+
+def _lock(connection: Connection, domain_id: int, names: dict[int, str]) -> None:
+    """Have the lease of these targets, always in one order, so that nobody waits for somebody who waits for them."""
+    locked = select(targets.c.target_id, targets.c.domain_id, targets.c.target).order_by(targets.c.target_id)
+    rows = connection.execute(locked.where(targets.c.target_id.in_(names)).with_for_update()).all()
+    if {row.target_id: (row.domain_id, printable(row.target)) for row in rows} != {
+        number: (domain_id, name) for number, name in names.items()
+    }:
+        raise SettingsError("the target was dropped meanwhile", hint="receiver inbox list shows those that are there")
+
+
+class ParkedRow(NamedTuple):
+    """A message that is parked, without its body. What a damaged store no longer knows is None."""
+
+    parked_id: int
+    """Given to no other message of the store, ever."""
+    domain_key: str | None
+    domain: str | None
+    target: str | None
+    unique_message_id: str | None
+    message_source_id: str | None
+    destination: str
+    message_id: str | None
+    received_at_us: int
+    parked_at_us: int
+    tries: int
+    body_bytes: int
+    error: str
+    """Why it was parked."""
+
+
+def parked_rows(address: str) -> list[ParkedRow]:
+    """The messages that are parked in a store, in the order in which they were; StoreError where there is no store."""
+    of_message = parked.c
+    query = (
+        select(
+            of_message.parked_id,
+            domains.c.domain_key,
+            domains.c.domain_name,
+            targets.c.target,
+            of_message.unique_message_id,
+            of_message.message_source_id,
+            of_message.destination,
+            of_message.message_id,
+            of_message.received_at_us,
+            of_message.parked_at_us,
+            of_message.tries,
+            func.length(of_message.body),
+            of_message.error,
+        )
+        .outerjoin_from(parked, targets, targets.c.target_id == of_message.target_id)
+        .outerjoin(domains, domains.c.domain_id == targets.c.domain_id)
+        .order_by(of_message.parked_id)
+    )
+    return list(map(ParkedRow._make, examined_rows(address, query)))
+
+
+def retry_parked(address: str, ids: Collection[int] | None) -> int:
+    """Send parked messages back to the inbox under their sequence numbers, as if never tried; how many.
+
+    By their numbers, None for all. All of them or, where one isn't there, none and a SettingsError.
+    """
+    columns = inbox.c.keys()
+    tried_never = [literal(0) if name == "tries" else parked.c[name] for name in columns]
+    back = insert(inbox).from_select(columns, select(*tried_never).where(parked.c.parked_id == bindparam("number")))
+    return _taken_out(address, ids, back)
+
+
+def drop_parked(address: str, ids: Collection[int] | None) -> int:
+    """Delete parked messages for good; how many. Numbers as for `retry_parked`."""
+    return _taken_out(address, ids)
+
+
+def _taken_out(address: str, ids: Collection[int] | None, *first: Insert) -> int:
+    out = delete(parked).where(parked.c.parked_id == bindparam("number"))
+    with upkeep(address) as kept, kept.transaction(_locked) as (connection, there):
+        chosen = sorted(there if ids is None else _checked(ids, there))
+        for statement in (*first, out):
+            if chosen:
+                connection.execute(statement, [{"number": number} for number in chosen])
+    return len(chosen)
+
+
+def _locked(connection: Connection) -> set[int]:
+    """The numbers of all that is parked, which nobody else takes out meanwhile."""
+    return set(connection.scalars(select(parked.c.parked_id).with_for_update()))
+
+
+def _checked(ids: Collection[int], there: set[int]) -> set[int]:
+    chosen = set(ids)
+    missing = sorted(chosen - there)
+    if missing:
+        raise SettingsError(
+            f"no message is parked under {', '.join(map(str, missing[:10]))}",
+            hint="receiver parked list shows those that are there; nothing was changed",
+        )
+    return chosen
+
+
+class Dropped(NamedTuple):
+    """How many of each were deleted."""
+
+    receipts: int
+    waiting: int
+    parked: int
+    targets: int
+
+
+def drop_domain(address: str, domain: DomainState) -> Dropped:
+    """Forget all ids of a domain, and delete its messages and targets, in one transaction that has the domain to itself.
+
+    Its receivers that are still open raise `StoreError` from then on. The numbers that its bridges have given to messages
+    without an id are kept, for none of them may come again.
+    """
+    itself = domains.c.domain_id == domain.domain_id
+    its_targets = targets.c.domain_id == domain.domain_id
+    of_its_targets = select(targets.c.target_id).where(its_targets)
+
+    def lock(connection: Connection) -> None:
+        the_same = select(domains.c.domain_id).where(itself, domains.c.store_id == domain.store_id)
+        if connection.execute(the_same.with_for_update()).first() is None:
+            raise SettingsError(
+                "the domain was dropped meanwhile", hint="receiver domain list shows those that are there"
+            )
+        connection.execute(of_its_targets.order_by(targets.c.target_id).with_for_update())
+
+    with upkeep(address) as kept, kept.transaction(lock) as (connection, _):
+        waiting, set_aside = (
+            connection.execute(delete(table).where(table.c.target_id.in_(of_its_targets))).rowcount
+            for table in (inbox, parked)
+        )
+        receipts_gone, targets_gone, _, _ = (
+            connection.execute(delete(table).where(table.c.domain_id == domain.domain_id)).rowcount
+            for table in (receipts, targets, joined, domains)
+        )
+        return Dropped(receipts_gone, waiting, set_aside, targets_gone)
