@@ -9,13 +9,11 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from receiver.bridge.connector import Delivery, Message, Source
-from receiver.bridge.figures import Figures
-from receiver.bridge.flow import Flow, Taken
-from receiver.bridge.ids import IdRule, sent_at_ms
-from receiver.bridge.passed import PASSED, Passed
-from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Target
+from receiver.bridge.connectors import Delivery, Message, Source
+from receiver.bridge.modes import Figures, Flow, Taken
+from receiver.bridge.options import IdRule
+from receiver.bridge.received import PASSED, Passed, Received, sent_at_ms
+from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
 from receiver.durable.stages import Stage
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, ReceiverError

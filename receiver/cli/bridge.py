@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from receiver.bridge.ids import IdRule, MissingIds
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.cli import bridge_options as given
 from receiver.cli.bridging import (
     listening_address,
@@ -71,7 +70,7 @@ def bridge(
     status line goes to standard error every {bridge.status_secs} seconds. SIGTERM or Ctrl-C ends it after the batch
     under way, a second one at once; nothing is lost by either.
     """
-    from receiver.bridge.address import Tls
+    from receiver.bridge.connectors.address import Tls
     from receiver.bridge.opening import BridgeOptions, open_bridge
 
     logging_to_stderr(verbose=verbose)

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from receiver.bridge.ids import MissingIds
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import MissingIds, Mode
 
 __all__ = [
     "BridgeMode",

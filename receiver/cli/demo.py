@@ -71,7 +71,7 @@ def demo(
     if not all(map(find_spec, _NEEDED)):
         raise MissingExtraError("demo", "receiver demo")
 
-    from receiver.bridge.mode import Mode
+    from receiver.bridge.options import Mode
     from receiver.cli.demo_outcome import print_outcome, print_sizing_heading, print_what_next
     from receiver.demo.ending import interruptible
     from receiver.demo.plan import DOMAIN, Files, Plan

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import Mode
 from receiver.demo.effects import Effects
 
 __all__ = ["BRIDGES", "BROKER", "DOMAIN", "SENDERS", "Files", "Outcome", "Plan", "kills"]

@@ -16,9 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connecting import sink_of
-from receiver.bridge.connector import Message, Sink
+from receiver.bridge.connectors import Message, Sink, sink_of
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.demo.journal import Journal
 from receiver.errors import BrokerError
 

@@ -9,15 +9,14 @@ from typing import Any
 from sqlalchemy import text
 
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.connector import Message, Source
-from receiver.bridge.ids import IdRule
+from receiver.bridge.connectors import Message, Source
 from receiver.bridge.memory import MemoryBroker, MemorySink, MemorySource
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
+from receiver.bridge.options import IdRule, Mode
+from receiver.bridge.targets import Target
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget
-from receiver.bridge.targets.target import Target
 from receiver.settings import BridgeSettings, ReceiverSettings
 from receiver.store.inbox import Inbox
 from receiver.store.tables import to_bytes

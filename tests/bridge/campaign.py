@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sqlalchemy import func, select
 
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import Mode
 from receiver.demo.artemis import HOST, Broker
 from receiver.durable.audit import audit
 from receiver.errors import StoreError

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from sqlalchemy import text
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connecting import source_of
+from receiver.bridge.connectors import source_of
+from receiver.bridge.connectors.address import BrokerAddress
 from tests.bridge import booking
 from tests.bridge.resending import body_of
 from tests.stores import engine_of

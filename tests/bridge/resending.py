@@ -5,9 +5,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connecting import sink_of
-from receiver.bridge.connector import Message, Sink
+from receiver.bridge.connectors import Message, Sink, sink_of
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerError
 
 BATCH = (1, 40)

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from receiver.bridge import bridge as bridge_module
-from receiver.bridge.connector import Message
+from receiver.bridge.connectors import Message
 from receiver.bridge.metrics import export
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.durable.stages import Stage

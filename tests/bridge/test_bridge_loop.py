@@ -9,8 +9,8 @@ import pytest
 
 from receiver import retrying
 from receiver.bridge import bridge as bridge_module
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.options import Mode
 from receiver.errors import (
     BrokerError,
     BrokerRefusedError,

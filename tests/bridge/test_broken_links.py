@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connector import Message
+from receiver.bridge.connectors import Message
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.demo.artemis import HOST, new_broker
 from receiver.errors import BrokerError, BrokerRefusedError
 from tests.bridge.broker_proxy import broker_proxy

@@ -4,12 +4,11 @@ from functools import partial
 
 import pytest
 
-from receiver.bridge.connector import Message
-from receiver.bridge.ids import IdRule
+from receiver.bridge.connectors import Message
 from receiver.bridge.memory import MemoryBroker, MemorySink
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
-from receiver.bridge.passed import PASSED
+from receiver.bridge.options import IdRule, Mode
+from receiver.bridge.received import PASSED
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.errors import MessageRefusedError
 from receiver.settings import ReceiverSettings

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import Mode
 from receiver.logs import ReadOptions, read_logs
 from tests.bridge import booking, effects
 from tests.bridge.campaign import Event, Plan, perform

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from receiver.bridge.address import BrokerAddress, Tls
-from receiver.bridge.connecting import sink_of, source_of
+from receiver.bridge.connectors import sink_of, source_of
+from receiver.bridge.connectors.address import BrokerAddress, Tls
 from receiver.errors import SettingsError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ def test_a_key_alone_proves_nothing(tmp_path):
 
 SCRIPT = """
 import sys
-from receiver.bridge.connecting import sink_of
+from receiver.bridge.connectors import sink_of
 from receiver.errors import ReceiverError
 
 for address in sys.argv[1:]:

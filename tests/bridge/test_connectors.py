@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from receiver.bridge.connector import DUPLICATE_ID, Message
+from receiver.bridge.connectors import DUPLICATE_ID, Message
 from receiver.errors import BrokerError
 
 SOON_SECS = 20

@@ -6,7 +6,7 @@ import threading
 import pytest
 from sqlalchemy import text
 
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import Mode
 from receiver.bridge.targets import file_target
 from receiver.errors import OutputError
 from tests.bridge.bridged import Route, message

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
+from receiver.bridge.options import Mode
 from receiver.bridge.received import Received
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.errors import ClosedError, OutputError, SettingsError

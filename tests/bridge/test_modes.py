@@ -6,10 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from receiver.bridge.ids import IdRule, MissingIds
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
-from receiver.bridge.passed import PASSED
+from receiver.bridge.options import IdRule, MissingIds, Mode
+from receiver.bridge.received import PASSED
 from receiver.errors import SettingsError, StoreError
 from tests.bridge.bridged import STEPS, TEN, Route, message, watch_commits
 

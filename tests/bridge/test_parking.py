@@ -6,11 +6,10 @@ import time
 import pytest
 
 from receiver.bridge import bridge as bridge_module
-from receiver.bridge import turns
-from receiver.bridge.connector import Message
-from receiver.bridge.ids import IdRule, MissingIds
-from receiver.bridge.mode import Mode
+from receiver.bridge.connectors import Message
+from receiver.bridge.modes import inbox_flow
 from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.bridge.targets import python_target
 from receiver.retrying import Backoff
 from receiver.settings import BridgeSettings
@@ -91,7 +90,7 @@ def test_others_go_on_meanwhile(route):
 
 
 def test_a_source_is_left_alone_until_it_is_due(route, monkeypatch):
-    monkeypatch.setattr(turns, "_BACKOFF", Backoff(60, 60))
+    monkeypatch.setattr(inbox_flow, "_BACKOFF", Backoff(60, 60))
     desk = Desk(a1=1)
     send(route, "a1", "b1")
     bridge = open_to(route, desk)

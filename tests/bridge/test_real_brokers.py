@@ -10,9 +10,9 @@ import proton
 import pytest
 from proton.utils import BlockingConnection
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connector import Message
-from receiver.bridge.stomp_connector import StompSource
+from receiver.bridge.connectors import Message
+from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.connectors.stomp_connector import StompSource
 from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 from tests.bridge.conftest import CONNECTORS, address_of

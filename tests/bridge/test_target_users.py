@@ -2,9 +2,8 @@
 
 import pytest
 
-from receiver.bridge.ids import IdRule
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge, target_name
+from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.errors import SettingsError
 from receiver.store.engine import store_url as url_of

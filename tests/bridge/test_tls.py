@@ -10,9 +10,8 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from receiver.bridge.address import BrokerAddress, Tls
-from receiver.bridge.connecting import sink_of, source_of
-from receiver.bridge.connector import Message
+from receiver.bridge.connectors import Message, sink_of, source_of
+from receiver.bridge.connectors.address import BrokerAddress, Tls
 from receiver.demo.artemis import HOST, new_broker
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 from tests.bridge.conftest import CONNECTORS, address_of

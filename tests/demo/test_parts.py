@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import Mode
 from receiver.demo.actor import Actor
 from receiver.demo.effects import Effects
 from receiver.demo.ending import interruptible, uninterrupted

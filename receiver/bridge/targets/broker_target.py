@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from receiver.bridge.connector import DUPLICATE_ID, Message, Property, Sink
-from receiver.bridge.ids import IdRule
-from receiver.bridge.passed import PASSED, Passed
-from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Outcome, one_by_one
+from receiver.bridge.connectors import DUPLICATE_ID, Message, Property, Sink
+from receiver.bridge.options import IdRule
+from receiver.bridge.received import PASSED, Passed, Received
+from receiver.bridge.targets import Outcome, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError
 from receiver.store.inbox import Turn
 

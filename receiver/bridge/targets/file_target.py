@@ -20,7 +20,7 @@ from typing import IO
 from sqlalchemy import URL
 
 from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Outcome
+from receiver.bridge.targets import Outcome
 from receiver.errors import ClosedError, OutputError, SettingsError
 from receiver.retrying import Backoff, until_done
 from receiver.store.engine import database_of

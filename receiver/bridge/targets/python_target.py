@@ -14,9 +14,9 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from receiver.bridge.address import masked
+from receiver.bridge.connectors.address import masked
 from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Outcome, one_by_one
+from receiver.bridge.targets import Outcome, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
 from receiver.store.inbox import Turn
 

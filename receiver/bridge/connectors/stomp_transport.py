@@ -15,9 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.network import CLOSE_SECS, PIECE_BYTES, WOULD_WAIT, connected, failure
-from receiver.bridge.stomp_frames import FrameReader
+from receiver.bridge.connectors.address import CLOSE_SECS, PIECE_BYTES, WOULD_WAIT, BrokerAddress, connected, failure
+from receiver.bridge.connectors.stomp_frames import FrameReader
 from receiver.errors import BrokerError, MessageRefusedError, MissingExtraError
 
 try:

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from receiver.bridge.figures import Figures
-from receiver.bridge.flow import Taken, judged, tell_failure
+from receiver.bridge.modes import Figures, Taken, judged, tell_failure
 from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Target
+from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
 from receiver.durable.stages import Stage
 from receiver.errors import OutputError

@@ -16,8 +16,16 @@ from abc import abstractmethod
 from contextlib import suppress
 from typing import Any
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.network import ANSWER_SECS, CLOSE_SECS, PIECE_BYTES, WOULD_WAIT, connected, failure, mute
+from receiver.bridge.connectors.address import (
+    ANSWER_SECS,
+    CLOSE_SECS,
+    PIECE_BYTES,
+    WOULD_WAIT,
+    BrokerAddress,
+    connected,
+    failure,
+    mute,
+)
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
 

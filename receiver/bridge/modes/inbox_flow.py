@@ -1,4 +1,4 @@
-"""Delivering what waits in the inbox: one turn after another, each a transaction that has the target to itself."""
+"""AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox until the target has them, which is given them in turns."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from receiver.bridge.figures import Figures
-from receiver.bridge.flow import tell_failure
+from sqlalchemy import Connection
+
+from receiver.bridge.modes import Figures, Taken, admit, tell_failure, tell_refused
 from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Target
+from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
 from receiver.durable.stages import Stage
 from receiver.errors import StoreBusyError
 from receiver.retrying import Backoff
+from receiver.senders import SequenceIdMaker
 from receiver.store.inbox import Inbox, Turn
 
-__all__ = ["Turns"]
+__all__ = ["InboxFlow", "Turns"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _AT_ONCE = 1_000
@@ -27,6 +29,66 @@ _LONGEST_BREATH_SECS = 0.2
 _GIVE_BACK_BYTES = 64 << 20
 _COUNT_SECS = 30.0
 """How often what waits is counted, for which all of it is read, while the figures say that something does."""
+
+
+class InboxFlow:
+    """The ids and the messages to deliver are committed together; then their batch may be acknowledged."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        inbox: Inbox,
+        target: Target,
+        figures: Figures,
+        *,
+        max_tries: int,
+        numbers: SequenceIdMaker | None = None,
+    ) -> None:
+        self._receiver = receiver
+        self._inbox = inbox
+        self._figures = figures
+        self._numbers = numbers
+        """Gives ids to messages without one, where the target needs them."""
+        self._turns = Turns(receiver, inbox, target, figures, max_tries=max_tries)
+
+    def prepare(self) -> None:
+        self._turns.start()
+
+    def before_acknowledging(self, taken: Taken) -> None:
+        with self._receiver.batch() as batch:
+            admitted = admit(batch, taken, self._inbox)
+            kept = {place: message.at(place) for place, message in admitted.messages.items()}
+            kept |= self._numbered(kept, batch.connection)
+            self._inbox.add(batch.connection, [message.row(place) for place, message in kept.items()])
+        tell_refused(taken, admitted.refused)
+        self._figures.parked += len(admitted.refused)
+        self._figures.waiting += len(kept)
+        self._turns.at_hand = kept
+
+    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
+        self._turns.deliver_waiting(is_enough)
+
+    def tend(self) -> None:
+        self._turns.tend()
+
+    def close(self) -> None:
+        self._inbox.close()
+        if self._numbers is not None:
+            self._numbers.close()
+
+    def _numbered(self, kept: dict[int, Received], connection: Connection) -> dict[int, Received]:
+        """Those without an id, where they are to have one."""
+        without = [place for place, message in kept.items() if message.unique_message_id is None]
+        if self._numbers is None or not without:
+            return {}
+        ids = self._numbers.next_many(len(without), connection=connection)
+        source = self._receiver.domain
+        return {
+            place: kept[place]._replace(
+                unique_message_id=id_, message_source_id=kept[place].message_source_id or source
+            )
+            for place, id_ in zip(without, ids, strict=True)
+        }
 
 
 @dataclass(slots=True)

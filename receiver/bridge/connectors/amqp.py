@@ -14,10 +14,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
-from receiver.bridge.connector import Delivery, Message, Property, body_limit_bytes, too_large
-from receiver.bridge.network import ANSWER_SECS
+from receiver.bridge.connectors import Delivery, Message, Property, body_limit_bytes, too_large
+from receiver.bridge.connectors.address import ANSWER_SECS, BrokerAddress
+from receiver.bridge.connectors.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
 from receiver.errors import MessageRefusedError
 
 __all__ = ["AmqpSink", "AmqpSource"]

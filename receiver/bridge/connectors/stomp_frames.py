@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from receiver.bridge.connector import too_large
+from receiver.bridge.connectors import too_large
 from receiver.errors import BrokerError, MessageRefusedError
 
 __all__ = ["FrameReader"]

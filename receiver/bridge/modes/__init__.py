@@ -1,13 +1,16 @@
-"""What the modes differ in: what is done with a batch before it is acknowledged, and what after."""
+"""What the modes differ in: what is done with a batch before it is acknowledged, and what after. A flow is one of them."""
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from receiver.bridge.received import Received
+from receiver.durable.status import Status
 from receiver.errors import IdFormatError
 from receiver.message import Decision
 from receiver.store.inbox import Inbox
@@ -15,9 +18,42 @@ from receiver.store.inbox import Inbox
 if TYPE_CHECKING:
     from receiver.durable.batch import Batch
 
-__all__ = ["Admitted", "Flow", "Taken", "admit", "judged", "tell_failure", "tell_refused"]
+__all__ = ["Admitted", "Figures", "Flow", "Taken", "admit", "judged", "tell_failure", "tell_refused"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a bridge counts beside what its receiver does. Written by the bridge's thread alone, and read by any."""
+
+    delivered: int = 0
+    """Messages handed on, since the bridge was started."""
+    failed: int = 0
+    """Tries of single messages that failed."""
+    parked: int = 0
+    """Messages that it gave up, and put in the parking table or, in BEST_EFFORT, dropped."""
+    waiting: int = 0
+    """Messages in the inbox, when it was last looked at."""
+    connection_errors: int = 0
+    """How often a connection broke, or could not be made, to a broker or the store."""
+    has_ended: bool = False
+    """Whether the bridge is closed."""
+    _asked: tuple[float, int] = field(default_factory=lambda: (time.monotonic(), 0))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def line(self, status: Status) -> str:
+        """Apama's status line, sender and receiver in one: `s=1` is the target."""
+        with self._lock:
+            now_secs, delivered = time.monotonic(), self.delivered
+            then_secs, before = self._asked
+            self._asked = now_secs, delivered
+        rate = (delivered - before) / (now_secs - then_secs) if now_secs > then_secs else 0.0
+        head, _, rest = status.line().partition(": ")
+        return (
+            f"{head}: s=1 tx={delivered:,} sRate={rate:,.0f} sOutst={self.waiting:,} {rest}"
+            f" connErr={self.connection_errors:,} parked={self.parked:,}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.network import ANSWER_SECS, CLOSE_SECS, mute
-from receiver.bridge.stomp_transport import ConnectionListener, StompConnection, StompException, StompTransport
+from receiver.bridge.connectors.address import ANSWER_SECS, CLOSE_SECS, BrokerAddress, mute
+from receiver.bridge.connectors.stomp_transport import (
+    ConnectionListener,
+    StompConnection,
+    StompException,
+    StompTransport,
+)
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 
 __all__ = ["StompSession"]

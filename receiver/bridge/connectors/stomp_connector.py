@@ -13,10 +13,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connector import Delivery, Message, Property, body_limit_bytes
-from receiver.bridge.network import ANSWER_SECS
-from receiver.bridge.stomp_session import StompSession
+from receiver.bridge.connectors import Delivery, Message, Property, body_limit_bytes
+from receiver.bridge.connectors.address import ANSWER_SECS, BrokerAddress
+from receiver.bridge.connectors.stomp_session import StompSession
 from receiver.closing import Closing
 from receiver.errors import BrokerError, MessageRefusedError
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from receiver.bridge.figures import Figures
-from receiver.bridge.flow import Admitted, Taken, admit, tell_failure, tell_refused
+from receiver.bridge.modes import Admitted, Figures, Taken, admit, tell_failure, tell_refused
+from receiver.bridge.modes.inbox_flow import Turns
 from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Target
-from receiver.bridge.turns import Turns
+from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
 from receiver.durable.stages import Stage
 from receiver.errors import OutputError
