@@ -30,7 +30,7 @@ receiver demo
 receiver demo --secs 120 --protocol amqp --keep demo
 """
 
-_NEEDED = ("platformdirs", "stomp", "proton", "numba", "pyarrow", "zstandard")
+_NEEDED = ("platformdirs", "proton", "numba", "pyarrow", "zstandard")
 _PROMISE_BROKEN = 1
 _SEEDS = 1_000_000
 _DOWNLOAD = "46 MB"

@@ -5,9 +5,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from receiver.bridge import bridge as bridge_module
+from receiver.bridge.connectors import address as address_module
+from receiver.bridge.connectors import amqp_link, stomp
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource
-from receiver.bridge.connectors.stomp_connector import StompSink, StompSource
+from receiver.bridge.connectors.stomp import StompSink, StompSource
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.modes import inbox_flow
 from receiver.demo.artemis import HOST, Broker, new_broker
@@ -57,6 +59,17 @@ def broker(request):
         return MemoryBroker()
     artemis = request.getfixturevalue("running_artemis")
     return Connected(lambda name: address_of(artemis, request.param, f"queue/{name}"), *CONNECTORS[request.param])
+
+
+def answer_within(monkeypatch, secs):
+    """Have connectors wait no longer than that for what they ask."""
+    for module in (address_module, amqp_link, stomp):
+        monkeypatch.setattr(module, "ANSWER_SECS", secs)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    answer_within(monkeypatch, 0.5)
 
 
 @pytest.fixture(scope="module")

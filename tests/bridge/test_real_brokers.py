@@ -12,7 +12,7 @@ from proton.utils import BlockingConnection
 
 from receiver.bridge.connectors import Message
 from receiver.bridge.connectors.address import BrokerAddress
-from receiver.bridge.connectors.stomp_connector import StompSource
+from receiver.bridge.connectors.stomp import StompSource
 from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 from tests.bridge.conftest import CONNECTORS, address_of
@@ -81,9 +81,10 @@ def test_where_no_broker_is(protocol, make, place):
     assert not isinstance(caught.value, BrokerRefusedError)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_whoever_does_not_answer_is_not_waited_for_for_ever(protocol):
     with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(BrokerError, match="no answer"):
-        source(BrokerAddress.parse(f"{protocol}://127.0.0.1:{mute.getsockname()[1]}/queue/orders"), answer_secs=0.2)
+        source(BrokerAddress.parse(f"{protocol}://127.0.0.1:{mute.getsockname()[1]}/queue/orders"))
 
 
 @pytest.mark.parametrize(("protocol", "ends"), [("amqp", "close"), ("stomp", "cut")])
@@ -105,7 +106,7 @@ def test_who_says_that_a_message_is_redelivered(running_artemis, protocol, ends)
 
 
 def _socket(taking):
-    return taking._session._transport.socket if isinstance(taking, StompSource) else taking._socket
+    return taking._session._socket if isinstance(taking, StompSource) else taking._socket
 
 
 def test_a_killed_broker_loses_nothing_that_it_had_safe(artemis_home, protocol):

@@ -134,17 +134,19 @@ def test_a_locked_key_asks_nobody(certified, protocol, tmp_path):
         sink_of(certified.address(protocol, cert_file=certified.cert_file, key_file=tmp_path / "locked.pem"))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_without_tls_nothing_is_said_where_it_is_spoken(certified, protocol):
     source, _ = CONNECTORS[protocol]
     with pytest.raises(BrokerError, match=r"ended|no answer|protocol"):
-        source(BrokerAddress.parse(f"{protocol}://localhost:{certified.port}/orders"), answer_secs=0.5)
+        source(BrokerAddress.parse(f"{protocol}://localhost:{certified.port}/orders"))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_with_tls_nobody_is_waited_for_who_does_not_speak_it(running_artemis, protocol):
     source, _ = CONNECTORS[protocol]
     plain = address_of(running_artemis, protocol, "queue/orders")
     with pytest.raises(BrokerError, match="TLS"):
-        source(replace(plain, tls=True), answer_secs=0.5)
+        source(replace(plain, tls=True))
 
 
 def test_a_killed_broker_is_noticed_through_tls(artemis_home, tmp_path):

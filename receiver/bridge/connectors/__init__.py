@@ -152,7 +152,7 @@ def check_carried(address: BrokerAddress, *properties: str) -> None:
     """`SettingsError` for a property that the protocol takes for a header of its own."""
     if address.protocol != "stomp":
         return
-    from receiver.bridge.connectors.stomp_connector import PROTOCOLS_OWN
+    from receiver.bridge.connectors.stomp import PROTOCOLS_OWN
 
     for name in properties:
         if name in PROTOCOLS_OWN:
@@ -176,7 +176,7 @@ def connectors_of(address: BrokerAddress) -> tuple[Callable[..., Source], Callab
         from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource
 
         return AmqpSource, AmqpSink
-    from receiver.bridge.connectors.stomp_connector import StompSink, StompSource
+    from receiver.bridge.connectors.stomp import StompSink, StompSource
 
     return StompSource, StompSink
 

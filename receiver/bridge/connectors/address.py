@@ -195,14 +195,14 @@ def masked(text: object) -> str:
     return f"{protocol + slashes if slashes and protocol.isalpha() else ''}***@{after}" if at else after
 
 
-def connected(address: BrokerAddress, answer_secs: float) -> socket.socket:
+def connected(address: BrokerAddress) -> socket.socket:
     """A socket that doesn't wait; with TLS, the broker has proved by its certificate that it is the host of this name.
 
     `SettingsError` if files of certificates and keys can't be used, `BrokerError` if there is no such broker.
     """
     context = _context(address.files) if address.tls else None
     try:
-        link = socket.create_connection((address.host, address.port), answer_secs)
+        link = socket.create_connection((address.host, address.port), ANSWER_SECS)
         try:
             # Frames are small, and answers are waited for: without this each might take 40 ms.
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -212,18 +212,18 @@ def connected(address: BrokerAddress, answer_secs: float) -> socket.socket:
             link.close()
             raise
     except TimeoutError as error:
-        raise mute(address, answer_secs) from error
+        raise mute(address) from error
     except (OSError, UnicodeError) as error:
         raise failure(address, error) from error
     link.settimeout(0)
     return link
 
 
-def mute(address: BrokerAddress, answer_secs: float) -> BrokerError:
+def mute(address: BrokerAddress) -> BrokerError:
     """What it means that one says nothing who was asked something."""
     speaks = f"{address.protocol.upper()}{' through TLS' if address.tls else ''}"
     return BrokerError(
-        f"{address}: no answer in {answer_secs:g} s", hint=f"see that it is well, and that its port speaks {speaks}"
+        f"{address}: no answer in {ANSWER_SECS:g} s", hint=f"see that it is well, and that its port speaks {speaks}"
     )
 
 

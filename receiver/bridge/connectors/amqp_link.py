@@ -54,18 +54,15 @@ REFUSALS = {
 class AmqpLink(Closing):
     """One connection with one link, and the thread that serves it."""
 
-    def __init__(
-        self, address: BrokerAddress, *, client_id: str | None = None, answer_secs: float = ANSWER_SECS
-    ) -> None:
+    def __init__(self, address: BrokerAddress, *, client_id: str | None = None) -> None:
         self._address = address
-        self._answer_secs = answer_secs
         self._changed = threading.Condition()
         self._failure: BrokerError | None = None
         self._is_open = False
         self._closes_at: float | None = None
         self._asked, self._done = 0, 0
         self._moved_at, self._waiting_bytes = 0.0, 0
-        self._socket = connected(address, answer_secs)
+        self._socket = connected(address)
         self._wakened, self._waker = socket.socketpair()
         for end in (self._wakened, self._waker):
             end.settimeout(0)
@@ -88,7 +85,7 @@ class AmqpLink(Closing):
     def _opened_session(self) -> Any:
         connection, transport, address = self._connection, self._transport, self._address
         transport.max_frame_size = PIECE_BYTES
-        transport.idle_timeout = self._answer_secs
+        transport.idle_timeout = ANSWER_SECS
         sasl = transport.sasl()
         sasl.allow_insecure_mechs = True  # whether a password goes without TLS is for the address to say
         sasl.allowed_mechs("ANONYMOUS" if address.user is None else "PLAIN")
@@ -233,8 +230,8 @@ class AmqpLink(Closing):
         now, waiting = time.monotonic(), self._session.outgoing_bytes
         if waiting != self._waiting_bytes or self._asked == self._done:
             self._moved_at, self._waiting_bytes = now, waiting
-        if now - self._moved_at > self._answer_secs:
-            self._fail_with(mute(self._address, self._answer_secs))
+        if now - self._moved_at > ANSWER_SECS:
+            self._fail_with(mute(self._address))
 
     def _count_done(self) -> None:
         self._done += 1
