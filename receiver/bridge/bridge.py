@@ -64,7 +64,7 @@ class Bridge:
         self._source: Source | None = None
         self._refusals = Refusals()
         """By the broker that messages are taken from."""
-        self._pauses = _BACKOFF.pauses_secs()
+        self._pauses_secs = _BACKOFF.pauses_secs()
         """After connections that were lost before anything went through them."""
         self._most = self._settings.max_batch_size
         self._busy_at = 0.0
@@ -280,12 +280,12 @@ class Bridge:
         self._lose_source()
         if self._refusals.are_meant(error):
             raise error
-        self._stops_within(next(self._pauses))
+        self._stops_within(next(self._pauses_secs))
 
     def _is_well(self) -> None:
         """What was asked of the source was done."""
         self._refusals = Refusals()
-        self._pauses = _BACKOFF.pauses_secs()
+        self._pauses_secs = _BACKOFF.pauses_secs()
 
     def _lose_source(self) -> None:
         source, self._source = self._source, None

@@ -202,11 +202,11 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
         _check_policy(options.policy)
     if mode is not Mode.BEST_EFFORT and store in {None, _MEMORY}:
         raise SettingsError(
-            f"{mode} needs a store that keeps what it is told",
+            f"{mode} needs a store that outlives its process",
             hint="--store sqlite:///receiver.db, or --mode BEST_EFFORT",
         )
     if mode is Mode.BEST_EFFORT and options.ids.missing is MissingIds.REFUSE:
-        raise SettingsError("BEST_EFFORT has no place to park messages without id", hint="choose another mode")
+        raise SettingsError("BEST_EFFORT can't park messages without id", hint="choose another mode")
 
 
 def _check_policy(text: str) -> None:

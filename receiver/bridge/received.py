@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from math import isfinite
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -30,8 +29,8 @@ _EARLIEST_MS = 10**11
 _EARLIEST_SECS = 10**9
 """In 2001. What is less can't be meant in either unit."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_columns_of = attrgetter(*InboxRow._fields[2:])
-"""All but place and tries, which the inbox gives it."""
+_KEPT = tuple(name for name in InboxRow._fields if name not in {"place", "tries"})
+"""What the inbox keeps of a message, beside its number and its failed tries."""
 
 
 class Received(NamedTuple):
@@ -54,26 +53,26 @@ class Received(NamedTuple):
     is_text: bool
     headers: Mapping[str, str] = MappingProxyType({})
     """JMSCorrelationID, JMSReplyTo and JMSType, each where it's set."""
-    place: int | None = None
-    """In the inbox: a number that no other message of the domain ever has. None where it isn't kept there."""
+    sequence: int | None = None
+    """Its sequence number, which no other message of the domain ever has; None where it isn't kept in the inbox."""
 
     @property
     def text(self) -> str:
         """The body as text; `UnicodeDecodeError` where it is none."""
         return self.body.decode()
 
-    def at(self, place: int) -> Received:
-        """The same, at a place in the inbox."""
-        return Received(*self[:-1], place)
+    def at(self, sequence: int) -> Received:
+        """The same message with its sequence number."""
+        return Received(*self[:-1], sequence)
 
-    def row(self, place: int) -> InboxRow:
-        return InboxRow(place, 0, *_columns_of(self))
+    def row(self, sequence: int) -> InboxRow:
+        """The message as the inbox keeps it, not yet tried."""
+        return InboxRow(place=sequence, tries=0, **{name: getattr(self, name) for name in _KEPT})
 
     @classmethod
     def of_row(cls, row: InboxRow) -> Received:
-        columns = row._asdict()
-        del columns["tries"]
-        return cls(**columns)
+        """The message as the inbox has kept it."""
+        return cls(sequence=row.place, **{name: getattr(row, name) for name in _KEPT})
 
     def json_line(self) -> bytes:
         """As a line of JSON: the columns of a log of receipts, the properties and the body.
@@ -116,8 +115,8 @@ class Passed:
     its own, which has passed nothing.
     """
 
-    def __init__(self, incarnation: int) -> None:
-        self._key = incarnation.to_bytes(8, "big")
+    def __init__(self, store_id: int) -> None:
+        self._key = store_id.to_bytes(8, "big")
 
     def has(self, id_: str | None, properties: Mapping[str, Property]) -> bool:
         """Whether a message with this id and these properties has passed the domain."""

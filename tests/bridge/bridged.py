@@ -175,9 +175,9 @@ class Route:
     def _watched(self, target: Any) -> Target:
         deliver, release, has_delivered = target.deliver, target.release, False
 
-        def delivering(messages, turn):
+        def delivering(messages, lease):
             nonlocal has_delivered
-            outcome = deliver(messages, turn)
+            outcome = deliver(messages, lease)
             self.reach("delivered")
             has_delivered = True
             return outcome
@@ -220,7 +220,7 @@ def send(route: Route, *ids: str) -> None:
 
 
 def open_from(route: Route, connect: Callable[[], Source], to: str | None = None, **options: Any) -> Bridge:
-    """A bridge on a route whose messages come by another way, or go to another place."""
+    """A bridge on a route whose messages come by another way, or go to another target."""
     origin = Origin(connect, route.connection_id, "queue://orders")
     return open_bridge(origin, to or f"file:{route.file}", route.store, BridgeOptions(**options))
 

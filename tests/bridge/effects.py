@@ -70,8 +70,8 @@ def check_order(effects: Sequence[Effect]) -> None:
     for id_ in dict.fromkeys(effect.id for effect in effects):
         number, _, source = id_.partition(":")
         numbers[source].append(int(number))
-    for source, found in numbers.items():
-        wrong = [(before, after) for before, after in pairwise(found) if after != before + 1]
+    for source, seen in numbers.items():
+        wrong = [(before, after) for before, after in pairwise(seen) if after != before + 1]
         assert not wrong, f"{source}: {_some(wrong)}"
 
 

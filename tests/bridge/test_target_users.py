@@ -38,7 +38,7 @@ def test_a_target_has_the_name_that_bridges_give_it(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("died", ["delivering", "delivered"])
 def test_what_was_handed_on_before_the_migration_is_not_again(store_url, tmp_path, died):
-    """Its name for the broker is of its domain, place and time: it moves along."""
+    """Its name for the broker is of its domain, sequence number and time: it moves along."""
     route = Route(store_url, tmp_path, "queue")
     bridge_to(route, "amqp://new@memory:5672/queue/out").close()
     send(route, *TEN)

@@ -51,8 +51,8 @@ class Certified:
     def _acceptor(self, name, **params):
         params |= {"host": HOST, "protocols": "AMQP,STOMP", "sslEnabled": "true"}
         params |= {"keyStorePath": self.server_file, "keyStoreType": "PEM"}
-        place = f"acceptorConfigurations.{name}"
-        return {f"{place}.factoryClassName": ACCEPTOR} | {f"{place}.params.{key}": params[key] for key in params}
+        prefix = f"acceptorConfigurations.{name}"
+        return {f"{prefix}.factoryClassName": ACCEPTOR} | {f"{prefix}.params.{key}": params[key] for key in params}
 
     def address(self, protocol, *, host="localhost", port=None, **files):
         text = f"{protocol}s://{host}:{port or self.port}/queue/orders-{uuid.uuid4().hex}"

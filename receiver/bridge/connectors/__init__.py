@@ -42,7 +42,7 @@ class Message:
 
     body: bytes
     is_text: bool = False
-    """Whether the body is text, in UTF-8; else it is bytes. Where a protocol doesn't tell, whether it could be text."""
+    """Whether the body is text, in UTF-8; else it is bytes. Where a protocol doesn't say, whether it could be text."""
     properties: Mapping[str, Property] = field(default_factory=dict)
     """What the application has set, by exact name; ids are among them."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Delivery:
 
 
 class Source(Protocol):
-    """Takes messages of one queue or durable subscription, and acknowledges them when it is told to."""
+    """Takes messages of one queue or durable subscription, and acknowledges them when it is asked to."""
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         """The next messages in the order in which the broker sends them, waiting so long for the first of them.
@@ -97,8 +97,7 @@ class Sink(Protocol):
 
         A `BrokerError` means that this isn't known of any: send all of them again. A `MessageRefusedError` means besides
         that one of them is to blame: whoever sends them one by one, each by a sink that is still of use, finds it. If the
-        protocol can't express it, none of them was sent; if the broker refuses it, some may have been, on both sides
-        of it.
+        protocol can't express it, none of them was sent; if the broker refuses it, others may have been, before it and behind it.
         """
 
     def close(self) -> None:

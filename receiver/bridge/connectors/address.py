@@ -50,7 +50,7 @@ class Tls:
     cert_file: Path | None = None
     """The client's own certificate, for a broker that asks for one."""
     key_file: Path | None = None
-    """The key of that, unless it is in the same file."""
+    """The key of the client's certificate, unless it is in the same file."""
 
     def __post_init__(self) -> None:
         if self.key_file is not None and self.cert_file is None:
@@ -125,7 +125,7 @@ class BrokerAddress:
         return str(replace(self, user=None))
 
     def may_be(self, other: BrokerAddress) -> bool:
-        """Whether both may be the same place on one broker, whose host has several names and whose protocols have ports
+        """Whether both may be the same queue or topic of one broker, whose host has several names and whose protocols have ports
         of their own."""
         protocol, others = (self.protocol, self.tls), (other.protocol, other.tls)
         return (
@@ -161,10 +161,10 @@ class BrokerAddress:
 def _hosts(name: str) -> set[str]:
     """The addresses that a name stands for now; all of this machine's own are one."""
     try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
     except OSError:  # whoever connects there will hear of it
         return set()
-    return {"localhost" if ip_address(address).is_loopback else address for address in found}
+    return {"localhost" if ip_address(address).is_loopback else address for address in addresses}
 
 
 def is_broker(text: str) -> bool:

@@ -39,7 +39,7 @@ __all__ = ["AHEAD_BYTES", "REFUSALS", "AmqpLink", "proton"]
 
 AHEAD_BYTES = 4 << 20
 """What the broker may send ahead of `take`, and what waits to be written; a larger message goes all the same."""
-_TURN_SECS = 1.0
+_CLOCK_SECS = 1.0
 """How often clocks are looked at when nothing comes: for heartbeats, and for answers that don't come."""
 REFUSALS = {
     "amqp:unauthorized-access",
@@ -157,15 +157,15 @@ class AmqpLink(Closing):
             selector.register(self._wakened, selectors.EVENT_READ)
             selector.register(self._socket, selectors.EVENT_READ)
             try:
-                while self._turn():
+                while self._work():
                     writes = selectors.EVENT_WRITE if self._transport.pending() > 0 else 0
                     selector.modify(self._socket, selectors.EVENT_READ | writes)
-                    selector.select(_TURN_SECS)
+                    selector.select(_CLOCK_SECS)
             except Exception as error:  # noqa: BLE001 - whoever waits would never hear of it
                 with self._changed:
                     self._fail_with(failure(self._address, error, "is lost"))
 
-    def _turn(self) -> bool:
+    def _work(self) -> bool:
         """Read, do and write what can be without waiting; False when all is over."""
         with self._changed:
             with suppress(BlockingIOError):

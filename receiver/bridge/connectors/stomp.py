@@ -342,7 +342,7 @@ def _message(frame: Frame) -> Message:
     sent_ms = headers.get("timestamp", "")
     return Message(
         body=frame.body,
-        is_text=_is_utf8(frame.body),  # Artemis gives every body's length, so that its presence tells nothing
+        is_text=_is_utf8(frame.body),  # Artemis gives every body's length, so that its presence says nothing
         properties={name: value for name, value in headers.items() if name not in PROTOCOLS_OWN},
         headers={jms_name: headers[name] for name, jms_name in _JMS_NAMES.items() if name in headers},
         message_id=headers.get("message-id"),
@@ -361,7 +361,7 @@ def _is_utf8(body: bytes) -> bool:
 
 def _headers(message: Message) -> dict[str, str]:
     properties = message.properties.items()
-    # A property that bears the name of a header can't be told from it: another protocol's would spoil the frame.
+    # A property that bears the name of a header can't be distinguished from it: another protocol's would spoil the frame.
     headers = {name: _text(value) for name, value in properties if value is not None and name not in PROTOCOLS_OWN}
     headers |= {name: message.headers[jms_name] for name, jms_name in _JMS_NAMES.items() if jms_name in message.headers}
     for text in (*headers, *headers.values()):

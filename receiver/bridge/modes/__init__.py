@@ -24,7 +24,7 @@ from receiver.store.inbox import Inbox
 if TYPE_CHECKING:
     from receiver.durable.batch import Batch
 
-__all__ = ["Admitted", "DirectFlow", "Figures", "Flow", "Taken", "admit", "judged", "tell_failure", "tell_refused"]
+__all__ = ["Admitted", "DirectFlow", "Figures", "Flow", "Taken", "admit", "judged", "log_failure", "log_refused"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 
@@ -79,10 +79,11 @@ class Flow(Protocol):
     def prepare(self) -> None:
         """Before the first batch, so that what can't work is known then."""
 
-    def before_acknowledging(self, taken: Taken) -> None: ...
+    def before_acknowledging(self, taken: Taken) -> None:
+        """Do what must be done before the broker may forget the batch."""
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        """Hand on whatever waits and is due, some at a time, until that is enough; while the figures say that something
+        """Hand on whatever waits and is due, a batch at a time, until `is_enough`; called while the figures say that something
         waits."""
 
     def tend(self) -> None:
@@ -94,10 +95,10 @@ class Flow(Protocol):
 class Admitted(NamedTuple):
     """What of a batch is to be handed on."""
 
-    first_place: int
-    """Of the batch among all that the domain has received."""
+    first_sequence: int
+    """The sequence number of the first message of the batch; each further one has the next."""
     messages: dict[int, Received]
-    """By place."""
+    """By sequence number."""
     refused: Mapping[int, str]
     """By index, why messages that can't be judged, or have come back, are parked."""
 
@@ -117,7 +118,7 @@ def admit(batch: Batch, taken: Taken, inbox: Inbox) -> Admitted:
     return Admitted(first, messages, refused)
 
 
-def tell_refused(taken: Taken, refused: Mapping[int, str]) -> None:
+def log_refused(taken: Taken, refused: Mapping[int, str]) -> None:
     """Log which messages are parked, once that is committed; of a ring a warning has been given."""
     for index, why in refused.items():
         if index not in taken.returned:
@@ -127,8 +128,8 @@ def tell_refused(taken: Taken, refused: Mapping[int, str]) -> None:
 def judged(
     batch: Batch, messages: Sequence[Received], unjudged: Mapping[int, str]
 ) -> tuple[list[Decision], dict[int, str]]:
-    """The decision on each message, and by index why some aren't judged, those known before among them; they count as
-    without id."""
+    """The decision on each message; and by index why messages aren't judged, those of `unjudged` among them. Such a message
+    counts as one without id."""
     decisions, refused = [], dict(unjudged)
     for index, message in enumerate(messages):
         id_ = None if index in refused else message.unique_message_id
@@ -141,7 +142,7 @@ def judged(
     return decisions, refused
 
 
-def tell_failure(target: str, message: Received, tries: int, max_tries: int, why: str, *, then: str) -> bool:
+def log_failure(target: str, message: Received, tries: int, max_tries: int, why: str, *, then: str) -> bool:
     """Log a try that failed; whether it was the last, after which the message is `then`, such as parked."""
     is_last = tries >= max_tries
     what = then if is_last else "tried again"
@@ -187,7 +188,7 @@ class DirectFlow:
         self._waiting: list[_Waiting] = []
 
     def prepare(self) -> None:
-        """Nothing is kept that could be waiting."""
+        """Nothing to do, for nothing is kept that could be waiting."""
 
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
@@ -215,15 +216,15 @@ class DirectFlow:
             raise OutputError(f"{self._target.name}: a message failed: {why}", hint="it is tried again")
 
     def _is_dropped(self, waiting: _Waiting, why: str) -> bool:
-        """Count a try; whether it was the last."""
+        """Count a try that failed; whether it was the last."""
         waiting.tries += 1
-        if not tell_failure(self._target.name, waiting.message, waiting.tries, self._max_tries, why, then="dropped"):
+        if not log_failure(self._target.name, waiting.message, waiting.tries, self._max_tries, why, then="dropped"):
             return False
         self._figures.parked += 1
         return True
 
     def tend(self) -> None:
-        """Nothing is kept."""
+        """Nothing to do, for nothing is kept."""
 
     def close(self) -> None:
         if self._waiting:

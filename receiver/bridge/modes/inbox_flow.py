@@ -1,4 +1,7 @@
-"""AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox until the target has them, which is given them in turns."""
+"""AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox until the target has them.
+
+A lease of the target is a transaction: who has it hands on what waits, whoever put it there.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from receiver.bridge.modes import Figures, Taken, admit, tell_failure, tell_refused
+from receiver.bridge.modes import Figures, Taken, admit, log_failure, log_refused
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
@@ -20,7 +23,7 @@ from receiver.retrying import Backoff
 from receiver.senders import SequenceIdMaker
 from receiver.store.inbox import Inbox, Turn
 
-__all__ = ["InboxFlow", "Turns"]
+__all__ = ["Dispatcher", "InboxFlow"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _AT_ONCE = 1_000
@@ -49,27 +52,27 @@ class InboxFlow:
         self._figures = figures
         self._numbers = numbers
         """Gives ids to messages without one, where the target needs them."""
-        self._turns = Turns(receiver, inbox, target, figures, max_tries=max_tries)
+        self._dispatcher = Dispatcher(receiver, inbox, target, figures, max_tries=max_tries)
 
     def prepare(self) -> None:
-        self._turns.start()
+        self._dispatcher.start()
 
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
             admitted = admit(batch, taken, self._inbox)
-            kept = {place: message.at(place) for place, message in admitted.messages.items()}
+            kept = {number: message.at(number) for number, message in admitted.messages.items()}
             kept |= self._numbered(kept, batch.connection)
-            self._inbox.add(batch.connection, [message.row(place) for place, message in kept.items()])
-        tell_refused(taken, admitted.refused)
+            self._inbox.add(batch.connection, [message.row(number) for number, message in kept.items()])
+        log_refused(taken, admitted.refused)
         self._figures.parked += len(admitted.refused)
         self._figures.waiting += len(kept)
-        self._turns.at_hand = kept
+        self._dispatcher.at_hand = kept
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        self._turns.deliver_waiting(is_enough)
+        self._dispatcher.deliver_waiting(is_enough)
 
     def tend(self) -> None:
-        self._turns.tend()
+        self._dispatcher.tend()
 
     def close(self) -> None:
         self._inbox.close()
@@ -77,34 +80,35 @@ class InboxFlow:
             self._numbers.close()
 
     def _numbered(self, kept: dict[int, Received], connection: Connection) -> dict[int, Received]:
-        """Those without an id, where they are to have one."""
-        without = [place for place, message in kept.items() if message.unique_message_id is None]
+        """The messages without an id, each with a new one, where they are to have one; by sequence number."""
+        without = [number for number, message in kept.items() if message.unique_message_id is None]
         if self._numbers is None or not without:
             return {}
         ids = self._numbers.next_many(len(without), connection=connection)
         source = self._receiver.domain
         return {
-            place: kept[place]._replace(
-                unique_message_id=id_, message_source_id=kept[place].message_source_id or source
+            number: kept[number]._replace(
+                unique_message_id=id_, message_source_id=kept[number].message_source_id or source
             )
-            for place, id_ in zip(without, ids, strict=True)
+            for number, id_ in zip(without, ids, strict=True)
         }
 
 
 @dataclass(slots=True)
 class _Done:
-    """What a turn has done."""
+    """What was done by one lease."""
 
     more: bool = False
-    """Whether another may find more."""
+    """Whether another lease may have more to do."""
     delivered: int = 0
     failed: int = 0
     parked: int = 0
     bytes: int = 0
-    places: Sequence[int] = ()
+    handed_on: Sequence[int] = ()
+    """Sequence numbers of the delivered messages."""
 
 
-class Turns:
+class Dispatcher:
     """Hands on what waits for the target, in the order of receipt: also what another bridge put there and didn't
     live to deliver.
 
@@ -121,13 +125,13 @@ class Turns:
         """When a source whose message failed is tried again."""
         self._confirmed_bytes = 0
         self._delivered_before = 0
-        """When it was last looked after."""
+        """How many messages were delivered when `tend` was last called."""
         self._count_due_secs = 0.0
         self.at_hand: dict[int, Received] = {}
-        """Messages by place that needn't be read back."""
+        """Messages that needn't be read back, by sequence number."""
 
     def start(self) -> None:
-        """Begin to deliver what others have left; what waits for another target is only told of."""
+        """Begin to deliver what others have left; what waits for another target is only reported."""
         for target, count in self._inbox.elsewhere().items():
             _LOGGER.warning(
                 "%d messages wait for %s: run a bridge to it, or move them with receiver inbox move", count, target
@@ -137,13 +141,13 @@ class Turns:
             self.deliver_waiting(lambda: True)
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        """Take turns until nothing is left that is due, or it is said to be enough."""
-        leaves_some = True
+        """Lease the target until nothing is left that is due, or until `is_enough`."""
+        has_more = True
         with self._receiver.stage(Stage.ENQUEUING):
-            while leaves_some:
+            while has_more:
                 began = time.monotonic()
-                leaves_some = self._take_turn()
-                if leaves_some:
+                has_more = self._hand_on_due()
+                if has_more:
                     # Who waits for a file of SQLite looks ten times a second whether it is free.
                     time.sleep(min(_LONGEST_BREATH_SECS, (time.monotonic() - began) / 5))
                     if is_enough():
@@ -154,7 +158,7 @@ class Turns:
             self._give_back_space()
 
     def tend(self) -> None:
-        """See whether others have left something, and tidy up once nothing comes."""
+        """Count what waits, also what others have left, and give space back once nothing is delivered."""
         self._figures.waiting = self._waiting()
         is_idle, self._delivered_before = self._delivered_before == self._figures.delivered, self._figures.delivered
         if self._confirmed_bytes and is_idle:
@@ -174,63 +178,63 @@ class Turns:
             self._confirmed_bytes = 0
 
     def make_ready(self) -> None:
-        """Have the target stand as the store says, before there is anything to hand on."""
-        with self._turn() as turn:
-            self._target.ready(turn)
+        """Bring the target to the state that the store has of it, before there is anything to hand on."""
+        with self._leased() as lease:
+            self._target.ready(lease)
 
     @contextmanager
-    def _turn(self) -> Iterator[Turn]:
+    def _leased(self) -> Iterator[Turn]:
         try:
-            with self._inbox.turn() as turn:
-                yield turn
+            with self._inbox.turn() as lease:
+                yield lease
         finally:
             self._target.release()
 
-    def _take_turn(self) -> bool:
-        """Whether another may find more."""
+    def _hand_on_due(self) -> bool:
+        """Hand on what is due, by one lease; whether another may have more to do."""
         now = time.monotonic()
         self._due_secs = {source: due for source, due in self._due_secs.items() if due > now}
         done = _Done()
-        with self._turn() as turn:
-            done.more = not self._target.ready(turn)
-            if not done.more and (places := turn.places(_AT_ONCE, but_of=self._due_secs)):
-                self._hand_on(turn, places, done)
+        with self._leased() as lease:
+            done.more = not self._target.ready(lease)
+            if not done.more and (numbers := lease.places(_AT_ONCE, but_of=self._due_secs)):
+                self._hand_on(lease, numbers, done)
         self._count(done)
         return done.more
 
-    def _hand_on(self, turn: Turn, places: Sequence[int], done: _Done) -> None:
-        messages = self._messages(turn, places)
-        outcome = self._target.deliver(messages, turn)
-        turn.confirm([places[index] for index in outcome.delivered])
+    def _hand_on(self, lease: Turn, numbers: Sequence[int], done: _Done) -> None:
+        messages = self._messages(lease, numbers)
+        outcome = self._target.deliver(messages, lease)
+        lease.confirm([numbers[index] for index in outcome.delivered])
         for index, why in outcome.failed.items():
-            done.parked += self._failed(turn, places[index], messages[index], why)
+            done.parked += self._failed(lease, numbers[index], messages[index], why)
         done.delivered = len(outcome.delivered)
         done.failed = len(outcome.failed)
         done.bytes = sum(len(messages[index].body) for index in outcome.delivered)
-        done.places = [places[index] for index in outcome.delivered]
-        done.more = turn.leaves_some or done.delivered < len(places)
+        done.handed_on = [numbers[index] for index in outcome.delivered]
+        done.more = lease.leaves_some or done.delivered < len(numbers)
 
     def _count(self, done: _Done) -> None:
-        """What is committed."""
+        """Add up what was done by a lease, once that is committed."""
         figures = self._figures
         figures.delivered += done.delivered
         figures.failed += done.failed
         figures.parked += done.parked
         figures.waiting = max(0, figures.waiting - done.delivered - done.parked)
         self._confirmed_bytes += done.bytes
-        for place in done.places:
-            self.at_hand.pop(place, None)
+        for number in done.handed_on:
+            self.at_hand.pop(number, None)
 
-    def _messages(self, turn: Turn, places: Sequence[int]) -> list[Received]:
-        missing = [place for place in places if place not in self.at_hand]
-        read = {row.place: Received.of_row(row) for row in (turn.rows(missing) if missing else ())}
-        return [self.at_hand[place] if place in self.at_hand else read[place] for place in places]
+    def _messages(self, lease: Turn, numbers: Sequence[int]) -> list[Received]:
+        missing = [number for number in numbers if number not in self.at_hand]
+        read = {row.place: Received.of_row(row) for row in (lease.rows(missing) if missing else ())}
+        return [self.at_hand[number] if number in self.at_hand else read[number] for number in numbers]
 
-    def _failed(self, turn: Turn, place: int, message: Received, why: str) -> bool:
-        """Count a try; whether it was the last, and the message is parked."""
-        tries = turn.try_failed(place)
-        if tell_failure(self._target.name, message, tries, self._max_tries, why, then="parked"):
-            turn.park(message.row(place)._replace(tries=tries), why)
+    def _failed(self, lease: Turn, number: int, message: Received, why: str) -> bool:
+        """Count a try that failed; whether it was the last, so that the message is parked."""
+        tries = lease.try_failed(number)
+        if log_failure(self._target.name, message, tries, self._max_tries, why, then="parked"):
+            lease.park(message.row(number)._replace(tries=tries), why)
             return True
         self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(tries)
         return False

@@ -18,12 +18,13 @@ __all__ = ["Outcome", "Target", "one_by_one"]
 class Outcome:
     """What became of messages, by their index among those that were to be delivered.
 
-    What is in neither wasn't tried: an earlier message of its source failed, or it took too long already.
+    A message in neither field wasn't tried: an earlier one of its source failed, or those before took too long.
     """
 
     delivered: list[int] = field(default_factory=list)
+    """Those that the target has."""
     failed: dict[int, str] = field(default_factory=dict)
-    """Why, of those that failed by themselves."""
+    """Those that failed by themselves, each with the reason."""
 
     @classmethod
     def all_of(cls, messages: Sequence[Received]) -> Self:
@@ -33,7 +34,8 @@ class Outcome:
 def one_by_one(
     messages: Sequence[Received], failure: Callable[[Received], str | None], *, long_secs: float = math.inf
 ) -> Outcome:
-    """Deliver each by itself, by what says why it failed; after so long no more are tried."""
+    """Deliver each message by itself. `failure` delivers one, and returns why it failed, or None. After `long_secs` no more are
+    tried."""
     outcome, failing = Outcome(), set()
     until = time.monotonic() + long_secs
     for index, message in enumerate(messages):
@@ -54,8 +56,8 @@ def one_by_one(
 class Target(Protocol):
     """Takes messages in order. Order is kept per source: where a message fails, later ones of its source wait.
 
-    `turn` is the transaction that makes an inbox forget what was delivered, with the target to itself; or that of the
-    receipts themselves; None where nothing is kept.
+    `lease` has the target to itself, in the transaction that makes an inbox forget what was delivered, or in that of the
+    receipts themselves; it is None where nothing is kept.
     """
 
     name: str
@@ -64,16 +66,17 @@ class Target(Protocol):
     def connect(self) -> object:
         """Called at the start, so that what can't be reached or isn't allowed is known then."""
 
-    def ready(self, turn: Turn) -> bool:
-        """Have the target for ourselves, as the store says that it stands. False: what has changed must be committed first.
+    def ready(self, lease: Turn) -> bool:
+        """Lock the target against other processes, and bring it to the state that the store has of it. False: what has changed
+        in the store must be committed first.
 
-        `OutputError` where it doesn't stand so and can't be made to, or where another process has it.
+        `OutputError` where it isn't in that state and can't be brought to it, or where another process has it.
         """
 
     def release(self) -> None:
-        """The turn is over, whatever became of it. Never raises."""
+        """The lease has ended, whatever became of it. Never raises."""
 
-    def deliver(self, messages: Sequence[Received], turn: Turn | None) -> Outcome:
+    def deliver(self, messages: Sequence[Received], lease: Turn | None) -> Outcome:
         """Deliver these. Any error, `BrokerError` or `OutputError`: none of it counts as delivered."""
 
     def close(self) -> None:
