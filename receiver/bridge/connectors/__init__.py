@@ -97,7 +97,8 @@ class Sink(Protocol):
 
         A `BrokerError` means that this isn't known of any: send all of them again. A `MessageRefusedError` means besides
         that one of them is to blame: whoever sends them one by one, each by a sink that is still of use, finds it. If the
-        protocol can't express it, none of them was sent; if the broker refuses it, others may have been, before it and behind it.
+        protocol can't express it, none of them was sent; if the broker refuses it, others may have been, before it and
+        behind it.
         """
 
     def close(self) -> None:

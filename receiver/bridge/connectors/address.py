@@ -125,8 +125,8 @@ class BrokerAddress:
         return str(replace(self, user=None))
 
     def may_be(self, other: BrokerAddress) -> bool:
-        """Whether both may be the same queue or topic of one broker, whose host has several names and whose protocols have ports
-        of their own."""
+        """Whether both may be the same queue or topic of one broker, whose host has several names and whose protocols have
+        ports of their own."""
         protocol, others = (self.protocol, self.tls), (other.protocol, other.tls)
         return (
             self.destination == other.destination

@@ -83,8 +83,8 @@ class Flow(Protocol):
         """Do what must be done before the broker may forget the batch."""
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        """Hand on whatever waits and is due, a batch at a time, until `is_enough`; called while the figures say that something
-        waits."""
+        """Hand on whatever waits and is due, a batch at a time, until `is_enough`; called while the figures say that
+        something waits."""
 
     def tend(self) -> None:
         """See what waits, and tidy up; now and then."""

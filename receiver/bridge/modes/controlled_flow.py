@@ -32,7 +32,8 @@ class ControlledFlow:
         self._dispatcher = Dispatcher(receiver, inbox, target, figures, max_tries=max_tries)
         """Hands on messages that were parked and are to be tried again: those wait in the inbox."""
         self._tries: Counter[int] = Counter()
-        """How often a message of the batch under way has failed, by index: its sequence number may be another at the next try."""
+        """How often a message of the batch under way has failed, by its index: its sequence number may change until it is
+        tried again."""
         self._given_up: dict[int, str] = {}
         """Why a message of that batch failed that has had all its tries, by index."""
 

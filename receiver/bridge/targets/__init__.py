@@ -34,8 +34,8 @@ class Outcome:
 def one_by_one(
     messages: Sequence[Received], failure: Callable[[Received], str | None], *, long_secs: float = math.inf
 ) -> Outcome:
-    """Deliver each message by itself. `failure` delivers one, and returns why it failed, or None. After `long_secs` no more are
-    tried."""
+    """Deliver each message by itself. `failure` delivers one, and returns why it failed, or None. After `long_secs` no more
+    are tried."""
     outcome, failing = Outcome(), set()
     until = time.monotonic() + long_secs
     for index, message in enumerate(messages):
@@ -67,8 +67,8 @@ class Target(Protocol):
         """Called at the start, so that what can't be reached or isn't allowed is known then."""
 
     def ready(self, lease: Turn) -> bool:
-        """Lock the target against other processes, and bring it to the state that the store has of it. False: what has changed
-        in the store must be committed first.
+        """Lock the target against other processes, and bring it to the state that the store has of it. False: what has
+        changed in the store must be committed first.
 
         `OutputError` where it isn't in that state and can't be brought to it, or where another process has it.
         """

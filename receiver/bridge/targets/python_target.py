@@ -64,7 +64,7 @@ class PythonTarget:
         """Nothing to do, for nothing is open."""
 
     def _call_inside(self, connection: Connection, message: Received) -> str | None:
-        """Call the function inside a savepoint, so that nothing stays of what a failing one wrote; why it failed, or None."""
+        """Call the function inside a savepoint, by which nothing stays of what it wrote and failed; why it failed, or None."""
         transaction = connection.get_transaction()
         connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         why = self._call(message, connection)
