@@ -16,9 +16,8 @@ from platformdirs import user_cache_path
 
 from benchmarks.orders import scaled
 from benchmarks.pairing import Comparison, Goal, by_turns
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connecting import sink_of, source_of
-from receiver.bridge.connector import Message
+from receiver.bridge.connectors import Message, sink_of, source_of
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.closing import Closing
 from receiver.demo.artemis import HOST, Broker, fetch, new_broker

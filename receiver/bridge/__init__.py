@@ -3,16 +3,13 @@
 | file | what is in it |
 |---|---|
 | `opening.py` | `open_bridge`: a bridge made of two addresses, a store and options |
+| `options.py` | the four modes, and which id a message has |
 | `bridge.py` | `Bridge`: take a batch, keep it, acknowledge it, hand it on, and go on whatever breaks |
-| `mode.py`, `flow.py` | the four modes, and what they differ in: `inbox_flow.py`, `controlled_flow.py`, `direct_flow.py` |
-| `turns.py` | what waits in the inbox, delivered in turns; what fails is tried again, and parked |
-| `ids.py`, `received.py` | which id a message has; a message as it is handed on |
-| `passed.py` | the mark by which a ring of bridges is noticed |
+| `modes/` | what the modes differ in, the flow of BEST_EFFORT, and the figures of a bridge; `inbox_flow.py`, `controlled_flow.py` |
+| `received.py` | a message as it is handed on, and the marks by which a ring of bridges is noticed |
 | `targets/` | files, brokers, functions |
-| `figures.py`, `metrics.py` | the status line; Prometheus |
-| `connector.py` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client |
-| `address.py`, `connecting.py` | addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them |
-| `stomp_*.py`, `amqp_*.py`, `network.py` | STOMP and AMQP 1.0 |
+| `metrics.py` | the figures for Prometheus |
+| `connectors/` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP and AMQP 1.0 |
 | `memory.py` | a broker in memory, the reference for what connectors must do |
 """
 
@@ -20,34 +17,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from receiver.bridge.address import BrokerAddress, Tls
     from receiver.bridge.bridge import Bridge
-    from receiver.bridge.connecting import sink_of, source_of
-    from receiver.bridge.connector import Delivery, Message, Sink, Source
-    from receiver.bridge.ids import IdRule, MissingIds
-    from receiver.bridge.mode import Mode
+    from receiver.bridge.connectors import Delivery, Message, Sink, Source, sink_of, source_of
+    from receiver.bridge.connectors.address import BrokerAddress, Tls
     from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
+    from receiver.bridge.options import IdRule, MissingIds, Mode
     from receiver.bridge.received import Received
     from receiver.closing import Closing
 
 _WHERE = {
     "Bridge": "bridge",
     "BridgeOptions": "opening",
-    "BrokerAddress": "address",
+    "BrokerAddress": "connectors.address",
     "Closing": ".closing",
-    "Delivery": "connector",
-    "IdRule": "ids",
-    "Message": "connector",
-    "MissingIds": "ids",
-    "Mode": "mode",
+    "Delivery": "connectors",
+    "IdRule": "options",
+    "Message": "connectors",
+    "MissingIds": "options",
+    "Mode": "options",
     "Origin": "opening",
     "Received": "received",
-    "Sink": "connector",
-    "Source": "connector",
-    "Tls": "address",
+    "Sink": "connectors",
+    "Source": "connectors",
+    "Tls": "connectors.address",
     "open_bridge": "opening",
-    "sink_of": "connecting",
-    "source_of": "connecting",
+    "sink_of": "connectors",
+    "source_of": "connectors",
 }
 __all__ = [
     "Bridge",

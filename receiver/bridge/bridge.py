@@ -9,13 +9,11 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from receiver.bridge.connector import Delivery, Message, Source
-from receiver.bridge.figures import Figures
-from receiver.bridge.flow import Flow, Taken
-from receiver.bridge.ids import IdRule, sent_at_ms
-from receiver.bridge.passed import PASSED, Passed
-from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Target
+from receiver.bridge.connectors import Delivery, Message, Source
+from receiver.bridge.modes import Figures, Flow, Taken
+from receiver.bridge.options import IdRule
+from receiver.bridge.received import PASSED, Passed, Received, sent_at_ms
+from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, ReceiverError
 from receiver.retrying import Backoff, Refusals, may_pass
@@ -65,7 +63,7 @@ class Bridge:
         self._source: Source | None = None
         self._refusals = Refusals()
         """By the broker that messages are taken from."""
-        self._pauses = _BACKOFF.pauses_secs()
+        self._pauses_secs = _BACKOFF.pauses_secs()
         """After connections that were lost before anything went through them."""
         self._most = self._settings.max_batch_size
         self._busy_at = 0.0
@@ -279,12 +277,12 @@ class Bridge:
         self._lose_source()
         if self._refusals.are_meant(error):
             raise error
-        self._stops_within(next(self._pauses))
+        self._stops_within(next(self._pauses_secs))
 
     def _is_well(self) -> None:
         """What was asked of the source was done."""
         self._refusals = Refusals()
-        self._pauses = _BACKOFF.pauses_secs()
+        self._pauses_secs = _BACKOFF.pauses_secs()
 
     def _lose_source(self) -> None:
         source, self._source = self._source, None

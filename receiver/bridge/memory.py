@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from receiver.bridge.connector import DUPLICATE_ID, Delivery, Message
+from receiver.bridge.connectors import DUPLICATE_ID, Delivery, Message
 from receiver.closing import Closing
 from receiver.errors import BrokerError
 from receiver.policies.artemis import ArtemisIdCache

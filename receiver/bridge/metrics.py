@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.figures import Figures
+from receiver.bridge.modes import Figures
 from receiver.durable import metrics
 
 __all__ = ["export"]

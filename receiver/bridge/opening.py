@@ -9,22 +9,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from receiver.bridge.address import BrokerAddress, Tls, is_broker, is_secure, masked
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.connecting import check_carried, check_durable, connectors_of, sink_of, source_of
-from receiver.bridge.connector import Source
-from receiver.bridge.controlled_flow import ControlledFlow
-from receiver.bridge.direct_flow import DirectFlow
-from receiver.bridge.figures import Figures
-from receiver.bridge.flow import Flow
-from receiver.bridge.ids import IdRule, MissingIds
-from receiver.bridge.inbox_flow import InboxFlow
-from receiver.bridge.mode import Mode
-from receiver.bridge.passed import Passed
+from receiver.bridge.connectors import Source, check_carried, check_durable, connectors_of, sink_of, source_of
+from receiver.bridge.connectors.address import BrokerAddress, Tls, is_broker, is_secure, masked
+from receiver.bridge.modes import DirectFlow, Figures, Flow
+from receiver.bridge.modes.controlled_flow import ControlledFlow
+from receiver.bridge.modes.inbox_flow import InboxFlow
+from receiver.bridge.options import IdRule, MissingIds, Mode
+from receiver.bridge.received import Passed
+from receiver.bridge.targets import Target
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.bridge.targets.python_target import PythonTarget, imported
-from receiver.bridge.targets.target import Target
 from receiver.durable.receiver import Receiver
 from receiver.errors import SettingsError
 from receiver.policies.interface import Use
@@ -206,11 +202,11 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
         _check_policy(options.policy)
     if mode is not Mode.BEST_EFFORT and store in {None, _MEMORY}:
         raise SettingsError(
-            f"{mode} needs a store that keeps what it is told",
+            f"{mode} needs a store that outlives its process",
             hint="--store sqlite:///receiver.db, or --mode BEST_EFFORT",
         )
     if mode is Mode.BEST_EFFORT and options.ids.missing is MissingIds.REFUSE:
-        raise SettingsError("BEST_EFFORT has no place to park messages without id", hint="choose another mode")
+        raise SettingsError("BEST_EFFORT can't park messages without id", hint="choose another mode")
 
 
 def _check_policy(text: str) -> None:

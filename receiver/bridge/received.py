@@ -1,21 +1,34 @@
-"""A message with what its receipt says of it: what targets get, and how it is kept in the inbox meanwhile."""
+"""A message with what its receipt says of it, as targets get it and the inbox keeps it; and the domains it has passed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from receiver.bridge.connector import Property
-from receiver.store.tables import InboxRow, base64_of, dumped
+from receiver.bridge.connectors import Message, Property
+from receiver.store.tables import InboxRow, base64_of, dumped, to_bytes
 
-__all__ = ["Received"]
+__all__ = ["PASSED", "Passed", "Received", "sent_at_ms"]
 
+PASSED = "receiverPassedDomains"
+"""The property of those marks, by a name that JMS allows too, for selectors."""
+_MOST_NUMBERS = 64
+"""The newest 64 numbers are kept: at most 1,087 characters. A longer ring isn't noticed."""
+_NUMBER = re.compile("[0-9a-f]{16}")
+_LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999: a time beyond it can't be meant."""
+_EARLIEST_MS = 10**11
+"""In 1973, before there were brokers. What is less is of seconds, up to the year 5138."""
+_EARLIEST_SECS = 10**9
+"""In 2001. What is less can't be meant in either unit."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_IN_THE_INBOX_ONLY = {"sequence", "tries"}
-_KEPT = tuple(name for name in InboxRow._fields if name not in _IN_THE_INBOX_ONLY)
+_KEPT = tuple(name for name in InboxRow._fields if name not in {"sequence", "tries"})
+"""What the inbox keeps of a message, beside its number and its failed tries."""
 
 
 class Received(NamedTuple):
@@ -38,24 +51,26 @@ class Received(NamedTuple):
     is_text: bool
     headers: Mapping[str, str] = MappingProxyType({})
     """JMSCorrelationID, JMSReplyTo and JMSType, each where it's set."""
-    place: int | None = None
-    """In the inbox: a number that no other message of the domain ever has. None where it isn't kept there."""
+    sequence: int | None = None
+    """Its sequence number, which no other message of the domain ever has; None where it isn't kept in the inbox."""
 
     @property
     def text(self) -> str:
         """The body as text; `UnicodeDecodeError` where it is none."""
         return self.body.decode()
 
-    def at(self, place: int) -> Received:
-        """The same, at a place in the inbox."""
-        return Received(*self[:-1], place)
+    def at(self, sequence: int) -> Received:
+        """The same message with its sequence number."""
+        return Received(*self[:-1], sequence)
 
-    def row(self, place: int) -> InboxRow:
-        return InboxRow(sequence=place, tries=0, **{name: getattr(self, name) for name in _KEPT})
+    def row(self, sequence: int) -> InboxRow:
+        """The message as the inbox keeps it, not yet tried."""
+        return InboxRow(sequence=sequence, tries=0, **{name: getattr(self, name) for name in _KEPT})
 
     @classmethod
     def of_row(cls, row: InboxRow) -> Received:
-        return cls(place=row.sequence, **{name: getattr(row, name) for name in _KEPT})
+        """The message as the inbox has kept it."""
+        return cls(sequence=row.sequence, **{name: getattr(row, name) for name in _KEPT})
 
     def json_line(self) -> bytes:
         """As a line of JSON: the columns of a log of receipts, the properties and the body.
@@ -79,6 +94,45 @@ class Received(NamedTuple):
         else:
             line["body_base64"] = base64_of(self.body)
         return dumped(line).encode() + b"\n"
+
+
+def sent_at_ms(message: Message) -> int | None:
+    """JMSTimestamp in milliseconds, also of a broker that has it in seconds (RabbitMQ); None for one that can't be meant."""
+    time = message.jms_timestamp_ms or 0
+    if _EARLIEST_SECS <= time < _EARLIEST_MS:
+        return time * 1_000
+    return time if _EARLIEST_MS <= time <= _LATEST_MS else None
+
+
+class Passed:
+    """The marks that one domain reads and makes, by which a ring of bridges is noticed.
+
+    Without them, what comes back would be dropped as a duplicate. What a bridge sends to a broker is marked with one number
+    for each domain that it has passed: a hash of the message's id, keyed by the domain's store id, which no other domain
+    has in any store, while names may repeat. The id is hashed in because an application may copy the mark to a message of
+    its own, which has passed nothing.
+    """
+
+    def __init__(self, store_id: int) -> None:
+        self._key = store_id.to_bytes(8, "big")
+
+    def has(self, id_: str | None, properties: Mapping[str, Property]) -> bool:
+        """Whether a message with this id and these properties has passed the domain."""
+        return PASSED in properties and self._number(id_) in _numbers(properties)
+
+    def mark(self, id_: str | None, properties: Mapping[str, Property]) -> str:
+        """The mark of such a message once it has passed this domain too."""
+        own = self._number(id_)
+        before = [number for number in _numbers(properties) if number != own]
+        return ",".join([*before, own][-_MOST_NUMBERS:])
+
+    def _number(self, id_: str | None) -> str:
+        return blake2b(to_bytes(id_ or ""), digest_size=8, key=self._key).hexdigest()
+
+
+def _numbers(properties: Mapping[str, Property]) -> list[str]:
+    mark = properties.get(PASSED)
+    return [] if not isinstance(mark, str) else [number for number in mark.split(",") if _NUMBER.fullmatch(number)]
 
 
 def _shown(value: Property) -> Property:

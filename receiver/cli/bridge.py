@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from receiver.bridge.ids import IdRule, MissingIds
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.cli.options import Domain
 from receiver.cli.streams import plain_output
 from receiver.errors import MissingExtraError, SettingsError
@@ -174,7 +173,7 @@ def bridge(
     status line goes to standard error every {bridge.status_secs} seconds. SIGTERM or Ctrl-C ends it after the batch
     under way, a second one at once; nothing is lost by either.
     """
-    from receiver.bridge.address import Tls
+    from receiver.bridge.connectors.address import Tls
     from receiver.bridge.opening import BridgeOptions, open_bridge
 
     _logging_to_stderr(verbose=verbose)

@@ -32,7 +32,7 @@ receiver demo
 receiver demo --secs 120 --protocol amqp --keep demo
 """
 
-_NEEDED = ("platformdirs", "stomp", "proton", "numba", "pyarrow", "zstandard")
+_NEEDED = ("platformdirs", "proton", "numba", "pyarrow", "zstandard")
 _PROMISE_BROKEN = 1
 _SEEDS = 1_000_000
 _DOWNLOAD = "46 MB"
@@ -73,7 +73,7 @@ def demo(
     if not all(map(find_spec, _NEEDED)):
         raise MissingExtraError("demo", "receiver demo")
 
-    from receiver.bridge.mode import Mode
+    from receiver.bridge.options import Mode
     from receiver.demo.plan import DOMAIN, DemoPlan, Files
     from receiver.demo.process import interruptible
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import Mode
 
 __all__ = ["BRIDGES", "BROKER", "DOMAIN", "SENDERS", "DemoOutcome", "DemoPlan", "Effects", "Files", "kills"]
 

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connecting import sink_of
-from receiver.bridge.connector import Message, Sink
+from receiver.bridge.connectors import Message, Sink, sink_of
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerError
 
 __all__ = ["SenderJournal", "Sent", "main", "message_id"]

@@ -7,9 +7,9 @@ import stomp
 from proton import Message
 from proton.utils import BlockingConnection
 
-from receiver.bridge import connector as bridged
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connecting import sink_of, source_of
+from receiver.bridge import connectors as bridged
+from receiver.bridge.connectors import sink_of, source_of
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
 from tests.artemis.sending import DUPLICATE_ID, Kind, Session, Step
 

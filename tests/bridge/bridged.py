@@ -9,15 +9,14 @@ from typing import Any
 from sqlalchemy import text
 
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.connector import Message, Source
-from receiver.bridge.ids import IdRule
+from receiver.bridge.connectors import Message, Source
 from receiver.bridge.memory import MemoryBroker, MemorySink, MemorySource
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
+from receiver.bridge.options import IdRule, Mode
+from receiver.bridge.targets import Target
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget
-from receiver.bridge.targets.target import Target
 from receiver.settings import BridgeSettings, ReceiverSettings
 from receiver.store.inbox import Inbox
 from receiver.store.tables import to_bytes
@@ -176,9 +175,9 @@ class Route:
     def _watched(self, target: Any) -> Target:
         deliver, release, has_delivered = target.deliver, target.release, False
 
-        def delivering(messages, turn):
+        def delivering(messages, lease):
             nonlocal has_delivered
-            outcome = deliver(messages, turn)
+            outcome = deliver(messages, lease)
             self.reach("delivered")
             has_delivered = True
             return outcome
@@ -221,7 +220,7 @@ def send(route: Route, *ids: str) -> None:
 
 
 def open_from(route: Route, connect: Callable[[], Source], to: str | None = None, **options: Any) -> Bridge:
-    """A bridge on a route whose messages come by another way, or go to another place."""
+    """A bridge on a route whose messages come by another way, or go to another target."""
     origin = Origin(connect, route.connection_id, "queue://orders")
     return open_bridge(origin, to or f"file:{route.file}", route.store, BridgeOptions(**options))
 

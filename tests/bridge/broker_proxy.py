@@ -38,11 +38,11 @@ class BrokerProxy(links.Proxy):
         """Cut all links after a while in which the broker hears its clients, and they don't hear it."""
 
         async def abort_all() -> None:
-            some = list(self.links)
-            for link in some:
+            cut = list(self.links)
+            for link in cut:
                 link.muted = True
             await asyncio.sleep(muted_secs)
-            for link in some:
+            for link in cut:
                 link.abort()
 
         asyncio.run_coroutine_threadsafe(abort_all(), self.loop).result()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sqlalchemy import func, select
 
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import Mode
 from receiver.demo.artemis import HOST, Broker
 from receiver.durable.audit import audit
 from receiver.errors import StoreError
@@ -38,7 +38,7 @@ LONGEST_MUTED_SECS = 0.1
 LONGEST_DOWN_SECS = 0.5
 LONGEST_CALM_SECS = 0.3
 MOST_WAITING = 2_500
-"""More than one bridge has sent ahead: the others get some too."""
+"""More than one bridge has sent ahead: the others get a share too."""
 TICK_SECS = 0.02
 LOOK_SECS = 0.1
 STUCK_SECS = 5.0
@@ -176,11 +176,11 @@ class Campaign:
             "held back by the broker until its restart": self.held_back,
             "effects": effects,
         }
-        told = ", ".join(f"{number:,} {what}" for what, number in figures.items() if number)
+        counted = ", ".join(f"{number:,} {what}" for what, number in figures.items() if number)
         kind = self.plan.target.partition(":")[0]
         store = self.store.url.partition(":")[0]
         secs = time.monotonic() - self._began
-        return f"TOTALS {self.plan.mode}, {self.queue.protocol}, {store}, to {kind}: {told}; {secs:.0f} s"
+        return f"TOTALS {self.plan.mode}, {self.queue.protocol}, {store}, to {kind}: {counted}; {secs:.0f} s"
 
     def _play(self) -> None:
         events = [event for event, times in self.plan.events.items() for _ in range(times)]
@@ -338,12 +338,12 @@ def perform(
     """A campaign after which every message has taken effect, and nothing is left anywhere on the way; and the effects."""
     campaign = kind(plan, queue, store, seed)
     campaign.run()
-    found, counts = read_effects(), store.counts()
-    print(campaign.totals(len(found)))
-    doubles = effects.check(found, campaign.ids())
+    arrived, counts = read_effects(), store.counts()
+    print(campaign.totals(len(arrived)))
+    doubles = effects.check(arrived, campaign.ids())
     assert doubles == (counts["duplicates"] if plan.mode is Mode.AT_LEAST_ONCE else 0)
     assert effects.in_queue(queue.straight(queue.name)) == []
     assert (counts["receiver_inbox"], counts["receiver_parked"]) == (0, 0)
     assert counts["receipts"] - counts["duplicates"] == len(campaign.ids())
     assert audit(store.url).findings == ()
-    return campaign, found
+    return campaign, arrived

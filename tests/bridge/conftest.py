@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from receiver.bridge import bridge as bridge_module
-from receiver.bridge import turns
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.amqp_connector import AmqpSink, AmqpSource
+from receiver.bridge.connectors import address as address_module
+from receiver.bridge.connectors import amqp_link, stomp
+from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource
+from receiver.bridge.connectors.stomp import StompSink, StompSource
 from receiver.bridge.memory import MemoryBroker
-from receiver.bridge.stomp_connector import StompSink, StompSource
+from receiver.bridge.modes import inbox_flow
 from receiver.demo.artemis import HOST, Broker, new_broker
 from receiver.retrying import Backoff
 from tests.bridge.bridged import Route
@@ -59,6 +61,17 @@ def broker(request):
     return Connected(lambda name: address_of(artemis, request.param, f"queue/{name}"), *CONNECTORS[request.param])
 
 
+def answer_within(monkeypatch, secs):
+    """Have connectors wait no longer than that for what they ask."""
+    for module in (address_module, amqp_link, stomp):
+        monkeypatch.setattr(module, "ANSWER_SECS", secs)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    answer_within(monkeypatch, 0.5)
+
+
 @pytest.fixture(scope="module")
 def sqlite_store(tmp_path_factory):
     """The address of a database that many tests share, each with a domain of its own."""
@@ -81,7 +94,7 @@ def hasty(monkeypatch):
     """Bridges that wait hardly at all, so that whole lives of them take no time."""
     monkeypatch.setattr(bridge_module, "_WAIT_SECS", 0.002)
     monkeypatch.setattr(bridge_module, "_TEND_SECS", 0.01)
-    monkeypatch.setattr(turns, "_BACKOFF", Backoff(0.005, 30))
+    monkeypatch.setattr(inbox_flow, "_BACKOFF", Backoff(0.005, 30))
     monkeypatch.setattr(bridge_module, "_BACKOFF", Backoff(0.002, 30))
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from sqlalchemy import text
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connecting import source_of
+from receiver.bridge.connectors import source_of
+from receiver.bridge.connectors.address import BrokerAddress
 from tests.bridge import booking
 from tests.bridge.resending import body_of
 from tests.stores import engine_of
@@ -70,8 +70,8 @@ def check_order(effects: Sequence[Effect]) -> None:
     for id_ in dict.fromkeys(effect.id for effect in effects):
         number, _, source = id_.partition(":")
         numbers[source].append(int(number))
-    for source, found in numbers.items():
-        wrong = [(before, after) for before, after in pairwise(found) if after != before + 1]
+    for source, seen in numbers.items():
+        wrong = [(before, after) for before, after in pairwise(seen) if after != before + 1]
         assert not wrong, f"{source}: {_some(wrong)}"
 
 

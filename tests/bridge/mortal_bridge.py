@@ -45,8 +45,8 @@ class MortalBridge:
     @property
     def receipts_told(self) -> int:
         """In this life, by its latest status line."""
-        told = [found[1] for line in self.said if (found := _RECEIPTS.search(line))]
-        return int(told[-1].replace(",", "")) if told else 0
+        counts = [match[1] for line in self.said if (match := _RECEIPTS.search(line))]
+        return int(counts[-1].replace(",", "")) if counts else 0
 
     def start(self, *more: str) -> None:
         said = self.said = []

@@ -5,9 +5,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connecting import sink_of
-from receiver.bridge.connector import Message, Sink
+from receiver.bridge.connectors import Message, Sink, sink_of
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerError
 
 BATCH = (1, 40)
@@ -87,13 +86,13 @@ class Sender(threading.Thread):
             time.sleep(AGAIN_SECS)
 
     def _send_batch(self, sink: Sink) -> bool:
-        """False where it crashed: after some of the batch, and before it could write down that this was sent."""
+        """False where it crashed: after a part of the batch, and before it could write down that this was sent."""
         size = self._draw.randint(*BATCH)
         crashes = self._draw.random() < CRASH_PER_BATCH
         sent = self._draw.randint(1, size) if crashes else size
         self.sends += sent
         self.tried = max(self.tried, self.confirmed + sent)
-        sink.send([message(self.source, self.confirmed + 1 + place) for place in range(sent)])
+        sink.send([message(self.source, self.confirmed + 1 + index) for index in range(sent)])
         if crashes:
             self.crashes += 1
             return False

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from receiver.bridge import bridge as bridge_module
-from receiver.bridge.connector import Message
+from receiver.bridge.connectors import Message
 from receiver.bridge.metrics import export
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.durable.status import LOG_FORMAT
@@ -164,14 +164,14 @@ def test_a_bridge_starts_while_another_is_delivering(route):
     first = route.run(dies="committed")
     first.close()
     second = route.open()
-    deliver, busy = second._flow._turns.deliver_waiting, [StoreBusyError("another has the turn")]
+    deliver, busy = second._flow._dispatcher.deliver_waiting, [StoreBusyError("another has the lease")]
 
     def delivering(is_enough):
         if busy:
             raise busy.pop()
         deliver(is_enough)
 
-    second._flow._turns.deliver_waiting = delivering
+    second._flow._dispatcher.deliver_waiting = delivering
     second.run(stop_when_idle_secs=0)
     assert route.effects() == ["1"]
 

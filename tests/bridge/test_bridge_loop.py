@@ -9,8 +9,8 @@ import pytest
 
 from receiver import retrying
 from receiver.bridge import bridge as bridge_module
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.options import Mode
 from receiver.errors import (
     BrokerError,
     BrokerRefusedError,
@@ -199,20 +199,20 @@ def test_a_busy_store_is_waited_for_and_nothing_acknowledged_meanwhile(tmp_path,
     options = BridgeOptions(mode=mode, store_settings=StoreSettings(lock_timeout_secs=0.05))
     bridge = open_bridge(route.origin, f"file:{route.file}", sqlite_url, options)
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
-    found = []
+    seen = []
 
     def let_go():
-        found.append((list(route.broker.queue("orders")), route.effects()))
+        seen.append((list(route.broker.queue("orders")), route.effects()))
         other.execute("ROLLBACK")
 
     route.plan("taken", lambda: other.execute("BEGIN IMMEDIATE"))
     later = threading.Timer(0.5, let_go)
-    route.plan("acknowledged", lambda: found.append("acknowledged"))
+    route.plan("acknowledged", lambda: seen.append("acknowledged"))
     later.start()
     bridge.run(stop_when_idle_secs=0)
     later.join()
     other.close()
-    assert found == [([], []), "acknowledged"]
+    assert seen == [([], []), "acknowledged"]
     assert route.effects() == TEN
     assert bridge.figures.connection_errors > 0
 

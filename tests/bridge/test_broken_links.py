@@ -12,16 +12,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connector import Message
+from receiver.bridge.connectors import Message, stomp
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.demo.artemis import HOST, new_broker
-from receiver.errors import BrokerError, BrokerRefusedError
+from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 from tests.bridge.broker_proxy import broker_proxy
-from tests.bridge.conftest import CONNECTORS, address_of
+from tests.bridge.conftest import CONNECTORS, address_of, answer_within
 from tests.bridge.test_connectors import NEVER_SECS, SOON_SECS, bodies, take, texts
 
-ANSWER_SECS = 0.5
 CONNECTED = b"CONNECTED\nversion:1.2\n\n\0"
+SUBSCRIBED = b"RECEIPT\nreceipt-id:1\n\n\0"
+BEAT_MS = 400
+CONNECTED_BEATING = b"CONNECTED\nversion:1.2\nheart-beat:%d,%d\n\n\0" % (BEAT_MS, BEAT_MS)
 
 
 @pytest.fixture(params=CONNECTORS)
@@ -73,13 +75,14 @@ STRANGERS = {
 }
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", STRANGERS)
 @pytest.mark.parametrize("role", [0, 1], ids=["source", "sink"])
 def test_a_stranger_at_the_port(protocol, role, kind):
     first, ends = STRANGERS[kind]
     began = time.monotonic()
     with stranger(first, ends=ends) as port, pytest.raises(BrokerError) as caught:  # noqa: SIM117 - in what is raised
-        with CONNECTORS[protocol][role](address(protocol, port), answer_secs=ANSWER_SECS) as sink:
+        with CONNECTORS[protocol][role](address(protocol, port)) as sink:
             sink.send(texts("a"))  # STOMP's sink alone has asked nothing until now
     assert caught.value.hint
     assert time.monotonic() - began < SOON_SECS
@@ -89,6 +92,7 @@ def address(protocol, port):
     return BrokerAddress.parse(f"{protocol}://{HOST}:{port}/queue/orders-{uuid.uuid4().hex}")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_web_server_at_the_port(protocol):
     class Quiet(BaseHTTPRequestHandler):
         def log_message(self, *_): ...
@@ -100,14 +104,15 @@ def test_a_web_server_at_the_port(protocol):
         thread = threading.Thread(target=web.serve_forever)
         thread.start()
         with pytest.raises(BrokerError, match=r"STOMP|no answer|lost|ended|AMQP"):
-            CONNECTORS[protocol][0](address(protocol, web.server_port), answer_secs=ANSWER_SECS)
+            CONNECTORS[protocol][0](address(protocol, web.server_port))
         web.shutdown()
         thread.join()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_broker_that_takes_nothing_is_not_waited_for_for_ever():
     with stranger(CONNECTED) as port:
-        with CONNECTORS["stomp"][1](address("stomp", port), answer_secs=ANSWER_SECS) as sink:
+        with CONNECTORS["stomp"][1](address("stomp", port)) as sink:
             began = time.monotonic()
             with pytest.raises(BrokerError, match="takes nothing"):
                 sink.send([Message(body=bytes(50_000_000))])
@@ -121,6 +126,103 @@ def in_time(do):
         do()
     assert time.monotonic() - began < SOON_SECS
     assert not isinstance(caught.value, BrokerRefusedError)
+
+
+@contextmanager
+def slow_talker(connected: bytes, said: bytes = b"", *, every_secs: float = 0.0) -> Iterator[tuple[int, bytearray]]:
+    """The port of one that says first `connected`, then `said` over and over, and what it has heard."""
+    heard = bytearray()
+    with socket.create_server((HOST, 0)) as listener:
+
+        def serve():
+            with suppress(OSError), listener.accept()[0] as link:
+                heard.extend(link.recv(1 << 16))
+                link.sendall(connected)
+                link.settimeout(every_secs or None)
+                while True:
+                    with suppress(TimeoutError):
+                        if not (data := link.recv(1 << 16)):
+                            return
+                        heard.extend(data)
+                    link.sendall(said)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1], heard
+        finally:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+class TestHeartbeats:
+    """Each side says how often it speaks at least, and how often it wants to hear the other."""
+
+    @pytest.fixture(autouse=True)
+    def hurried(self, monkeypatch):
+        monkeypatch.setattr(stomp, "_HEARTBEAT_MS", BEAT_MS)
+        monkeypatch.setattr(stomp, "CLOSE_SECS", 0.2)
+
+    def test_both_sides_are_heard_while_nothing_is_said(self):
+        with (
+            slow_talker(CONNECTED_BEATING, b"\n", every_secs=0.05) as (port, heard),
+            stomp.StompSink(address("stomp", port)) as sink,
+        ):
+            until(lambda: heard.endswith(b"\0\n\n\n"))
+            sink._session.check()
+            assert b"\nheart-beat:%d,%d\n" % (BEAT_MS, BEAT_MS) in heard
+
+    def test_a_broker_that_falls_silent_is_lost(self):
+        with (
+            slow_talker(CONNECTED_BEATING + SUBSCRIBED) as (port, _),
+            stomp.StompSource(address("stomp", port)) as source,
+            pytest.raises(BrokerError, match="not even a heartbeat"),
+        ):
+            source.take(1, wait_secs=SOON_SECS)
+
+    def test_one_that_promises_no_heartbeats_may_be_silent(self):
+        for said in (b"", b"heart-beat:0,0\n"):
+            with (
+                slow_talker(b"CONNECTED\nversion:1.2\n" + said + b"\n\0") as (port, heard),
+                stomp.StompSink(address("stomp", port)) as sink,
+            ):
+                time.sleep(3 * BEAT_MS / 1_000)
+                sink._session.check()
+                assert heard.endswith(b"\0")
+
+    def test_heartbeats_are_no_answer(self, monkeypatch):
+        answer_within(monkeypatch, 3 * BEAT_MS / 1_000)
+        with (
+            slow_talker(CONNECTED_BEATING, b"\n", every_secs=0.05) as (port, _),
+            stomp.StompSink(address("stomp", port)) as sink,
+        ):
+            in_time(lambda: sink.send(texts("a")))
+
+
+def until(is_so):
+    give_up_at = time.monotonic() + SOON_SECS
+    while not is_so() and time.monotonic() < give_up_at:
+        time.sleep(0.01)
+    assert is_so()
+
+
+@pytest.mark.parametrize("said", [b"", b"version:1.1\n", b"version:1.2\nheart-beat:often\n"])
+def test_a_broker_of_another_version_is_refused(said):
+    with (
+        stranger(b"CONNECTED\n" + said + b"\n\0") as port,
+        pytest.raises(BrokerError, match=r"1\.[01]|heart-beat") as caught,
+    ):
+        stomp.StompSink(address("stomp", port))
+    assert "AMQP" in caught.value.hint
+
+
+def test_a_password_that_stomp_cannot_express_is_refused():
+    """Its second line would be a header of its own."""
+    awkward = BrokerAddress.parse("stomp://bridge:a%0Aclient-id:b@127.0.0.1:1/orders")
+    with pytest.raises(SettingsError, match="end of a line") as caught:
+        stomp.StompSink(awkward)
+    assert "client-id" not in str(caught.value)
 
 
 @pytest.mark.artemis
@@ -151,31 +253,33 @@ class TestRealBroker:
             with make_source(there) as source:
                 assert bodies(take(source, 4)) == ["c", "d", "e", "f"]
 
-    def test_a_broker_that_stands_still(self, artemis_home):
+    def test_a_broker_that_stands_still(self, artemis_home, monkeypatch):
         with new_broker(artemis_home) as broker:
             broker.start()
             for protocol in CONNECTORS:
-                self._stop_and_go(broker, protocol)
+                self._stop_and_go(broker, protocol, monkeypatch)
 
-    def _stop_and_go(self, broker, protocol):
+    def _stop_and_go(self, broker, protocol, monkeypatch):
         make_source, make_sink = CONNECTORS[protocol]
         there = address_of(broker, protocol, f"queue/orders-{uuid.uuid4().hex}")
         with make_sink(there) as sink:
             sink.send(texts(*"abc"))
-        source, sink = make_source(there, answer_secs=1), make_sink(there, answer_secs=1)
+        answer_within(monkeypatch, 1)
+        source, sink = make_source(there), make_sink(there)
         taken = take(source, 3)
         os.kill(broker._process.pid, signal.SIGSTOP)
         time.sleep(NEVER_SECS)  # until each of its threads has heard it
         try:
             in_time(lambda: source.acknowledge(taken))
             in_time(lambda: sink.send(texts("d")))
-            in_time(lambda: make_source(there, answer_secs=1))
+            in_time(lambda: make_source(there))
             began = time.monotonic()
             source.close()
             sink.close()
             assert time.monotonic() - began < SOON_SECS
         finally:
             os.kill(broker._process.pid, signal.SIGCONT)
+            monkeypatch.undo()
         with make_source(there) as source:
             came = []
             while more := source.take(4, wait_secs=2):  # the broker may give each by itself, and the newest first

@@ -2,7 +2,7 @@
 
 import pytest
 
-from receiver.bridge.address import BrokerAddress
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import SettingsError
 
 READ = {

@@ -4,12 +4,11 @@ from functools import partial
 
 import pytest
 
-from receiver.bridge.connector import Message
-from receiver.bridge.ids import IdRule
+from receiver.bridge.connectors import Message
 from receiver.bridge.memory import MemoryBroker, MemorySink
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
-from receiver.bridge.passed import PASSED
+from receiver.bridge.options import IdRule, Mode
+from receiver.bridge.received import PASSED
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.errors import MessageRefusedError
 from receiver.settings import ReceiverSettings
@@ -61,10 +60,10 @@ def test_what_goes_out_carries_its_id_and_nothing_of_the_sender_before(tmp_path,
     route.send(Message(body=b"x", properties={"uniqueMessageId": 7, "_AMQ_DUPL_ID": "theirs", "messageSourceId": 8}))
     route.send(Message(body=b"y", message_id="ID:9"))
     route.run()
-    arrived = [dict(found.properties) for found in route.broker.queue("out")]
-    assert [len(found.pop(PASSED)) for found in arrived] == [16, 16]
-    domain, place, time = arrived[0]["_AMQ_DUPL_ID"].split("-")
-    assert (len(domain) > 8, place, len(time) > 8) == (True, "0", True)
+    arrived = [dict(came.properties) for came in route.broker.queue("out")]
+    assert [len(came.pop(PASSED)) for came in arrived] == [16, 16]
+    domain, sequence, time = arrived[0]["_AMQ_DUPL_ID"].split("-")
+    assert (len(domain) > 8, sequence, len(time) > 8) == (True, "0", True)
     assert arrived == [
         {"uniqueMessageId": "7", "_AMQ_DUPL_ID": f"{domain}-0-{time}", "messageSourceId": "8"},
         {"uniqueMessageId": "ID:9", "_AMQ_DUPL_ID": f"{domain}-1-{time}"},
@@ -85,7 +84,7 @@ def test_at_least_once_sends_what_came_twice_twice(tmp_path, sqlite_url):
     send(route, "1", "1")
     route.run()
     assert route.effects() == ["1", "1"]
-    assert all("_AMQ_DUPL_ID" not in found.properties for found in route.broker.queue("out"))
+    assert all("_AMQ_DUPL_ID" not in came.properties for came in route.broker.queue("out"))
 
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import Mode
 from receiver.logs import ReadOptions, read_logs
 from tests.bridge import booking, effects
 from tests.bridge.campaign import Event, Plan, perform
@@ -81,8 +81,8 @@ def test_exactly_once_in_a_table(queue, store, mode, size, seed):
 def test_one_bridge_keeps_the_order_of_each_source(queue, store, size, seed, tmp_path):
     target = tmp_path / "orders.jsonl"
     plan = Plan(target=f"file:{target}", events=SHORT[size], bridges=1)
-    _, found = perform(plan, queue, store, seed, partial(effects.in_file, target))
-    effects.check_order(found)
+    _, arrived = perform(plan, queue, store, seed, partial(effects.in_file, target))
+    effects.check_order(arrived)
 
 
 @pytest.mark.parametrize(("protocol", "database"), [("stomp", "sqlite")])
@@ -91,7 +91,7 @@ def test_one_bridge_keeps_the_order_of_receipt(queue, store, size, seed, tmp_pat
     target, record = tmp_path / "orders.jsonl", tmp_path / "receipts"
     record.mkdir()
     plan = Plan(target=f"file:{target}", events=STOPS[size], bridges=1, record=record)
-    _, found = perform(plan, queue, store, seed, partial(effects.in_file, target))
+    _, arrived = perform(plan, queue, store, seed, partial(effects.in_file, target))
     batches = read_logs([str(record)], ReadOptions())
     received = [id_ for batch in batches for id_ in batch.unique_message_id.tolist()]
-    assert [effect.id for effect in found] == list(dict.fromkeys(received))
+    assert [effect.id for effect in arrived] == list(dict.fromkeys(received))

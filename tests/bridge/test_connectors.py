@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from receiver.bridge.connector import DUPLICATE_ID, Message
+from receiver.bridge.connectors import DUPLICATE_ID, Message
 from receiver.errors import BrokerError
 
 SOON_SECS = 20
@@ -117,22 +117,22 @@ def test_bodies_and_properties_stay_as_they_are(broker, name):
         taken = take(source, len(sent))
         source.acknowledge(taken)
     for message, delivery in zip(sent, taken, strict=True):
-        found = delivery.message
-        assert found.body == message.body
-        assert found.is_text == message.is_text or not message.body
-        assert found.properties.get("uniqueMessageId") == message.properties.get("uniqueMessageId")
+        came = delivery.message
+        assert came.body == message.body
+        assert came.is_text == message.is_text or not message.body
+        assert came.properties.get("uniqueMessageId") == message.properties.get("uniqueMessageId")
 
 
 def test_headers_stay_as_they_are(broker, name):
     """A broker makes nothing of them, and each is absent where it isn't set."""
-    some = [{header: f"a {header}"} for header in HEADERS]
-    some += [dict.fromkeys(HEADERS, text) for text in AWKWARD if text]
-    some += [{}, dict(zip(HEADERS, ["order 17", "queue://answers", "Order"], strict=True))]
+    sent = [{header: f"a {header}"} for header in HEADERS]
+    sent += [dict.fromkeys(HEADERS, text) for text in AWKWARD if text]
+    sent += [{}, dict(zip(HEADERS, ["order 17", "queue://answers", "Order"], strict=True))]
     with broker.sink(name) as sink, broker.source(name) as source:
-        sink.send([Message(body=b"body", properties={"uniqueMessageId": "1"}, headers=headers) for headers in some])
-        taken = take(source, len(some))
+        sink.send([Message(body=b"body", properties={"uniqueMessageId": "1"}, headers=headers) for headers in sent])
+        taken = take(source, len(sent))
         source.acknowledge(taken)
-    assert [delivery.message.headers for delivery in taken] == some
+    assert [delivery.message.headers for delivery in taken] == sent
     assert {delivery.message.properties["uniqueMessageId"] for delivery in taken} == {"1"}
 
 
@@ -149,13 +149,13 @@ def test_each_message_goes_to_one_of_competing_sources(broker, name):
     sent = {f"message {number}" for number in range(40)}
     with broker.source(name) as one, broker.source(name) as other, broker.sink(name) as sink:
         sink.send(texts(*sorted(sent)))
-        found, until = [], time.monotonic() + SOON_SECS
-        while len(found) < len(sent) and time.monotonic() < until:
+        came, until = [], time.monotonic() + SOON_SECS
+        while len(came) < len(sent) and time.monotonic() < until:
             for source in (one, other):
                 taken = source.take(3, wait_secs=0.05)
                 source.acknowledge(taken)
-                found += bodies(taken)
-    assert sorted(found) == sorted(sent)
+                came += bodies(taken)
+    assert sorted(came) == sorted(sent)
 
 
 def test_a_broker_drops_what_is_sent_again_by_its_duplicate_id(broker, name):

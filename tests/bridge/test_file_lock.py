@@ -1,4 +1,4 @@
-"""Two processes that take turns at one file: each waits until the other is out."""
+"""Two processes that share one file: each waits until the other is out."""
 
 import fcntl
 import threading
@@ -6,7 +6,7 @@ import threading
 import pytest
 from sqlalchemy import text
 
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import Mode
 from receiver.bridge.targets import file_target
 from receiver.errors import OutputError
 from tests.bridge.bridged import Route, message
@@ -44,7 +44,7 @@ def test_whoever_stays_in_a_file_is_not_waited_for_for_ever(route, monkeypatch):
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
-def test_a_turn_that_the_server_has_given_to_another_cuts_nothing(tmp_path, postgresql_store, mode, caplog):
+def test_a_lease_that_the_server_has_given_to_another_cuts_nothing(tmp_path, postgresql_store, mode, caplog):
     """By what it read before, what the other has confirmed would be beyond the end."""
     route = Route(postgresql_store, tmp_path, "file", mode)
     route.send(message("1"))
@@ -52,21 +52,21 @@ def test_a_turn_that_the_server_has_given_to_another_cuts_nothing(tmp_path, post
     route.send(message("2"), message("3"))
     slow = route.open()
     ready, lock = slow._target.ready, slow._target._lock
-    sessions, found = [], []
+    sessions, seen = [], []
 
-    def getting_ready(turn):
-        sessions.append(turn.connection.scalar(text("SELECT pg_backend_pid()")))
-        return ready(turn)
+    def getting_ready(lease):
+        sessions.append(lease.connection.scalar(text("SELECT pg_backend_pid()")))
+        return ready(lease)
 
     def locking():
-        if is_due and not found:
-            found.append("")
+        if is_due and not seen:
+            seen.append("")
             execute(postgresql_store, f"SELECT pg_terminate_backend({sessions[-1]}, 5000)")
             route.send(message("4"))
             other = threading.Thread(target=route.run)
             other.start()
             other.join()
-            found[0] = route.file.read_bytes()
+            seen[0] = route.file.read_bytes()
         lock()
 
     is_due = []
@@ -76,8 +76,8 @@ def test_a_turn_that_the_server_has_given_to_another_cuts_nothing(tmp_path, post
     late.start()
     slow.run(stop_when_idle_secs=0)
     late.cancel()
-    assert b'"4"' in found[0]
-    assert route.file.read_bytes().startswith(found[0])
+    assert b'"4"' in seen[0]
+    assert route.file.read_bytes().startswith(seen[0])
     assert sorted(route.effects()) == ["1", "2", "3", "4"]
     assert slow.figures.connection_errors == 1
     assert "cut off" not in caplog.text

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
+from receiver.bridge.options import Mode
 from receiver.bridge.received import Received
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.errors import ClosedError, OutputError, SettingsError
@@ -160,7 +160,7 @@ def test_a_file_belongs_to_the_domain_that_writes_to_it_first(tmp_path, store):
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_what_is_cut_is_kept_aside(tmp_path, store, mode, caplog):
-    """A first turn may have died there, or somebody else have put it there since."""
+    """A first lease may have died there, or somebody else have put it there since."""
     route = Route(store, tmp_path, "file", mode)
     route.run()
     route.file.write_bytes(b"theirs\n")
@@ -195,13 +195,13 @@ def test_what_a_full_disk_has_cut_short_is_taken_back(route):
         append(lines[:10], sync=sync)
         target._length -= 10
         target._append = append
-        found.append(route.file.read_bytes())
+        seen.append(route.file.read_bytes())
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    found, target._append = [], filling
+    seen, target._append = [], filling
     bridge.run(stop_when_idle_secs=0)
-    assert found[0].startswith(whole)
-    assert len(found[0]) == len(whole) + 10
+    assert seen[0].startswith(whole)
+    assert len(seen[0]) == len(whole) + 10
     assert route.effects() == ["1", "2"]
     assert [file.name for file in route.file.parent.glob("orders.jsonl*")] == ["orders.jsonl"]
 
@@ -226,7 +226,7 @@ def test_a_file_through_a_linked_folder_is_the_same_target(route, caplog):
 @pytest.mark.parametrize("mode", [Mode.BEST_EFFORT, Mode.EXACTLY_ONCE])
 def test_where_no_file_can_be(tmp_path, sqlite_url, mode):
     (tmp_path / "text").write_text("")
-    for place, words in {
+    for file, words in {
         "nowhere/orders.jsonl": "no folder",
         "text/orders.jsonl": "no folder",
         "": "is a folder",
@@ -235,7 +235,7 @@ def test_where_no_file_can_be(tmp_path, sqlite_url, mode):
     }.items():
         origin = Origin(lambda: pytest.fail("it connects first"), "c", "queue://orders")
         with pytest.raises((SettingsError, OutputError), match=words):
-            open_bridge(origin, f"file:{tmp_path}/{place}", sqlite_url, BridgeOptions(mode=mode)).run()
+            open_bridge(origin, f"file:{tmp_path}/{file}", sqlite_url, BridgeOptions(mode=mode)).run()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a disk that is always full")  # noqa: PTH110
@@ -250,7 +250,7 @@ def test_a_full_disk_loses_nothing(route, caplog):
     assert "No space left on device" in caplog.text
     assert (route.waiting(), route.queued, bridge.figures.delivered) == (2, [], 0)
     assert bridge.figures.connection_errors == 0
-    # And the messages wait for that very target, as whoever names another one is told.
+    # And the messages wait for that very target, as whoever names another one is shown.
     caplog.clear()
     open_bridge(route.origin, f"file:{route.file}.2", route.store).run(stop_when_idle_secs=0)
     assert f"2 messages wait for file:{route.file}: run a bridge to it" in caplog.text
@@ -370,10 +370,10 @@ def test_a_line_has_headers_where_there_are_any():
 
 
 def test_a_message_comes_back_from_the_inbox_as_it_was(store_url):
-    sent = received(properties=PROPERTIES, headers={"JMSCorrelationID": "\ud800", "JMSType": ""}, place=7)
-    with opened_inbox(store_url) as (_, inbox), inbox.lease() as turn:
-        inbox.add(turn.connection, [sent.row(7)])
-        (row,) = turn.rows([7])
+    sent = received(properties=PROPERTIES, headers={"JMSCorrelationID": "\ud800", "JMSType": ""}, sequence=7)
+    with opened_inbox(store_url) as (_, inbox), inbox.lease() as lease:
+        inbox.add(lease.connection, [sent.row(7)])
+        (row,) = lease.rows([7])
     assert repr(Received.of_row(row)) == repr(sent)  # of every value also the type
 
 

@@ -60,7 +60,7 @@ def test_it_leaves_no_transaction_open(store_url):
             assert not is_open
 
 
-def test_it_waits_for_no_turn(store_url):
+def test_it_waits_for_no_lease(store_url):
     with opened_inbox(store_url) as (receiver, inbox):
         receive(receiver, inbox, b"0")
         with inbox.lease():

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from receiver.bridge.connector import Message
+from receiver.bridge.connectors import Message
 from receiver.errors import MessageRefusedError
 from receiver.settings import BridgeSettings
 from tests.bridge.conftest import CONNECTORS, address_of

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from receiver.bridge.ids import IdRule, MissingIds
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
-from receiver.bridge.passed import PASSED
+from receiver.bridge.options import IdRule, MissingIds, Mode
+from receiver.bridge.received import PASSED
 from receiver.errors import SettingsError, StoreError
 from tests.bridge.bridged import STEPS, TEN, Route, message, watch_commits
 
@@ -19,8 +18,8 @@ KINDS = ["file", "queue", "table", "call"]
 ONCE = ["file", "queue", "table"]
 """The targets that can have a message exactly once; a function without the connection can't."""
 ANYWHERE = [*(("sqlite", kind) for kind in KINDS), ("postgresql", "file"), ("postgresql", "table")]
-SOMEWHERE = [place for place in ANYWHERE if place != ("postgresql", "file")]
-ONCE_ANYWHERE = [place for place in ANYWHERE if place[1] in ONCE]
+SOMEWHERE = [where for where in ANYWHERE if where != ("postgresql", "file")]
+ONCE_ANYWHERE = [where for where in ANYWHERE if where[1] in ONCE]
 """Kinds of stores and of targets; on the slower store, those that are bound up with its transactions."""
 UNTIL_COMMITTED = STEPS[: STEPS.index("committed")]
 OF_APP_CONTROLLED = ["taken", "delivering", "delivered", "committed", "acknowledged"]
@@ -55,10 +54,10 @@ def test_best_effort_hands_on_everything_while_nothing_breaks(tmp_path, kind):
 def test_best_effort_acknowledges_before_it_hands_on(tmp_path, kind):
     route = Route("", tmp_path, kind, Mode.BEST_EFFORT)
     send(route)
-    found = []
-    route.plan("acknowledged", lambda: found.append((route.queued, route.effects())))
+    seen = []
+    route.plan("acknowledged", lambda: seen.append((route.queued, route.effects())))
     route.run()
-    assert found == [([], [])]
+    assert seen == [([], [])]
 
 
 @pytest.mark.parametrize("kind", ["file", "queue", "call"])
@@ -95,10 +94,10 @@ def test_best_effort_keeps_nothing(tmp_path):
 def test_nothing_is_acknowledged_before_it_is_kept(tmp_path, store, mode):
     route = Route(store, tmp_path, "file", mode)
     send(route)
-    found = []
-    route.plan("committed", lambda: found.append((route.waiting(), route.effects())))
+    seen = []
+    route.plan("committed", lambda: seen.append((route.waiting(), route.effects())))
     route.run()
-    assert found == [(10, [])]
+    assert seen == [(10, [])]
     assert route.waiting() == 0
 
 
@@ -173,9 +172,9 @@ def test_exactly_once_keeps_message_and_properties_until_the_target_has_them(tmp
     route.send(sent)
     route.run(dies="acknowledged")
     route.run()
-    (found,) = route.broker.queue("out")
-    assert (found.body, found.is_text) == (b"a\0b", True)
-    properties = dict(found.properties)
+    (seen,) = route.broker.queue("out")
+    assert (seen.body, seen.is_text) == (b"a\0b", True)
+    properties = dict(seen.properties)
     assert re.fullmatch("[0-9a-f]+-0-[0-9a-f]+", properties.pop("_AMQ_DUPL_ID"))
     assert re.fullmatch("[0-9a-f]{16}", properties.pop(PASSED))
     assert properties == sent.properties
@@ -245,10 +244,10 @@ def test_one_bridge_delivers_for_the_other_while_that_is_busy(tmp_path, store):
 def test_app_controlled_hands_on_before_it_acknowledges(tmp_path, store, kind):
     route = Route(store, tmp_path, kind, Mode.APP_CONTROLLED)
     send(route, [*TEN, "3"])
-    found = []
-    route.plan("committed", lambda: found.append((route.effects(), route.waiting())))
+    seen = []
+    route.plan("committed", lambda: seen.append((route.effects(), route.waiting())))
     bridge = route.run()
-    assert found == [(TEN, 0)]
+    assert seen == [(TEN, 0)]
     assert route.effects() == TEN
     assert bridge.receiver.status().rDupsDet == 1
     assert bridge.figures.delivered == 10
@@ -308,7 +307,7 @@ def test_all_but_best_effort_need_a_subscription_of_a_topic(mode, sqlite_url):
 
 def test_best_effort_has_no_place_to_park():
     options = BridgeOptions(mode=Mode.BEST_EFFORT, ids=IdRule(missing=MissingIds.REFUSE))
-    with pytest.raises(SettingsError, match="no place to park"):
+    with pytest.raises(SettingsError, match="can't park"):
         open_bridge("amqp://h/q", "file:x", None, options)
 
 
@@ -323,7 +322,7 @@ def test_a_commit_of_unknown_outcome_is_tried_again_and_nothing_doubled(tmp_path
         before(taken)
         if not broken:
             broken.append(taken)
-            raise StoreError("whether it was committed can't be told")
+            raise StoreError("whether it was committed isn't known")
 
     monkeypatch.setattr(bridge._flow, "before_acknowledging", breaking)
     bridge.run(stop_when_idle_secs=0)

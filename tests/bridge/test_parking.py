@@ -6,11 +6,10 @@ import time
 import pytest
 
 from receiver.bridge import bridge as bridge_module
-from receiver.bridge import turns
-from receiver.bridge.connector import Message
-from receiver.bridge.ids import IdRule, MissingIds
-from receiver.bridge.mode import Mode
+from receiver.bridge.connectors import Message
+from receiver.bridge.modes import inbox_flow
 from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.bridge.targets import python_target
 from receiver.retrying import Backoff
 from receiver.settings import BridgeSettings
@@ -23,7 +22,7 @@ KEEPING = [Mode.AT_LEAST_ONCE, Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED]
 
 
 class Desk:
-    """An application that can't book some messages so many times; None for ever."""
+    """An application that can't book messages of these ids so many times; None for ever."""
 
     def __init__(self, **failures: int | None) -> None:
         self.failures = failures
@@ -91,7 +90,7 @@ def test_others_go_on_meanwhile(route):
 
 
 def test_a_source_is_left_alone_until_it_is_due(route, monkeypatch):
-    monkeypatch.setattr(turns, "_BACKOFF", Backoff(60, 60))
+    monkeypatch.setattr(inbox_flow, "_BACKOFF", Backoff(60, 60))
     desk = Desk(a1=1)
     send(route, "a1", "b1")
     bridge = open_to(route, desk)
@@ -172,8 +171,8 @@ def _one_try(bridge):
     release, target = bridge._target.release, bridge._target
     deliver, failed = target.deliver, []
 
-    def delivering(messages, turn):
-        outcome = deliver(messages, turn)
+    def delivering(messages, lease):
+        outcome = deliver(messages, lease)
         failed.extend(outcome.failed)
         return outcome
 
@@ -253,7 +252,7 @@ def test_app_controlled_delivers_what_is_sent_back(tmp_path, store):
 
 
 def test_app_controlled_delivers_what_waits_before_what_is_new(tmp_path, store, monkeypatch):
-    """Also where it takes many turns."""
+    """Also where it takes many leases."""
     monkeypatch.setattr(python_target, "_LONG_SECS", 0.0)
     route, desk = Route(store, tmp_path, "call"), Desk()
     send(route, "a1", "a2", "a3", "b1")
@@ -285,10 +284,10 @@ def test_each_try_that_fails_is_logged_with_its_number(route, mode, caplog):
     send(route, "a1", "b1", "c1")
     bridge = open_to(route, desk, mode=mode, max_tries=3)
     bridge.run(stop_when_idle_secs=0)
-    told = [(record.levelname, record.getMessage()) for record in caplog.records if " times" in record.getMessage()]
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records if " times" in record.getMessage()]
     fate = "dropped" if mode is Mode.BEST_EFFORT else "parked"
     name = bridge._target.name
-    assert sorted(told) == [
+    assert sorted(logged) == [
         ("ERROR", f"{name}: 'a1' failed 3 of 3 times, and is {fate}: ValueError: can't book a1"),
         *(
             ("WARNING", f"{name}: '{id_}' failed {tries} of 3 times, and is tried again: ValueError: can't book {id_}")

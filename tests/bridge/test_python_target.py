@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.options import Mode
 from receiver.bridge.targets import python_target
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget, imported
@@ -349,14 +349,14 @@ def test_what_is_no_target_may_hold_a_password(route, to):
     assert caught.value.hint
 
 
-def test_a_file_keeps_others_out_only_while_it_has_the_turn(tmp_path):
+def test_a_file_keeps_others_out_only_while_it_has_the_lease(tmp_path):
     target = FileTarget(tmp_path / "x")
     target.release()
     target.close()
     target.close()
 
 
-def test_a_slow_function_is_not_waited_for_longer_than_a_turn(route, monkeypatch):
+def test_a_slow_function_is_not_waited_for_longer_than_a_lease(route, monkeypatch):
     """What was done by then is committed, and a stop is heeded; the rest waits for the next bridge."""
     monkeypatch.setattr(python_target, "_LONG_SECS", 0.0)
     seen = []

@@ -9,11 +9,10 @@ from functools import partial
 import pytest
 
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.ids import IdRule
 from receiver.bridge.memory import MemoryBroker
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
-from receiver.bridge.passed import PASSED, Passed
+from receiver.bridge.options import IdRule, Mode
+from receiver.bridge.received import PASSED, Passed
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.store.inbox import Inbox
 from receiver.store.upkeep import parked_rows, retry_parked

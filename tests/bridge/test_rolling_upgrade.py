@@ -49,7 +49,7 @@ def run_before(package, *arguments):
 
 class RollingUpgrade(Campaign):
     """Each bridge of the version before is killed at work, and comes back as this version. Those that haven't been
-    replaced yet work on, whatever happens; they could not begin again, so they aren't killed until it's their turn."""
+    replaced yet work on, whatever happens; they could not begin again, so they aren't killed until they are due."""
 
     def _play(self) -> None:
         self._kill()

@@ -1,4 +1,4 @@
-"""A selector takes some messages, and leaves the others where they are."""
+"""A selector takes the messages that it selects, and leaves the others where they are."""
 
 import uuid
 
@@ -20,12 +20,12 @@ def send(broker, protocol, path, colours):
 
 def taken(address, count):
     with source_of(address) as source:
-        found = []
-        while len(found) < count and (more := source.take(10, wait_secs=5)):
-            found += more
-        source.acknowledge(found)
+        came = []
+        while len(came) < count and (more := source.take(10, wait_secs=5)):
+            came += more
+        source.acknowledge(came)
         assert source.take(10, wait_secs=0.1) == []
-    return [delivery.message.body.decode() for delivery in found]
+    return [delivery.message.body.decode() for delivery in came]
 
 
 @pytest.mark.parametrize("protocol", ["stomp", "amqp"])

@@ -47,7 +47,11 @@ def test_milliseconds_are_what_they_are(route, caplog):
     assert warnings(caplog) == []
 
 
-@pytest.mark.parametrize("sent", [1, 10**9 - 1, LATEST_MS + 1, NOW_SECS * 10**6, NOW_SECS * 10**9, -5])
+@pytest.mark.parametrize(
+    "sent",
+    [1, 10**9 - 1, LATEST_MS + 1, NOW_SECS * 10**6, NOW_SECS * 10**9, -5],
+    ids=["1 ms", "2001", "10000", "now in us", "now in ns", "negative"],
+)
 def test_what_can_be_neither_is_left_out(route, caplog, sent):
     assert figures_of(route, sent, sent) == (0.0, [0, 0])
     (said,) = warnings(caplog)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.bridge.stomp_frames import FrameReader
+from receiver.bridge.connectors.stomp_frames import Frame, FrameReader
 from receiver.errors import BrokerError
 
 MOST_BYTES = 20
@@ -21,25 +21,61 @@ def without_length(body):
     return b"MESSAGE\r\nmessage-id:1\r\n\r\n%b\0" % body
 
 
-GOOD = st.one_of(BODIES.map(with_length), TEXTS.map(without_length), st.just(b"RECEIPT\nreceipt-id:7\n\n\0"))
-BAD = st.sampled_from([with_length(bytes(MOST_BYTES + 1)), b"MESSAGE\nmessage-id:1\nid:a\0b\n\n\0"])
+def message(body, **headers):
+    return Frame("MESSAGE", {"message-id": "1", **headers}, body)
+
+
+# What is sent, and what is read; nothing of it where it is refused.
+GOOD = st.one_of(
+    BODIES.map(lambda body: (with_length(body), message(body, **{"content-length": str(len(body))}))),
+    TEXTS.map(lambda body: (without_length(body), message(body))),
+    st.just((b"RECEIPT\nreceipt-id:7\n\n\0", Frame("RECEIPT", {"receipt-id": "7"}))),
+)
+BAD = st.sampled_from(
+    [
+        with_length(bytes(MOST_BYTES + 1)),
+        b"MESSAGE\nmessage-id:1\nid:a\0b\n\n\0",
+        b"MESSAGE\nmessage-id:1\nid:\xff\n\nabc\0",
+        b"MESSAGE\nmessage-id:1\nid:a\\tb\n\nabc\0",
+        b"MESSAGE\nmessage-id:1\nid:a\nb\n\nabc\0",
+    ]
+).map(lambda sent: (sent, None))
 
 
 def read_all(pieces):
     """The frames, and why others weren't taken."""
     refused, coming = [], iter(pieces)
     reader = FrameReader(lambda: next(coming, b""), refused.append, max_body_bytes=MOST_BYTES)
-    return list(iter(reader.read, b"")), refused
+    return list(iter(reader.read, None)), refused
 
 
 @given(frames=st.lists(st.tuples(st.one_of(GOOD, BAD), BETWEEN), max_size=6), size=st.integers(1, 9))
 def test_frames_are_cut_alike_from_pieces_of_any_size(frames, size):
-    sent = b"".join(frame + between for frame, between in frames)
-    pieces = [sent[start : start + size] for start in range(0, len(sent), size)]
-    found, refused = read_all(pieces)
-    bad = {with_length(bytes(MOST_BYTES + 1)), b"MESSAGE\nmessage-id:1\nid:a\0b\n\n\0"}
-    assert found == [frame for frame, _ in frames if frame not in bad]
-    assert len(refused) == len(frames) - len(found)
+    sent = b"".join(sent + between for (sent, _), between in frames)
+    read, refused = read_all([sent[start : start + size] for start in range(0, len(sent), size)])
+    assert read == [frame for (_, frame), _ in frames if frame is not None]
+    assert len(refused) == len(frames) - len(read)
+
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
+
+
+@given(headers=st.dictionaries(TEXT.filter(bool), TEXT), body=BODIES)
+def test_what_is_made_is_read_as_it_was(headers, body):
+    """No two ids become one, whatever is in them."""
+    frame = Frame("MESSAGE", {**headers, "content-length": str(len(body))}, body)
+    assert read_all([frame.encoded()]) == ([frame], [])
+
+
+def test_of_a_header_that_comes_twice_the_first_counts():
+    ((_, headers, _),), _ = read_all([b"MESSAGE\nid:new\nid:old\n\n\0"])
+    assert headers == {"id": "new"}
+
+
+@pytest.mark.parametrize("said", [rb"no C:\temp", b"no \xff"])
+def test_an_error_is_shown_whatever_it_says(said):
+    ((command, headers, _),), refused = read_all([b"ERROR\nmessage:" + said + b"\n\n\0"])
+    assert (command, headers, refused) == ("ERROR", {"message": said.decode(errors="replace")}, [])
 
 
 def test_a_large_body_is_refused_before_it_is_there():
@@ -47,7 +83,7 @@ def test_a_large_body_is_refused_before_it_is_there():
     reader = FrameReader(
         iter([b"MESSAGE\nmessage-id:77\ncontent-length:1073741824\n\n", b""]).__next__, refused.append, max_body_bytes=9
     )
-    assert reader.read() == b""
+    assert reader.read() is None
     (error,) = refused
     assert "77" in error.message
     assert "1,073,741,824" in error.message
@@ -56,8 +92,8 @@ def test_a_large_body_is_refused_before_it_is_there():
 
 def test_without_its_length_a_large_body_ends_all():
     large = without_length(b"a" * 999)
-    found, refused = read_all([without_length(b"a"), large[:500], large[500:] + without_length(b"b")])
-    assert found == [without_length(b"a")]
+    read, refused = read_all([without_length(b"a"), large[:500], large[500:] + without_length(b"b")])
+    assert read == [message(b"a")]
     assert len(refused) == 1
 
 

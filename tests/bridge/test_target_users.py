@@ -2,9 +2,8 @@
 
 import pytest
 
-from receiver.bridge.ids import IdRule
-from receiver.bridge.mode import Mode
 from receiver.bridge.opening import BridgeOptions, open_bridge, target_name
+from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.errors import SettingsError
 from receiver.store.engine import store_url as url_of
@@ -39,7 +38,7 @@ def test_a_target_has_the_name_that_bridges_give_it(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("died", ["delivering", "delivered"])
 def test_what_was_handed_on_before_the_migration_is_not_again(store_url, tmp_path, died):
-    """Its name for the broker is of its domain, place and time: it moves along."""
+    """Its name for the broker is of its domain, sequence number and time: it moves along."""
     route = Route(store_url, tmp_path, "queue")
     bridge_to(route, "amqp://new@memory:5672/queue/out").close()
     send(route, *TEN)

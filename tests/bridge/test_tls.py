@@ -10,9 +10,8 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from receiver.bridge.address import BrokerAddress, Tls
-from receiver.bridge.connecting import sink_of, source_of
-from receiver.bridge.connector import Message
+from receiver.bridge.connectors import Message, sink_of, source_of
+from receiver.bridge.connectors.address import BrokerAddress, Tls
 from receiver.demo.artemis import HOST, new_broker
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 from tests.bridge.conftest import CONNECTORS, address_of
@@ -52,8 +51,8 @@ class Certified:
     def _acceptor(self, name, **params):
         params |= {"host": HOST, "protocols": "AMQP,STOMP", "sslEnabled": "true"}
         params |= {"keyStorePath": self.server_file, "keyStoreType": "PEM"}
-        place = f"acceptorConfigurations.{name}"
-        return {f"{place}.factoryClassName": ACCEPTOR} | {f"{place}.params.{key}": params[key] for key in params}
+        prefix = f"acceptorConfigurations.{name}"
+        return {f"{prefix}.factoryClassName": ACCEPTOR} | {f"{prefix}.params.{key}": params[key] for key in params}
 
     def address(self, protocol, *, host="localhost", port=None, **files):
         text = f"{protocol}s://{host}:{port or self.port}/queue/orders-{uuid.uuid4().hex}"
@@ -135,17 +134,19 @@ def test_a_locked_key_asks_nobody(certified, protocol, tmp_path):
         sink_of(certified.address(protocol, cert_file=certified.cert_file, key_file=tmp_path / "locked.pem"))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_without_tls_nothing_is_said_where_it_is_spoken(certified, protocol):
     source, _ = CONNECTORS[protocol]
     with pytest.raises(BrokerError, match=r"ended|no answer|protocol"):
-        source(BrokerAddress.parse(f"{protocol}://localhost:{certified.port}/orders"), answer_secs=0.5)
+        source(BrokerAddress.parse(f"{protocol}://localhost:{certified.port}/orders"))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_with_tls_nobody_is_waited_for_who_does_not_speak_it(running_artemis, protocol):
     source, _ = CONNECTORS[protocol]
     plain = address_of(running_artemis, protocol, "queue/orders")
     with pytest.raises(BrokerError, match="TLS"):
-        source(replace(plain, tls=True), answer_secs=0.5)
+        source(replace(plain, tls=True))
 
 
 def test_a_killed_broker_is_noticed_through_tls(artemis_home, tmp_path):

@@ -12,9 +12,8 @@ from urllib.request import urlopen
 import pytest
 from running import RECEIVER, complaint
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.connecting import sink_of, source_of
-from receiver.bridge.connector import Message
+from receiver.bridge.connectors import Message, sink_of, source_of
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
 from receiver.store.upkeep import parked_rows
 

@@ -7,7 +7,7 @@ import pytest
 
 from receiver.demo.artemis import HOST
 
-LIBRARIES = ["stomp", "proton", "prometheus_client"]
+LIBRARIES = ["proton", "prometheus_client"]
 DESK = "def book(message):\n    pass\n"
 # As the command is installed: the folder that it's called in isn't where modules are looked for.
 AS_INSTALLED = "import sys; from receiver import cli; sys.exit(cli.run())"

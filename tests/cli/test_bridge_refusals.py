@@ -62,7 +62,7 @@ REFUSALS = {
     "a password file of bytes": ((NOWHERE, "file:x", *STORE, "--to-password-file", "bytes"), "can't be read"),
     "a log in no folder": ((NOWHERE, "file:x", *STORE, "--record", "text/x"), "text"),
     "ids that are required in BEST_EFFORT": (
-        (NOWHERE, "file:x", "--mode", "BEST_EFFORT", "--missing-ids", "refuse"), "no place to park",
+        (NOWHERE, "file:x", "--mode", "BEST_EFFORT", "--missing-ids", "refuse"), "can't park",
     ),
     "certificates without TLS": ((NOWHERE, "file:x", *STORE, "--tls-ca", "text"), "TLS"),
     "a certificate without TLS": (("stomp://h/q", "amqp://g/q", *STORE, "--tls-cert", "text"), "TLS"),

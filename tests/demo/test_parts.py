@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.bridge.mode import Mode
+from receiver.bridge.options import Mode
 from receiver.demo.plan import DemoOutcome, DemoPlan, Effects, kills
 from receiver.demo.process import ChildProcess, interruptible, uninterrupted
 from receiver.demo.sender import SenderJournal, Sent

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from receiver.bridge.connector import DUPLICATE_ID, Message, Property, Sink
-from receiver.bridge.ids import IdRule
-from receiver.bridge.passed import PASSED, Passed
-from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Outcome, one_by_one
+from receiver.bridge.connectors import DUPLICATE_ID, Message, Property, Sink
+from receiver.bridge.options import IdRule
+from receiver.bridge.received import PASSED, Passed, Received
+from receiver.bridge.targets import Outcome, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError
 from receiver.store.inbox import Lease
 
@@ -20,6 +19,8 @@ __all__ = ["BrokerTarget"]
 
 
 class BrokerTarget:
+    """Sends each message on by a sink that `connect` makes, and makes another after a failure."""
+
     def __init__(self, name: str, connect: Callable[[], Sink], ids: IdRule, *, marks_duplicates: bool) -> None:
         self.name = name
         self._connect = connect
@@ -29,18 +30,18 @@ class BrokerTarget:
         self.passed: Passed | None = None
         """Of the domain whose messages these are; None: they aren't marked."""
 
-    def ready(self, turn: Lease) -> bool:
-        del turn
+    def ready(self, lease: Lease) -> bool:
+        del lease
         return True
 
     def release(self) -> None:
-        """Nothing is locked."""
+        """Nothing to do, for nothing is locked."""
 
-    def deliver(self, messages: Sequence[Received], turn: Lease | None) -> Outcome:
-        if self._refusal(messages, turn) is None:
+    def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
+        if self._refusal(messages, lease) is None:
             return Outcome.all_of(messages)
         # Find out which of them can't be sent. Those sent already are dropped by the broker, or come twice.
-        return one_by_one(messages, lambda message: self._refusal([message], turn))
+        return one_by_one(messages, lambda message: self._refusal([message], lease))
 
     def connect(self) -> Sink:
         """The connection, made if there is none; `BrokerError` where that can't be."""
@@ -53,10 +54,10 @@ class BrokerTarget:
         if sink is not None:
             sink.close()
 
-    def _refusal(self, messages: Sequence[Received], turn: Lease | None) -> str | None:
+    def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> str | None:
         """Send these; why one of them can't be sent, whatever became of the others."""
         try:
-            self.connect().send([self._outgoing(message, turn) for message in messages])
+            self.connect().send([self._outgoing(message, lease) for message in messages])
         except BrokerError as error:
             self.close()
             if not isinstance(error, MessageRefusedError):
@@ -64,7 +65,7 @@ class BrokerTarget:
             return str(error)
         return None
 
-    def _outgoing(self, message: Received, turn: Lease | None) -> Message:
+    def _outgoing(self, message: Received, lease: Lease | None) -> Message:
         properties: dict[str, Property] = dict(message.properties)
         if self.passed is not None:
             properties[PASSED] = self.passed.mark(message.unique_message_id, properties)
@@ -74,16 +75,17 @@ class BrokerTarget:
             properties[self._ids.source_property] = message.message_source_id
         # One that it came with is its sender's, for the broker it came from.
         properties.pop(DUPLICATE_ID, None)
-        if self._marks_duplicates and turn is not None and (known_as := _handed_on_as(message)) is not None:
-            properties[DUPLICATE_ID] = turn.handed_on_as(known_as)
+        if self._marks_duplicates and lease is not None and (known_as := _handed_on_as(message)) is not None:
+            properties[DUPLICATE_ID] = lease.handed_on_as(known_as)
         return Message(body=message.body, is_text=message.is_text, properties=properties, headers=message.headers)
 
 
 def _handed_on_as(message: Received) -> str | None:
     """What its domain may call it; not the id alone, which may be another message's later.
 
-    Nor its place alone: a store that has lost its last commits, such as a copy that was restored, gives places again.
+    Nor its sequence number alone: a store that has lost its last commits, such as a copy that was restored, gives the
+    same numbers again.
     """
-    if message.place is None:
+    if message.sequence is None:
         return None if message.unique_message_id is None else f":{message.unique_message_id}"
-    return f"-{message.place}-{message.received_at_us:x}"
+    return f"-{message.sequence}-{message.received_at_us:x}"

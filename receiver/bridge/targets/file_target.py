@@ -20,7 +20,7 @@ from typing import IO
 from sqlalchemy import URL
 
 from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Outcome
+from receiver.bridge.targets import Outcome
 from receiver.errors import ClosedError, OutputError, SettingsError
 from receiver.retrying import Backoff, until_done
 from receiver.store.engine import database_of
@@ -35,7 +35,7 @@ __all__ = ["FileTarget", "StandardOutput"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _TAIL_BYTES = 4_096
-"""How many of its last bytes tell a file from another."""
+"""How many of its last bytes distinguish a file from another."""
 _PATIENCE_SECS = 10.0
 _BACKOFF = Backoff(0.002, 0.002)
 
@@ -72,14 +72,14 @@ class FileTarget:
             self._open()
         except OSError as error:
             raise self._error(error) from error
-        self.close()  # how it should look is known in a turn
+        self.close()  # what it should hold is known by a lease
 
-    def ready(self, turn: Lease) -> bool:
+    def ready(self, lease: Lease) -> bool:
         try:
             self._lock()
-            if self._is_as_left() and turn.confirmed_bytes == self._length:
+            if self._is_as_left() and lease.confirmed_bytes == self._length:
                 return True
-            return self._opened(turn)
+            return self._opened(lease)
         except OSError as error:
             raise self._error(error) from error
 
@@ -87,20 +87,20 @@ class FileTarget:
         if self._file is not None:
             _flock(self._file, "LOCK_UN")
 
-    def deliver(self, messages: Sequence[Received], turn: Lease | None) -> Outcome:
+    def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         try:
             lines = b"".join(message.json_line() for message in messages)
-            if turn is None and not self._is_as_left():
+            if lease is None and not self._is_as_left():
                 self._open()
                 if self._ends_in_mid_line():  # a bridge died there, or the disk was full
                     lines = b"\n" + lines
-            self._append(lines, sync=turn is not None)
+            self._append(lines, sync=lease is not None)
         except OSError as error:
-            if turn is not None:
+            if lease is not None:
                 self._take_back()
             raise self._error(error) from error
-        if turn is not None:
-            self._save(turn)
+        if lease is not None:
+            self._save(lease)
         return Outcome.all_of(messages)
 
     def close(self) -> None:
@@ -137,9 +137,9 @@ class FileTarget:
         return os.path.samestat(named, ours) and ours.st_size == self._length
 
     def _lock(self) -> None:
-        """Keep other processes out until the turn is over, also one whose turn a server has ended without its knowledge.
+        """Keep other processes out until the lease ends, also one whose lease a server has ended without its knowledge.
 
-        Whoever had the turn before may not be out yet: its commit comes first.
+        Whoever had the lease before may still have the lock: its commit comes first.
         """
         file = self._file
         if file is None:
@@ -154,25 +154,25 @@ class FileTarget:
         except BlockingIOError:
             raise OutputError(f"another process is writing to {self._path}") from None
 
-    def _opened(self, turn: Lease) -> bool:
+    def _opened(self, lease: Lease) -> bool:
         """Open the file where the store says that it ends; whether that was known to the store."""
         self._open(locked=True)
-        turn.look_again()  # while this process slept the server may have given the turn to another, who wrote here
-        confirmed = turn.confirmed_bytes
-        if not confirmed and (other := turn.other_domain()) is not None:
+        lease.look_again()  # while this process slept the server may have given the lease to another, who wrote here
+        confirmed = lease.confirmed_bytes
+        if not confirmed and (other := lease.other_domain()) is not None:
             raise SettingsError(
                 f"{self._path} is written for another domain, {other}", hint="name a file of its own for each domain"
             )
         if confirmed is not None and self._length == 0 < confirmed:
             _LOGGER.warning("%s is empty or new, so it is begun anew", self._path)
         elif confirmed is not None:
-            self._cut(confirmed, turn.tail_digest)
+            self._cut(confirmed, lease.tail_digest)
             return True
         elif self._ends_in_mid_line():
             raise OutputError(
                 f"{self._path} is there already and ends in the middle of a line", hint="name another, or mend it"
             )
-        self._save(turn)  # before anything is written, for by this length it is told what to cut
+        self._save(lease)  # before anything is written, for by this length it is known what to cut
         return False
 
     def _open(self, *, locked: bool = False) -> None:
@@ -227,8 +227,8 @@ class FileTarget:
         self._file.seek(start)
         return self._file.read(length - start)
 
-    def _save(self, turn: Lease) -> None:
-        turn.save_file(self._length, hashlib.sha256(self._tail).digest())
+    def _save(self, lease: Lease) -> None:
+        lease.save_file(self._length, hashlib.sha256(self._tail).digest())
 
     def _error(self, error: OSError) -> OutputError:
         self.close()  # how long it is isn't known any more
@@ -244,17 +244,17 @@ class StandardOutput:
         self._stream = stream
 
     def connect(self) -> None:
-        """It is open."""
+        """Nothing to do, for it is open."""
 
-    def ready(self, turn: Lease) -> bool:
-        del turn
+    def ready(self, lease: Lease) -> bool:
+        del lease
         return True
 
     def release(self) -> None:
-        """Nothing is locked."""
+        """Nothing to do, for nothing is locked."""
 
-    def deliver(self, messages: Sequence[Received], turn: Lease | None) -> Outcome:
-        del turn
+    def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
+        del lease
         try:
             self._stream.write(b"".join(message.json_line() for message in messages))
             self._stream.flush()

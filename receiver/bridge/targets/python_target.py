@@ -14,9 +14,9 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from receiver.bridge.address import masked
+from receiver.bridge.connectors.address import masked
 from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Outcome, one_by_one
+from receiver.bridge.targets import Outcome, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
 from receiver.store.inbox import Lease
 
@@ -45,26 +45,26 @@ class PythonTarget:
         """Whether it has a connection."""
 
     def connect(self) -> None:
-        """It was imported."""
+        """Nothing to do, for it was imported."""
 
-    def ready(self, turn: Lease) -> bool:
-        del turn
+    def ready(self, lease: Lease) -> bool:
+        del lease
         return True
 
     def release(self) -> None:
-        """Nothing is locked."""
+        """Nothing to do, for nothing is locked."""
 
-    def deliver(self, messages: Sequence[Received], turn: Lease | None) -> Outcome:
-        if turn is None or not self.takes_part:
+    def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
+        if lease is None or not self.takes_part:
             return one_by_one(messages, self._call, long_secs=_LONG_SECS)
-        connection = turn.connection
+        connection = lease.connection
         return one_by_one(messages, lambda message: self._call_inside(connection, message), long_secs=_LONG_SECS)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to do, for nothing is open."""
 
     def _call_inside(self, connection: Connection, message: Received) -> str | None:
-        """As `_call`; where that fails, nothing it wrote stays."""
+        """Call the function inside a savepoint, by which nothing stays of what it wrote and failed; why it failed, or None."""
         transaction = connection.get_transaction()
         connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         why = self._call(message, connection)
@@ -78,10 +78,10 @@ class PythonTarget:
             return None
         lost = _failure(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}", f"RELEASE SAVEPOINT {_SAVEPOINT}")
         if lost is not None and why is not None:  # SQLite does so by itself where a disk is full
-            raise StoreError(f"the database took back all of the turn while {self.name} had it: {why}") from lost
+            raise StoreError(f"the database took back all of the transaction while {self.name} had it: {why}") from lost
         if lost is not None:
             raise self._has_ended_it() from lost
-        return why if spoilt is None else _told(spoilt)
+        return why if spoilt is None else _described(spoilt)
 
     def _call(self, message: Received, *connection: Connection) -> str | None:
         """Why the function failed; None if it didn't."""
@@ -89,12 +89,12 @@ class PythonTarget:
         try:
             result = self._function(message, *connection)
         except MessageRefusedError as error:
-            return _told(error)
+            return _described(error)
         except (BrokerError, OutputError, StoreError):  # not the message's fault: all of it is tried again
             raise
         except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
             _LOGGER.debug("%s failed on %r", self.name, message.unique_message_id, exc_info=True)
-            return _told(error)
+            return _described(error)
         finally:
             if os.getpid() != process:  # a child that the function has forked off: connections are its parent's
                 os._exit(1)
@@ -116,11 +116,11 @@ def _not_done(result: object) -> str | None:
     return None
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     kind = type(error).__name__
     try:
         return f"{kind}: {error}"
-    except Exception:  # noqa: BLE001 - one that can't even be told
+    except Exception:  # noqa: BLE001 - one that can't even be shown
         return kind
 
 
@@ -141,21 +141,21 @@ def imported(text: str) -> PythonTarget:
     if not (module_name and colon and path) or "@" in text:  # before which a password may stand
         raise SettingsError(f"{masked(f'python:{text}')} names no function", hint="write python:MODULE:FUNCTION")
     if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - text, as it stands there
-        sys.path.append(here)  # at the end, so that no file there takes the place of a library that is loaded later
+        sys.path.append(here)  # at the end, so that no file there is loaded instead of a library
     try:
-        found: Any = importlib.import_module(module_name)
+        function: Any = importlib.import_module(module_name)
         for part in path.split("."):
-            found = getattr(found, part)
+            function = getattr(function, part)
     except (Exception, SystemExit) as error:
         raise SettingsError(
             f"python:{text} can't be imported: {type(error).__name__}: {error}",
             hint="the module must be importable from the current folder, and have the function",
         ) from error
-    if not callable(found):
+    if not callable(function):
         raise SettingsError(
-            f"python:{text} is no function but {type(found).__name__}", hint="write python:MODULE:FUNCTION"
+            f"python:{text} is no function but {type(function).__name__}", hint="write python:MODULE:FUNCTION"
         )
-    return PythonTarget(f"python:{text}", found)
+    return PythonTarget(f"python:{text}", function)
 
 
 def _takes_two(name: str, function: Callable[..., object]) -> bool:
@@ -163,7 +163,7 @@ def _takes_two(name: str, function: Callable[..., object]) -> bool:
         raise SettingsError(f"{name} does nothing when it is called", hint="name a function without async and yield")
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some that are written in C have none
+    except (TypeError, ValueError):  # a function that is written in C may have none
         return False
     takes_one, takes_two = (_binds(signature, count) for count in (1, _WITH_CONNECTION))
     if not (takes_one or takes_two):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from receiver.bridge.figures import Figures
-from receiver.bridge.flow import Admitted, Taken, admit, tell_failure, tell_refused
+from receiver.bridge.modes import Admitted, Figures, Taken, admit, log_failure, log_refused
+from receiver.bridge.modes.inbox_flow import Dispatcher
 from receiver.bridge.received import Received
-from receiver.bridge.targets.target import Target
-from receiver.bridge.turns import Turns
+from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
 from receiver.errors import OutputError
 from receiver.store.inbox import Inbox, Lease
@@ -29,15 +28,16 @@ class ControlledFlow:
         self._target = target
         self._figures = figures
         self._max_tries = max_tries
-        self._turns = Turns(receiver, inbox, target, figures, max_tries=max_tries)
-        """Of messages that were parked and are to be tried again: those wait in the inbox."""
+        self._dispatcher = Dispatcher(receiver, inbox, target, figures, max_tries=max_tries)
+        """Hands on messages that were parked and are to be tried again: those wait in the inbox."""
         self._tries: Counter[int] = Counter()
-        """Of the batch under way, by index: others may take places before it is tried again."""
+        """How often a message of the batch under way has failed, by its index: its sequence number may change until it is
+        tried again."""
         self._given_up: dict[int, str] = {}
-        """Likewise, why those failed that have had all their tries."""
+        """Why a message of that batch failed that has had all its tries, by index."""
 
     def prepare(self) -> None:
-        self._turns.start()
+        self._dispatcher.start()
 
     def before_acknowledging(self, taken: Taken) -> None:
         while True:
@@ -51,57 +51,60 @@ class ControlledFlow:
                 return
             finally:
                 self._target.release()
-            self._turns.make_ready()
+            self._dispatcher.make_ready()
 
     def _hand_on(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
             admitted = admit(batch, taken, self._inbox)
-            with self._inbox.lease(batch.connection) as turn:
-                if not self._target.ready(turn):
+            with self._inbox.lease(batch.connection) as lease:
+                if not self._target.ready(lease):
                     raise _NotReadyError
-                parked = self._deliver(turn, admitted)
+                parked = self._deliver(lease, admitted)
         self._figures.delivered += len(admitted.messages) - parked
-        tell_refused(taken, admitted.refused)
+        log_refused(taken, admitted.refused)
         self._figures.parked += len(admitted.refused) + parked
 
-    def _deliver(self, turn: Lease, admitted: Admitted) -> int:
-        """Deliver all that can be; how many were parked instead."""
-        first, left = admitted.first_place, dict(admitted.messages)
-        parked = self._park_given_up(turn, first, left)
+    def _deliver(self, lease: Lease, admitted: Admitted) -> int:
+        """Deliver all messages that can be; how many were parked instead."""
+        first, left = admitted.first_sequence, dict(admitted.messages)
+        parked = self._park_given_up(lease, first, left)
         while left:
-            places = list(left)
-            outcome = self._target.deliver(list(left.values()), turn)
+            numbers = list(left)
+            outcome = self._target.deliver(list(left.values()), lease)
             self._figures.failed += len(outcome.failed)
             # All of them count, before the first takes the batch back.
-            gives_up = [self._gives_up(places[at] - first, left[places[at]], why) for at, why in outcome.failed.items()]
+            gives_up = [
+                self._gives_up(numbers[at] - first, left[numbers[at]], why) for at, why in outcome.failed.items()
+            ]
             if not all(gives_up):
                 raise OutputError(f"{self._target.name}: a message failed", hint="its batch is tried again")
             for index in outcome.delivered:
-                del left[places[index]]
-            parked += self._park_given_up(turn, first, left)
+                del left[numbers[index]]
+            parked += self._park_given_up(lease, first, left)
         return parked
 
     def _gives_up(self, index: int, message: Received, why: str) -> bool:
         """Count a try; whether it was the last."""
         self._tries[index] += 1
-        is_last = tell_failure(self._target.name, message, self._tries[index], self._max_tries, why, then="parked")
+        is_last = log_failure(self._target.name, message, self._tries[index], self._max_tries, why, then="parked")
         if is_last:
             self._given_up[index] = why
         return is_last
 
-    def _park_given_up(self, turn: Lease, first_place: int, left: dict[int, Received]) -> int:
-        """They aren't tried again, though the batch may be; how many."""
-        given_up = {first_place + index: why for index, why in self._given_up.items() if first_place + index in left}
-        for place, why in given_up.items():
-            turn.park(left.pop(place).row(place)._replace(tries=self._tries[place - first_place]), why)
+    def _park_given_up(self, lease: Lease, first: int, left: dict[int, Received]) -> int:
+        """Park the messages that aren't tried again, though the batch may be; how many there are."""
+        given_up = {index: why for index, why in self._given_up.items() if first + index in left}
+        for index, why in given_up.items():
+            row = left.pop(first + index).row(first + index)
+            lease.park(row._replace(tries=self._tries[index]), why)
         return len(given_up)
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        """Nothing of a batch waits, but what was parked and is to be tried again."""
-        self._turns.deliver_waiting(is_enough)
+        """Hand on what was parked and is to be tried again; nothing of a batch waits."""
+        self._dispatcher.deliver_waiting(is_enough)
 
     def tend(self) -> None:
-        self._turns.tend()
+        self._dispatcher.tend()
 
     def close(self) -> None:
         self._inbox.close()

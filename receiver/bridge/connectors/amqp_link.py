@@ -16,8 +16,16 @@ from abc import abstractmethod
 from contextlib import suppress
 from typing import Any
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.network import ANSWER_SECS, CLOSE_SECS, PIECE_BYTES, WOULD_WAIT, connected, failure, mute
+from receiver.bridge.connectors.address import (
+    ANSWER_SECS,
+    CLOSE_SECS,
+    PIECE_BYTES,
+    WOULD_WAIT,
+    BrokerAddress,
+    connected,
+    failure,
+    mute,
+)
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
 
@@ -31,7 +39,7 @@ __all__ = ["AHEAD_BYTES", "REFUSALS", "AmqpLink", "proton"]
 
 AHEAD_BYTES = 4 << 20
 """What the broker may send ahead of `take`, and what waits to be written; a larger message goes all the same."""
-_TURN_SECS = 1.0
+_CLOCK_SECS = 1.0
 """How often clocks are looked at when nothing comes: for heartbeats, and for answers that don't come."""
 REFUSALS = {
     "amqp:unauthorized-access",
@@ -46,18 +54,15 @@ REFUSALS = {
 class AmqpLink(Closing):
     """One connection with one link, and the thread that serves it."""
 
-    def __init__(
-        self, address: BrokerAddress, *, client_id: str | None = None, answer_secs: float = ANSWER_SECS
-    ) -> None:
+    def __init__(self, address: BrokerAddress, *, client_id: str | None = None) -> None:
         self._address = address
-        self._answer_secs = answer_secs
         self._changed = threading.Condition()
         self._failure: BrokerError | None = None
         self._is_open = False
         self._closes_at: float | None = None
         self._asked, self._done = 0, 0
         self._moved_at, self._waiting_bytes = 0.0, 0
-        self._socket = connected(address, answer_secs)
+        self._socket = connected(address)
         self._wakened, self._waker = socket.socketpair()
         for end in (self._wakened, self._waker):
             end.settimeout(0)
@@ -80,7 +85,7 @@ class AmqpLink(Closing):
     def _opened_session(self) -> Any:
         connection, transport, address = self._connection, self._transport, self._address
         transport.max_frame_size = PIECE_BYTES
-        transport.idle_timeout = self._answer_secs
+        transport.idle_timeout = ANSWER_SECS
         sasl = transport.sasl()
         sasl.allow_insecure_mechs = True  # whether a password goes without TLS is for the address to say
         sasl.allowed_mechs("ANONYMOUS" if address.user is None else "PLAIN")
@@ -152,15 +157,15 @@ class AmqpLink(Closing):
             selector.register(self._wakened, selectors.EVENT_READ)
             selector.register(self._socket, selectors.EVENT_READ)
             try:
-                while self._turn():
+                while self._work():
                     writes = selectors.EVENT_WRITE if self._transport.pending() > 0 else 0
                     selector.modify(self._socket, selectors.EVENT_READ | writes)
-                    selector.select(_TURN_SECS)
+                    selector.select(_CLOCK_SECS)
             except Exception as error:  # noqa: BLE001 - whoever waits would never hear of it
                 with self._changed:
                     self._fail_with(failure(self._address, error, "is lost"))
 
-    def _turn(self) -> bool:
+    def _work(self) -> bool:
         """Read, do and write what can be without waiting; False when all is over."""
         with self._changed:
             with suppress(BlockingIOError):
@@ -225,8 +230,8 @@ class AmqpLink(Closing):
         now, waiting = time.monotonic(), self._session.outgoing_bytes
         if waiting != self._waiting_bytes or self._asked == self._done:
             self._moved_at, self._waiting_bytes = now, waiting
-        if now - self._moved_at > self._answer_secs:
-            self._fail_with(mute(self._address, self._answer_secs))
+        if now - self._moved_at > ANSWER_SECS:
+            self._fail_with(mute(self._address))
 
     def _count_done(self) -> None:
         self._done += 1

@@ -14,10 +14,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from receiver.bridge.address import BrokerAddress
-from receiver.bridge.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
-from receiver.bridge.connector import Delivery, Message, Property, body_limit_bytes, too_large
-from receiver.bridge.network import ANSWER_SECS
+from receiver.bridge.connectors import Delivery, Message, Property, body_limit_bytes, too_large
+from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.connectors.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
 from receiver.errors import MessageRefusedError
 
 __all__ = ["AmqpSink", "AmqpSource"]
@@ -37,9 +36,7 @@ _DECLARED, _TRANSACTIONAL = 0x33, 0x34
 class AmqpSource(AmqpLink):
     """Messages of a queue, or of a topic's durable subscription."""
 
-    def __init__(
-        self, address: BrokerAddress, *, max_body_bytes: int | None = None, answer_secs: float = ANSWER_SECS
-    ) -> None:
+    def __init__(self, address: BrokerAddress, *, max_body_bytes: int | None = None) -> None:
         self._max_body_bytes = body_limit_bytes(max_body_bytes)
         self._incoming: deque[bytes] = deque()
         self._incoming_bytes = 0
@@ -53,7 +50,7 @@ class AmqpSource(AmqpLink):
         self._taken = self._acknowledged = 0
         self._refused: MessageRefusedError | None = None
         """Why the message behind those that have come can't be taken."""
-        super().__init__(address, client_id=address.subscription, answer_secs=answer_secs)
+        super().__init__(address, client_id=address.subscription)
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         with self._changed:
@@ -189,10 +186,10 @@ class AmqpSource(AmqpLink):
 class AmqpSink(AmqpLink):
     """Messages to a queue or a topic; durable ones."""
 
-    def __init__(self, address: BrokerAddress, *, answer_secs: float = ANSWER_SECS) -> None:
+    def __init__(self, address: BrokerAddress) -> None:
         self._outgoing: deque[bytes] = deque()
         self._sent: deque[Any] = deque()
-        super().__init__(address, answer_secs=answer_secs)
+        super().__init__(address)
 
     def send(self, messages: Sequence[Message]) -> None:
         # All of them before the first is sent: then none is if one can't be.

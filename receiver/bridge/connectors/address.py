@@ -1,22 +1,44 @@
-"""Where a bridge takes messages from or sends them to, as text: `stomp://bridge@host:61613/queue/orders`."""
+"""The address of a queue or topic, such as `stomp://bridge@host:61613/queue/orders`, and the way to its broker: a
+connection, through TLS where the address says so, and in words why there is none."""
 
 from __future__ import annotations
 
 import socket
+import ssl
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from receiver.errors import SettingsError
+from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 
-__all__ = ["BrokerAddress", "Tls", "is_broker", "is_secure", "masked"]
+__all__ = [
+    "ANSWER_SECS",
+    "CLOSE_SECS",
+    "PIECE_BYTES",
+    "WOULD_WAIT",
+    "BrokerAddress",
+    "Tls",
+    "connected",
+    "failure",
+    "is_broker",
+    "is_secure",
+    "masked",
+    "mute",
+]
 
 _PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671}
 """By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
 _FORMS = "stomp://USER@HOST:61613/queue/NAME, amqp://USER@HOST:5672/queue/NAME, .../topic/NAME?subscription=SUB"
 _OPTIONS = {"subscription", "selector"}
+
+ANSWER_SECS = 30.0
+"""How long a broker may neither answer nor take what is sent before it counts as lost."""
+CLOSE_SECS = 5.0
+"""How long it may take to say goodbye."""
+PIECE_BYTES = 64 << 10
+WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +50,7 @@ class Tls:
     cert_file: Path | None = None
     """The client's own certificate, for a broker that asks for one."""
     key_file: Path | None = None
-    """The key of that, unless it is in the same file."""
+    """The key of the client's certificate, unless it is in the same file."""
 
     def __post_init__(self) -> None:
         if self.key_file is not None and self.cert_file is None:
@@ -103,8 +125,8 @@ class BrokerAddress:
         return str(replace(self, user=None))
 
     def may_be(self, other: BrokerAddress) -> bool:
-        """Whether both may be the same place on one broker, whose host has several names and whose protocols have ports
-        of their own."""
+        """Whether both may be the same queue or topic of one broker, whose host has several names and whose protocols have
+        ports of their own."""
         protocol, others = (self.protocol, self.tls), (other.protocol, other.tls)
         return (
             self.destination == other.destination
@@ -139,10 +161,10 @@ class BrokerAddress:
 def _hosts(name: str) -> set[str]:
     """The addresses that a name stands for now; all of this machine's own are one."""
     try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
     except OSError:  # whoever connects there will hear of it
         return set()
-    return {"localhost" if ip_address(address).is_loopback else address for address in found}
+    return {"localhost" if ip_address(address).is_loopback else address for address in addresses}
 
 
 def is_broker(text: str) -> bool:
@@ -171,3 +193,82 @@ def masked(text: object) -> str:
     before, at, after = str(text).rpartition("@")
     protocol, slashes, _ = before.partition("://")
     return f"{protocol + slashes if slashes and protocol.isalpha() else ''}***@{after}" if at else after
+
+
+def connected(address: BrokerAddress) -> socket.socket:
+    """A socket that doesn't wait; with TLS, the broker has proved by its certificate that it is the host of this name.
+
+    `SettingsError` if files of certificates and keys can't be used, `BrokerError` if there is no such broker.
+    """
+    context = _context(address.files) if address.tls else None
+    try:
+        link = socket.create_connection((address.host, address.port), ANSWER_SECS)
+        try:
+            # Frames are small, and answers are waited for: without this each might take 40 ms.
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if context is not None:
+                link = context.wrap_socket(link, server_hostname=address.host)
+        except BaseException:
+            link.close()
+            raise
+    except TimeoutError as error:
+        raise mute(address) from error
+    except (OSError, UnicodeError) as error:
+        raise failure(address, error) from error
+    link.settimeout(0)
+    return link
+
+
+def mute(address: BrokerAddress) -> BrokerError:
+    """What it means that one says nothing who was asked something."""
+    speaks = f"{address.protocol.upper()}{' through TLS' if address.tls else ''}"
+    return BrokerError(
+        f"{address}: no answer in {ANSWER_SECS:g} s", hint=f"see that it is well, and that its port speaks {speaks}"
+    )
+
+
+def failure(address: BrokerAddress, error: Exception, what: str = "can't be reached") -> BrokerError:
+    """What an error of a socket means, before or after it was connected."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return BrokerRefusedError(
+            f"{address} can't be trusted: {error.verify_message}",
+            hint="name the certificate of its authority (--tls-ca), and the host as its own certificate does",
+        )
+    if isinstance(error, ssl.SSLError):
+        why = (error.reason or str(error)).replace("_", " ").lower()
+        if " alert " in why:
+            return BrokerRefusedError(
+                f"{address} refuses the connection: {why}",
+                hint="it may ask for a certificate of its own authority: --tls-cert and --tls-key",
+            )
+        return BrokerError(f"{address} {what}: {why}", hint="is this the port that speaks TLS?")
+    why = getattr(error, "strerror", None) or str(error) or "no answer"
+    return BrokerError(f"{address} {what}: {why}", hint="see that it runs, and that the address is right")
+
+
+def _context(files: Tls) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=files.ca_file)
+    except OSError as error:
+        raise _unreadable(f"certificates of authorities from {files.ca_file}", error) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if files.cert_file is not None:
+        try:
+            context.load_cert_chain(files.cert_file, files.key_file, password=_refuse_to_ask)
+        except (OSError, ValueError) as error:
+            raise _unreadable(f"a certificate and its key from {_both(files)}", error) from error
+    return context
+
+
+def _both(files: Tls) -> str:
+    return f"{files.cert_file}" if files.key_file is None else f"{files.cert_file} and {files.key_file}"
+
+
+def _unreadable(what: str, error: Exception) -> SettingsError:
+    why = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+    return SettingsError(f"can't read {what}: {why}", hint="name files in PEM, the key's too unless it is in the same")
+
+
+def _refuse_to_ask() -> NoReturn:
+    """Instead of the terminal, which would be waited for."""
+    raise ValueError("the key is locked by a password")

@@ -1,4 +1,4 @@
-"""What a bridge asks of a broker's client: two small interfaces, and the messages that go through them.
+"""What a bridge asks of a broker's client: two small interfaces, and the connector for each protocol.
 
 A connector for another client is a class with the methods of `Source` or `Sink`; nothing has to be inherited. Both are
 made connected. After a `BrokerError` they are of no more use: whoever has one closes it and makes another.
@@ -6,11 +6,12 @@ made connected. After a `BrokerError` they are of no more use: whoever has one c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from receiver.errors import MessageRefusedError
+from receiver.bridge.connectors.address import BrokerAddress
+from receiver.errors import MessageRefusedError, SettingsError
 from receiver.settings import BridgeSettings
 
 __all__ = [
@@ -21,6 +22,11 @@ __all__ = [
     "Sink",
     "Source",
     "body_limit_bytes",
+    "check_carried",
+    "check_durable",
+    "connectors_of",
+    "sink_of",
+    "source_of",
     "too_large",
 ]
 
@@ -36,7 +42,7 @@ class Message:
 
     body: bytes
     is_text: bool = False
-    """Whether the body is text, in UTF-8; else it is bytes. Where a protocol doesn't tell, whether it could be text."""
+    """Whether the body is text, in UTF-8; else it is bytes. Where a protocol doesn't say, whether it could be text."""
     properties: Mapping[str, Property] = field(default_factory=dict)
     """What the application has set, by exact name; ids are among them."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +65,7 @@ class Delivery:
 
 
 class Source(Protocol):
-    """Takes messages of one queue or durable subscription, and acknowledges them when it is told to."""
+    """Takes messages of one queue or durable subscription, and acknowledges them when it is asked to."""
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         """The next messages in the order in which the broker sends them, waiting so long for the first of them.
@@ -91,8 +97,8 @@ class Sink(Protocol):
 
         A `BrokerError` means that this isn't known of any: send all of them again. A `MessageRefusedError` means besides
         that one of them is to blame: whoever sends them one by one, each by a sink that is still of use, finds it. If the
-        protocol can't express it, none of them was sent; if the broker refuses it, some may have been, on both sides
-        of it.
+        protocol can't express it, none of them was sent; if the broker refuses it, others may have been, before it and
+        behind it.
         """
 
     def close(self) -> None:
@@ -114,3 +120,66 @@ def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:
         f"{which}: its body has {size} bytes, and no more than {most_bytes:,} are taken",
         hint="allow more by --max-body-bytes, or take it off the queue",
     )
+
+
+def source_of(address: BrokerAddress | str, *, max_body_bytes: int | None = None, durable: bool = True) -> Source:
+    """Connected to where messages are taken from; a message with a larger body is a `MessageRefusedError`.
+
+    None takes the size that the settings have. With `durable` a topic without a subscription is refused.
+
+    An address may be text, as `BrokerAddress.parse` takes it. `MissingExtraError` where the protocol's library isn't
+    installed, `BrokerError` where the broker can't be reached.
+    """
+    address = _parsed(address)
+    if durable:
+        check_durable(address)
+    if max_body_bytes is not None and max_body_bytes < 0:
+        raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
+    make, _ = connectors_of(address)
+    return make(address, max_body_bytes=max_body_bytes)
+
+
+def check_durable(address: BrokerAddress) -> None:
+    """`SettingsError` for a topic without a durable subscription."""
+    if address.is_topic and address.subscription is None:
+        raise SettingsError(
+            f"{address} names no subscription, and what a topic gets while nobody listens is gone",
+            hint=f"write {address}?subscription=NAME, or choose --mode BEST_EFFORT",
+        )
+
+
+def check_carried(address: BrokerAddress, *properties: str) -> None:
+    """`SettingsError` for a property that the protocol takes for a header of its own."""
+    if address.protocol != "stomp":
+        return
+    from receiver.bridge.connectors.stomp import PROTOCOLS_OWN
+
+    for name in properties:
+        if name in PROTOCOLS_OWN:
+            raise SettingsError(
+                f"STOMP has a header {name} of its own, so no property of that name comes", hint="name another"
+            )
+
+
+def sink_of(address: BrokerAddress | str) -> Sink:
+    """Connected to where messages are sent; errors as of `source_of`."""
+    address = _parsed(address)
+    if address.subscription is not None or address.selector is not None:
+        raise SettingsError(f"{address}: what is sent is for all to take", hint="leave out what follows ?")
+    _, make = connectors_of(address)
+    return make(address)
+
+
+def connectors_of(address: BrokerAddress) -> tuple[Callable[..., Source], Callable[..., Sink]]:
+    """What makes a source and a sink; `MissingExtraError` where the protocol's library isn't installed."""
+    if address.protocol == "amqp":
+        from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource
+
+        return AmqpSource, AmqpSink
+    from receiver.bridge.connectors.stomp import StompSink, StompSource
+
+    return StompSource, StompSink
+
+
+def _parsed(address: BrokerAddress | str) -> BrokerAddress:
+    return BrokerAddress.parse(address) if isinstance(address, str) else address

@@ -1,23 +1,38 @@
-"""Which id and which source a message has: from properties of configurable names, made where they are missing."""
+"""What a person chooses for a bridge: one of Apama's four reliability modes, and which ids messages have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from receiver.bridge.connector import Message, Property
 from receiver.errors import MessageRefusedError, SettingsError
 
-__all__ = ["IdRule", "MissingIds", "sent_at_ms"]
+if TYPE_CHECKING:  # no command but the bridge needs its connectors
+    from receiver.bridge.connectors import Message, Property
 
-_LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999: a time beyond it can't be meant."""
-_EARLIEST_MS = 10**11
-"""In 1973, before there were brokers. What is less is of seconds, up to the year 5138."""
-_EARLIEST_SECS = 10**9
-"""In 2001. What is less can't be meant in either unit."""
+__all__ = ["IdRule", "MissingIds", "Mode"]
+
 _OF_JMS = "ID:"
+
+
+class Mode(StrEnum):
+    """What a bridge promises; `docs/bridge.md` has the table of it, target by target."""
+
+    BEST_EFFORT = "BEST_EFFORT"
+    """Acknowledged on receipt, nothing kept: what is under way is lost with the bridge."""
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+    """Kept in the inbox before it is acknowledged, and handed on whatever came before: duplicates are only counted."""
+    EXACTLY_ONCE = "EXACTLY_ONCE"
+    """Kept in the inbox together with its id before it is acknowledged, and not handed on if that id came before."""
+    APP_CONTROLLED = "APP_CONTROLLED"
+    """Handed on first; what the application writes and the id are committed together, then it is acknowledged."""
+
+    @property
+    def detects(self) -> bool:
+        """Whether a duplicate isn't handed on."""
+        return self in {Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED}
 
 
 class MissingIds(StrEnum):
@@ -31,6 +46,8 @@ class MissingIds(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdRule:
+    """Which properties name a message and its source, and what becomes of one without an id."""
+
     id_property: str = "uniqueMessageId"
     source_property: str = "messageSourceId"
     missing: MissingIds = MissingIds.MESSAGE_ID
@@ -65,11 +82,3 @@ def _text(properties: Mapping[str, Property], name: str) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     raise MessageRefusedError(f"its property {name} is {value!r:.80}, neither text nor a whole number")
-
-
-def sent_at_ms(message: Message) -> int | None:
-    """JMSTimestamp in milliseconds, also of a broker that has it in seconds (RabbitMQ); None for one that can't be meant."""
-    time = message.jms_timestamp_ms or 0
-    if _EARLIEST_SECS <= time < _EARLIEST_MS:
-        return time * 1_000
-    return time if _EARLIEST_MS <= time <= _LATEST_MS else None

@@ -1,0 +1,388 @@
+"""STOMP 1.2, as ActiveMQ Artemis speaks it.
+
+A subscription acknowledges cumulatively (`ack:client`), so one frame and its receipt let the broker forget a batch. What
+is sent asks for a receipt for each message, for the broker gives one when that message is safe, and only then.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+from receiver.bridge.connectors import Delivery, Message, Property, body_limit_bytes
+from receiver.bridge.connectors.address import (
+    ANSWER_SECS,
+    CLOSE_SECS,
+    PIECE_BYTES,
+    WOULD_WAIT,
+    BrokerAddress,
+    connected,
+    failure,
+    mute,
+)
+from receiver.bridge.connectors.stomp_frames import Frame, FrameReader
+from receiver.closing import Closing
+from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
+
+__all__ = ["PROTOCOLS_OWN", "StompSink", "StompSource"]
+
+_VERSION = "1.2"
+_HEARTBEAT_MS = 10_000
+"""How often each side is to be heard, unless the broker wants to say or hear something less often."""
+_GRACE = 1.5
+"""After so many times that long without a byte the broker counts as lost."""
+_PREFETCH_BYTES = 4 << 20
+"""What the broker may send ahead of acknowledgements; a single larger message comes all the same."""
+_SUBSCRIPTION = "receiver"
+_JMS_NAMES = {"correlation-id": "JMSCorrelationID", "reply-to": "JMSReplyTo", "type": "JMSType"}
+PROTOCOLS_OWN = {
+    *("destination", "message-id", "subscription", "transaction", "ack", "content-length", "content-type", "receipt"),
+    *("redelivered", "timestamp", "expires", "priority", "persistent", "destination-type", *_JMS_NAMES),
+}
+"""Headers that aren't properties of the application."""
+_LONGEST_ERROR = 200
+"""Letters shown of one; Artemis puts all properties of a message into a few of them."""
+_NO_DESTINATION = "AMQ339001"
+_NO_MESSAGE = "AMQ339031"
+"""Artemis can't make a message of what was sent. None of its other errors says whose fault it is."""
+
+_HEARTBEATS = re.compile(r"\s*([0-9]+)\s*,\s*([0-9]+)\s*")
+
+
+class _Session:
+    """One connection. A thread reads what comes into two queues, messages apart from answers; another sends heartbeats.
+    Whoever asks for something writes by itself."""
+
+    def __init__(self, address: BrokerAddress, *, client_id: str | None = None, max_body_bytes: int) -> None:
+        first = _first_frame(address, client_id)
+        self.address = address
+        self.messages: queue.Queue[Frame | MessageRefusedError | None] = queue.Queue()
+        """None wakes whoever waits; an error stands where the message stood that it is about."""
+        self.is_ready = False
+        """Whether an error is about something else than login and destination."""
+        self._answers: queue.Queue[str | None] = queue.Queue()
+        self._receipts = map(str, count(1))
+        self._broken: BrokerError | None = None
+        self._closing = threading.Event()
+        self._patience_secs = ANSWER_SECS
+        """How long the broker may neither answer nor take what is sent."""
+        self._silence_secs: float | None = None
+        """How long it may say nothing at all; None before that is agreed on, and where it promises no heartbeats."""
+        self._came_at = time.monotonic()
+        """When it last sent more than a heartbeat."""
+        self._sending = threading.Lock()
+        self._touching = threading.Lock()  # TLS isn't safe for two threads
+        self._frames = FrameReader(self._more, self._refuse, max_body_bytes=max_body_bytes)
+        self._socket = connected(address)
+        self._threads: list[threading.Thread] = []
+        self._start(self._read)
+        try:
+            self._write(first.encoded())
+            self._wait_for({"CONNECTED"})
+        except BrokerError:
+            self.close()
+            raise
+
+    def check(self) -> None:
+        """Raise what the connection has broken by, if it has."""
+        if self._broken is not None:
+            raise type(self._broken)(self._broken.message, hint=self._broken.hint)
+
+    def ask(self, *frames: Frame) -> None:
+        """Send these frames, and wait until the broker has given a receipt for each of them.
+
+        They are waited for as long as anything comes, such as a large message before them; but not while closing.
+        """
+        receipts = set()
+        for frame in frames:
+            self.check()
+            receipts.add(receipt := next(self._receipts))
+            self._write(frame._replace(headers={**frame.headers, "receipt": receipt}).encoded())
+        self._wait_for(receipts)
+
+    def close(self, *last: Frame) -> None:
+        """End the connection, after these frames and their receipts."""
+        self._closing.set()
+        self._patience_secs = min(self._patience_secs, CLOSE_SECS)
+        with suppress(BrokerError):
+            for frame in (*last, Frame("DISCONNECT")):
+                self.ask(frame)
+        self._break(self._lost("the connection is closed"))
+        for thread in self._threads:  # the first, which reads, starts the others
+            thread.join()
+        with self._sending:
+            self._socket.close()
+
+    def _start(self, run: Callable[..., None], *arguments: float) -> None:
+        thread = threading.Thread(target=run, args=arguments, name="receiver stomp", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _read(self) -> None:
+        error = self._lost("the connection has ended")
+        try:
+            while (frame := self._frames.read()) is not None:
+                self._handle(frame)
+        except BrokerError as broken:
+            error = type(broken)(f"{self.address}: {broken.message}", hint=broken.hint)
+        except Exception as broken:  # noqa: BLE001 - whoever waits would never hear of it
+            error = failure(self.address, broken, "is lost")
+        self._break(error)
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.command == "MESSAGE":
+            self.messages.put(frame)
+        elif frame.command == "RECEIPT":
+            self._answers.put(frame.headers.get("receipt-id"))
+        elif frame.command == "CONNECTED":
+            self._agree(frame.headers)
+        else:
+            self._fail_by(frame)
+
+    def _agree(self, headers: Mapping[str, str]) -> None:
+        if (version := headers.get("version", "1.0")) != _VERSION:
+            raise BrokerRefusedError(f"it speaks STOMP {version}, and not {_VERSION}", hint="reach it by AMQP")
+        beats = _HEARTBEATS.fullmatch(headers.get("heart-beat", "0,0"))
+        if beats is None:
+            raise BrokerError(f"its heart-beat is {headers['heart-beat']!r:.80}", hint="reach it by AMQP")
+        sends_ms, wants_ms = map(int, beats.groups())
+        if sends_ms:
+            self._silence_secs = max(sends_ms, _HEARTBEAT_MS) / 1_000 * _GRACE
+        if wants_ms:
+            self._start(self._beat, max(wants_ms, _HEARTBEAT_MS) / 1_000)
+        self._answers.put("CONNECTED")
+
+    def _fail_by(self, frame: Frame) -> None:
+        said = frame.headers.get("message") or frame.body.decode("utf-8", "replace").strip() or "it says ERROR"
+        why = f"{self.address} refuses: {said:.{_LONGEST_ERROR}}"
+        if not self.is_ready or said.startswith(_NO_DESTINATION):
+            self._break(BrokerRefusedError(why, hint="check user, password, name, and what this user may do"))
+        elif said.startswith(_NO_MESSAGE):
+            self._break(MessageRefusedError(why, hint="leave this message out"))
+        else:
+            self._break(BrokerError(why, hint="connect again"))
+
+    def _beat(self, secs: float) -> None:
+        while not self._closing.wait(secs) and self._broken is None:
+            with suppress(BrokerError):
+                self._write(b"\n")
+
+    def _wait_for(self, answers: set[str]) -> None:
+        heard_at = time.monotonic()
+        while answers:
+            moved_at = heard_at if self._closing.is_set() else max(heard_at, self._came_at)
+            quiet_secs = time.monotonic() - moved_at
+            if quiet_secs >= self._patience_secs:
+                self._break(mute(self.address))
+            self.check()
+            with suppress(queue.Empty):
+                answers.discard(self._answers.get(timeout=self._patience_secs - quiet_secs) or "")
+                heard_at = time.monotonic()
+
+    def _write(self, data: bytes) -> None:
+        try:
+            if not self._sending.acquire(timeout=self._patience_secs):
+                raise TimeoutError(_takes_nothing(self._patience_secs))
+            try:
+                self._write_all(memoryview(data))
+            finally:
+                self._sending.release()
+        except (OSError, ValueError) as error:
+            self._break(failure(self.address, error, "is lost"))
+        self.check()
+
+    def _write_all(self, left: memoryview) -> None:
+        while left:
+            written = self._tried(self._socket.send, left[:PIECE_BYTES])
+            if written is not None:
+                left = left[written:]
+            elif not self._waits(selectors.EVENT_WRITE, self._patience_secs):
+                raise TimeoutError(_takes_nothing(self._patience_secs))
+
+    def _more(self) -> bytes:
+        while (data := self._tried(self._socket.recv, PIECE_BYTES)) is None:
+            if not self._waits(selectors.EVENT_READ, self._silence_secs):
+                raise TimeoutError(f"it says nothing in {self._silence_secs:g} s, not even a heartbeat")
+        if data.strip(b"\r\n"):
+            self._came_at = time.monotonic()
+        return bytes(data)
+
+    def _tried(self, do: Callable[[Any], Any], what: Any) -> Any:
+        """What that gives, or None if it would have to wait."""
+        with self._touching:
+            try:
+                return do(what)
+            except WOULD_WAIT:
+                return None
+
+    def _waits(self, event: int, secs: float | None) -> bool:
+        """Wait until the socket is ready for that; whether it was in time."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, event)
+            return bool(selector.select(secs))
+
+    def _refuse(self, error: MessageRefusedError) -> None:
+        self.messages.put(MessageRefusedError(f"{self.address}: {error.message}", hint=error.hint))
+
+    def _lost(self, why: str) -> BrokerError:
+        return BrokerError(f"{self.address}: {why}", hint="connect again")
+
+    def _break(self, why: BrokerError) -> None:
+        """The connection is of no more use: wake all who wait for an answer, for a message, or at the socket."""
+        self._broken = self._broken or why
+        self.messages.put(None)
+        self._answers.put(None)
+        with self._touching, suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+
+def _first_frame(address: BrokerAddress, client_id: str | None) -> Frame:
+    # Without `host`, by which RabbitMQ would choose another virtual host than its default.
+    headers = {"accept-version": _VERSION, "heart-beat": f"{_HEARTBEAT_MS},{_HEARTBEAT_MS}"}
+    named = {"login": address.user, "passcode": address.password, "client-id": client_id}
+    headers |= {name: value for name, value in named.items() if value is not None}
+    if any(set(value) & set("\r\n\0") for value in headers.values()):  # here nothing can be escaped
+        raise SettingsError(
+            f"{address}: STOMP can't express the end of a line in a user, password or subscription",
+            hint="choose another, or AMQP",
+        )
+    return Frame("STOMP", headers)
+
+
+def _takes_nothing(secs: float) -> str:
+    return f"it takes nothing in {secs:g} s"
+
+
+class StompSource(Closing):
+    """Messages of a queue, or of a topic's durable subscription."""
+
+    def __init__(self, address: BrokerAddress, *, max_body_bytes: int | None = None) -> None:
+        self._refused: MessageRefusedError | None = None
+        self._session = _Session(
+            address, client_id=address.subscription, max_body_bytes=body_limit_bytes(max_body_bytes)
+        )
+        headers = {
+            "destination": address.name,
+            "id": _SUBSCRIPTION,
+            "ack": "client",
+            "subscription-type": "MULTICAST" if address.is_topic else "ANYCAST",
+            "consumer-window-size": str(_PREFETCH_BYTES),
+        }
+        if address.subscription is not None:
+            headers["durable-subscription-name"] = address.subscription
+        if address.selector is not None:
+            headers["selector"] = address.selector
+        try:
+            self._session.ask(Frame("SUBSCRIBE", headers))
+        except BrokerError:
+            self._session.close()
+            raise
+        self._session.is_ready = True
+
+    def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
+        taken: list[Delivery] = []
+        until = time.monotonic() + wait_secs
+        while len(taken) < at_most and self._refused is None:
+            self._session.check()
+            try:
+                came = self._session.messages.get(timeout=0 if taken else max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                break
+            if isinstance(came, MessageRefusedError):
+                self._refused = came
+            elif came is not None:
+                taken.append(Delivery(_message(came), came.headers.get("ack", "")))
+        if self._refused is not None and not taken:
+            raise MessageRefusedError(self._refused.message, hint=self._refused.hint)
+        return taken
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        self._session.check()
+        if deliveries:
+            self._session.ask(Frame("ACK", {"id": deliveries[-1].token}))  # and with the last all before
+
+    def close(self) -> None:
+        # When this is answered, what isn't acknowledged is back in its order, as it may not be yet when the connection
+        # has ended: whoever connects again at once would first be sent what stands behind it. The price is the flag
+        # that it's redelivered.
+        self._session.close(Frame("UNSUBSCRIBE", {"id": _SUBSCRIPTION}))
+
+
+class StompSink(Closing):
+    """Messages to a queue or a topic; persistent ones."""
+
+    def __init__(self, address: BrokerAddress) -> None:
+        self._session = _Session(address, max_body_bytes=body_limit_bytes())
+        self._session.is_ready = True
+        self._headers = {
+            "destination": address.name,
+            "destination-type": "MULTICAST" if address.is_topic else "ANYCAST",
+            "persistent": "true",
+        }
+
+    def send(self, messages: Sequence[Message]) -> None:
+        self._session.check()
+        # All of them before the first is sent: then none is if one can't be.
+        self._session.ask(*[Frame("SEND", _headers(message) | self._headers, message.body) for message in messages])
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def _message(frame: Frame) -> Message:
+    headers = frame.headers
+    sent_ms = headers.get("timestamp", "")
+    return Message(
+        body=frame.body,
+        is_text=_is_utf8(frame.body),  # Artemis gives every body's length, so that its presence says nothing
+        properties={name: value for name, value in headers.items() if name not in PROTOCOLS_OWN},
+        headers={jms_name: headers[name] for name, jms_name in _JMS_NAMES.items() if name in headers},
+        message_id=headers.get("message-id"),
+        redelivered=headers.get("redelivered") == "true",
+        jms_timestamp_ms=int(sent_ms) if sent_ms.isdecimal() else None,
+    )
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _headers(message: Message) -> dict[str, str]:
+    properties = message.properties.items()
+    # A property that bears the name of a header can't be distinguished from it: another protocol's would spoil the frame.
+    headers = {name: _text(value) for name, value in properties if value is not None and name not in PROTOCOLS_OWN}
+    headers |= {name: message.headers[jms_name] for name, jms_name in _JMS_NAMES.items() if jms_name in message.headers}
+    for text in (*headers, *headers.values()):
+        _check_text(text)
+    if message.is_text and not _is_utf8(message.body):
+        raise MessageRefusedError("a message can't be sent by STOMP: its text isn't UTF-8", hint="send it as bytes")
+    # Text can't be sent with a zero byte in it: a frame ends there.
+    if not message.is_text or b"\0" in message.body:
+        headers["content-length"] = str(len(message.body))
+    return headers
+
+
+def _check_text(text: str) -> None:
+    """What the protocol can't express would be changed on the way, and two ids might become one."""
+    if "\0" in text or (not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)):
+        raise MessageRefusedError(
+            f"a message can't be sent by STOMP: {text!r:.80} in a property or header", hint="send it by AMQP"
+        )
+
+
+def _text(value: Property) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,230 @@
+"""What the modes differ in: what is done with a batch before it is acknowledged, and what after.
+
+A flow is one of them: here that which keeps nothing, those with an inbox in files of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from receiver.bridge.received import Received
+from receiver.bridge.targets import Target
+from receiver.durable.receiver import Receiver
+from receiver.durable.status import Status
+from receiver.errors import IdFormatError, OutputError
+from receiver.message import Decision
+from receiver.store.inbox import Inbox
+
+if TYPE_CHECKING:
+    from receiver.durable.batch import Batch
+
+__all__ = ["Admitted", "DirectFlow", "Figures", "Flow", "Taken", "admit", "judged", "log_failure", "log_refused"]
+
+_LOGGER = logging.getLogger("receiver.bridge")
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a bridge counts beside what its receiver does. Written by the bridge's thread alone, and read by any."""
+
+    delivered: int = 0
+    """Messages handed on, since the bridge was started."""
+    failed: int = 0
+    """Tries of single messages that failed."""
+    parked: int = 0
+    """Messages that it gave up, and put in the parking table or, in BEST_EFFORT, dropped."""
+    waiting: int = 0
+    """Messages in the inbox, when it was last looked at."""
+    connection_errors: int = 0
+    """How often a connection broke, or could not be made, to a broker or the store."""
+    has_ended: bool = False
+    """Whether the bridge is closed."""
+    _asked: tuple[float, int] = field(default_factory=lambda: (time.monotonic(), 0))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def line(self, status: Status) -> str:
+        """Apama's status line, sender and receiver in one: `s=1` is the target."""
+        with self._lock:
+            now_secs, delivered = time.monotonic(), self.delivered
+            then_secs, before = self._asked
+            self._asked = now_secs, delivered
+        rate = (delivered - before) / (now_secs - then_secs) if now_secs > then_secs else 0.0
+        head, _, rest = status.line().partition(": ")
+        return (
+            f"{head}: s=1 tx={delivered:,} sRate={rate:,.0f} sOutst={self.waiting:,} {rest}"
+            f" connErr={self.connection_errors:,} parked={self.parked:,}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A batch as it was taken off the broker, in order, and not acknowledged yet."""
+
+    messages: Sequence[Received]
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """By index, why messages can't be judged: they are parked."""
+    returned: Mapping[int, str] = field(default_factory=dict)
+    """By index, why messages have come back in a ring of bridges: they aren't judged but parked, where anything is kept."""
+
+
+class Flow(Protocol):
+    """One way to handle batches. Whatever raises `BrokerError`, `StoreError` or `OutputError` may be called again."""
+
+    def prepare(self) -> None:
+        """Before the first batch, so that what can't work is known then."""
+
+    def before_acknowledging(self, taken: Taken) -> None:
+        """Do what must be done before the broker may forget the batch."""
+
+    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
+        """Hand on whatever waits and is due, a batch at a time, until `is_enough`; called while the figures say that
+        something waits."""
+
+    def tend(self) -> None:
+        """See what waits, and tidy up; now and then."""
+
+    def close(self) -> None: ...
+
+
+class Admitted(NamedTuple):
+    """What of a batch is to be handed on."""
+
+    first_sequence: int
+    """The sequence number of the first message of the batch; each further one has the next."""
+    messages: dict[int, Received]
+    """By sequence number."""
+    refused: Mapping[int, str]
+    """By index, why messages that can't be judged, or have come back, are parked."""
+
+
+def admit(batch: Batch, taken: Taken, inbox: Inbox) -> Admitted:
+    """Decide on each message, and park those that can't be judged or have come back, in the transaction of the batch."""
+    decisions, refused = judged(batch, taken.messages, {**taken.refused, **taken.returned})
+    connection = batch.connection
+    first = inbox.first_sequence(connection)
+    for index, why in refused.items():
+        inbox.park(connection, taken.messages[index].row(first + index), why)
+    messages = {
+        first + index: message
+        for index, (message, decision) in enumerate(zip(taken.messages, decisions, strict=True))
+        if decision.deliver and index not in refused
+    }
+    return Admitted(first, messages, refused)
+
+
+def log_refused(taken: Taken, refused: Mapping[int, str]) -> None:
+    """Log which messages are parked, once that is committed; of a ring a warning has been given."""
+    for index, why in refused.items():
+        if index not in taken.returned:
+            _LOGGER.error("%r is parked: %s", taken.messages[index].message_id, why)
+
+
+def judged(
+    batch: Batch, messages: Sequence[Received], unjudged: Mapping[int, str]
+) -> tuple[list[Decision], dict[int, str]]:
+    """The decision on each message; and by index why messages aren't judged, those of `unjudged` among them. Such a message
+    counts as one without id."""
+    decisions, refused = [], dict(unjudged)
+    for index, message in enumerate(messages):
+        id_ = None if index in refused else message.unique_message_id
+        try:
+            decision = _received(batch, message, id_)
+        except IdFormatError as error:
+            refused[index] = str(error)
+            decision = _received(batch, message, None)
+        decisions.append(decision)
+    return decisions, refused
+
+
+def log_failure(target: str, message: Received, tries: int, max_tries: int, why: str, *, then: str) -> bool:
+    """Log a try that failed; whether it was the last, after which the message is `then`, such as parked."""
+    is_last = tries >= max_tries
+    what = then if is_last else "tried again"
+    level = logging.ERROR if is_last else logging.WARNING
+    _LOGGER.log(
+        level,
+        "%s: %r failed %d of %d times, and is %s: %s",
+        target,
+        message.unique_message_id,
+        tries,
+        max_tries,
+        what,
+        why,
+    )
+    return is_last
+
+
+def _received(batch: Batch, message: Received, id_: str | None) -> Decision:
+    return batch.receive(
+        id_,
+        message.message_source_id,
+        received_at_us=message.received_at_us,
+        redelivered=message.redelivered,
+        jms_timestamp_ms=message.jms_timestamp_ms,
+    )
+
+
+@dataclass(slots=True)
+class _Waiting:
+    message: Received
+    tries: int = 0
+
+
+class DirectFlow:
+    """What is acknowledged waits in memory for the target, and goes with the process."""
+
+    def __init__(self, receiver: Receiver, target: Target, figures: Figures, *, max_tries: int) -> None:
+        self._receiver = receiver
+        """In memory, and only observing: for the figures, and the log that it records."""
+        self._target = target
+        self._figures = figures
+        self._max_tries = max_tries
+        self._waiting: list[_Waiting] = []
+
+    def prepare(self) -> None:
+        """Nothing to do, for nothing is kept that could be waiting."""
+
+    def before_acknowledging(self, taken: Taken) -> None:
+        with self._receiver.batch() as batch:
+            judged(batch, taken.messages, taken.refused)
+        self._waiting += map(_Waiting, taken.messages)
+        self._figures.waiting = len(self._waiting)
+
+    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
+        del is_enough  # what isn't handed on by the end is lost
+        why = ""
+        while self._waiting and not why:
+            outcome = self._target.deliver([waiting.message for waiting in self._waiting], None)
+            self._figures.delivered += len(outcome.delivered)
+            self._figures.failed += len(outcome.failed)
+            done = set(outcome.delivered)
+            for index, problem in outcome.failed.items():
+                if self._is_dropped(self._waiting[index], problem):
+                    done.add(index)
+                else:
+                    why = problem
+            self._waiting = [waiting for index, waiting in enumerate(self._waiting) if index not in done]
+            self._figures.waiting = len(self._waiting)
+        if why:
+            raise OutputError(f"{self._target.name}: a message failed: {why}", hint="it is tried again")
+
+    def _is_dropped(self, waiting: _Waiting, why: str) -> bool:
+        """Count a try that failed; whether it was the last."""
+        waiting.tries += 1
+        if not log_failure(self._target.name, waiting.message, waiting.tries, self._max_tries, why, then="dropped"):
+            return False
+        self._figures.parked += 1
+        return True
+
+    def tend(self) -> None:
+        """Nothing to do, for nothing is kept."""
+
+    def close(self) -> None:
+        if self._waiting:
+            _LOGGER.error("%d messages are lost that were acknowledged and not handed on", len(self._waiting))
+            self._waiting = []

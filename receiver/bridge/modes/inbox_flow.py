@@ -1,0 +1,238 @@
+"""AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox until the target has them.
+
+A lease of the target is a transaction: who has it hands on what waits, whoever put it there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from receiver.bridge.modes import Figures, Taken, admit, log_failure, log_refused
+from receiver.bridge.received import Received
+from receiver.bridge.targets import Target
+from receiver.durable.receiver import Receiver
+from receiver.errors import StoreBusyError
+from receiver.retrying import Backoff
+from receiver.senders import SequenceIdMaker
+from receiver.store.inbox import Inbox, Lease
+
+__all__ = ["Dispatcher", "InboxFlow"]
+
+_LOGGER = logging.getLogger("receiver.bridge")
+_AT_ONCE = 1_000
+_BACKOFF = Backoff(0.5, 30.0)
+_LONGEST_BREATH_SECS = 0.2
+_GIVE_BACK_BYTES = 64 << 20
+_COUNT_SECS = 30.0
+"""How often what waits is counted, for which all of it is read, while the figures say that something does."""
+
+
+class InboxFlow:
+    """The ids and the messages to deliver are committed together; then their batch may be acknowledged."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        inbox: Inbox,
+        target: Target,
+        figures: Figures,
+        *,
+        max_tries: int,
+        numbers: SequenceIdMaker | None = None,
+    ) -> None:
+        self._receiver = receiver
+        self._inbox = inbox
+        self._figures = figures
+        self._numbers = numbers
+        """Gives ids to messages without one, where the target needs them."""
+        self._dispatcher = Dispatcher(receiver, inbox, target, figures, max_tries=max_tries)
+
+    def prepare(self) -> None:
+        self._dispatcher.start()
+
+    def before_acknowledging(self, taken: Taken) -> None:
+        with self._receiver.batch() as batch:
+            admitted = admit(batch, taken, self._inbox)
+            kept = {number: message.at(number) for number, message in admitted.messages.items()}
+            kept |= self._numbered(kept, batch.connection)
+            self._inbox.add(batch.connection, [message.row(number) for number, message in kept.items()])
+        log_refused(taken, admitted.refused)
+        self._figures.parked += len(admitted.refused)
+        self._figures.waiting += len(kept)
+        self._dispatcher.at_hand = kept
+
+    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
+        self._dispatcher.deliver_waiting(is_enough)
+
+    def tend(self) -> None:
+        self._dispatcher.tend()
+
+    def close(self) -> None:
+        self._inbox.close()
+        if self._numbers is not None:
+            self._numbers.close()
+
+    def _numbered(self, kept: dict[int, Received], connection: Connection) -> dict[int, Received]:
+        """The messages without an id, each with a new one, where they are to have one; by sequence number."""
+        without = [number for number, message in kept.items() if message.unique_message_id is None]
+        if self._numbers is None or not without:
+            return {}
+        ids = self._numbers.next_many(len(without), connection=connection)
+        source = self._receiver.domain
+        return {
+            number: kept[number]._replace(
+                unique_message_id=id_, message_source_id=kept[number].message_source_id or source
+            )
+            for number, id_ in zip(without, ids, strict=True)
+        }
+
+
+@dataclass(slots=True)
+class _Done:
+    """What was done by one lease."""
+
+    more: bool = False
+    """Whether another lease may have more to do."""
+    delivered: int = 0
+    failed: int = 0
+    parked: int = 0
+    bytes: int = 0
+    handed_on: Sequence[int] = ()
+    """Sequence numbers of the delivered messages."""
+
+
+class Dispatcher:
+    """Hands on what waits for the target, in the order of receipt: also what another bridge put there and didn't
+    live to deliver.
+
+    Where a message fails its source waits, and others go on; after the last try it is parked.
+    """
+
+    def __init__(self, receiver: Receiver, inbox: Inbox, target: Target, figures: Figures, *, max_tries: int) -> None:
+        self._receiver = receiver
+        self._inbox = inbox
+        self._target = target
+        self._figures = figures
+        self._max_tries = max_tries
+        self._due_secs: dict[str | None, float] = {}
+        """When a source whose message failed is tried again."""
+        self._confirmed_bytes = 0
+        self._delivered_before = 0
+        """How many messages were delivered when `tend` was last called."""
+        self._count_due_secs = 0.0
+        self.at_hand: dict[int, Received] = {}
+        """Messages that needn't be read back, by sequence number."""
+
+    def start(self) -> None:
+        """Begin to deliver what others have left; what waits for another target is only reported."""
+        for target, count in self._inbox.elsewhere().items():
+            _LOGGER.warning(
+                "%d messages wait for %s: run a bridge to it, or move them with receiver inbox move", count, target
+            )
+        self.tend()
+        with suppress(StoreBusyError):  # another bridge is delivering
+            self.deliver_waiting(lambda: True)
+
+    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
+        """Lease the target until nothing is left that is due, or until `is_enough`."""
+        has_more = True
+        while has_more:
+            began = time.monotonic()
+            has_more = self._hand_on_due()
+            if has_more:
+                # Who waits for a file of SQLite looks ten times a second whether it is free.
+                time.sleep(min(_LONGEST_BREATH_SECS, (time.monotonic() - began) / 5))
+                if is_enough():
+                    return
+        if not self._due_secs:  # nor does anything that another bridge was to deliver, or has delivered of ours
+            self._figures.waiting = 0
+        if self._confirmed_bytes > _GIVE_BACK_BYTES:
+            self._give_back_space()
+
+    def tend(self) -> None:
+        """Count what waits, also what others have left, and give space back once nothing is delivered."""
+        self._figures.waiting = self._waiting()
+        is_idle, self._delivered_before = self._delivered_before == self._figures.delivered, self._figures.delivered
+        if self._confirmed_bytes and is_idle:
+            self._give_back_space()
+
+    def _waiting(self) -> int:
+        if not self._inbox.has_waiting():
+            return 0
+        now = time.monotonic()
+        if self._figures.waiting and now < self._count_due_secs:
+            return self._figures.waiting
+        self._count_due_secs = now + _COUNT_SECS
+        return self._inbox.waiting()
+
+    def _give_back_space(self) -> None:
+        if not self._inbox.give_back_space():  # else the rest is for the next time
+            self._confirmed_bytes = 0
+
+    def make_ready(self) -> None:
+        """Bring the target to the state that the store has of it, before there is anything to hand on."""
+        with self._leased() as lease:
+            self._target.ready(lease)
+
+    @contextmanager
+    def _leased(self) -> Iterator[Lease]:
+        try:
+            with self._inbox.lease() as lease:
+                yield lease
+        finally:
+            self._target.release()
+
+    def _hand_on_due(self) -> bool:
+        """Hand on what is due, by one lease; whether another may have more to do."""
+        now = time.monotonic()
+        self._due_secs = {source: due for source, due in self._due_secs.items() if due > now}
+        done = _Done()
+        with self._leased() as lease:
+            done.more = not self._target.ready(lease)
+            if not done.more and (numbers := lease.sequence_numbers(_AT_ONCE, but_of=self._due_secs)):
+                self._hand_on(lease, numbers, done)
+        self._count(done)
+        return done.more
+
+    def _hand_on(self, lease: Lease, numbers: Sequence[int], done: _Done) -> None:
+        messages = self._messages(lease, numbers)
+        outcome = self._target.deliver(messages, lease)
+        lease.confirm([numbers[index] for index in outcome.delivered])
+        for index, why in outcome.failed.items():
+            done.parked += self._failed(lease, numbers[index], messages[index], why)
+        done.delivered = len(outcome.delivered)
+        done.failed = len(outcome.failed)
+        done.bytes = sum(len(messages[index].body) for index in outcome.delivered)
+        done.handed_on = [numbers[index] for index in outcome.delivered]
+        done.more = lease.has_more or done.delivered < len(numbers)
+
+    def _count(self, done: _Done) -> None:
+        """Add up what was done by a lease, once that is committed."""
+        figures = self._figures
+        figures.delivered += done.delivered
+        figures.failed += done.failed
+        figures.parked += done.parked
+        figures.waiting = max(0, figures.waiting - done.delivered - done.parked)
+        self._confirmed_bytes += done.bytes
+        for number in done.handed_on:
+            self.at_hand.pop(number, None)
+
+    def _messages(self, lease: Lease, numbers: Sequence[int]) -> list[Received]:
+        missing = [number for number in numbers if number not in self.at_hand]
+        read = {row.sequence: Received.of_row(row) for row in (lease.rows(missing) if missing else ())}
+        return [self.at_hand[number] if number in self.at_hand else read[number] for number in numbers]
+
+    def _failed(self, lease: Lease, number: int, message: Received, why: str) -> bool:
+        """Count a try that failed; whether it was the last, so that the message is parked."""
+        tries = lease.try_failed(number)
+        if log_failure(self._target.name, message, tries, self._max_tries, why, then="parked"):
+            lease.park(message.row(number)._replace(tries=tries), why)
+            return True
+        self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(tries)
+        return False
