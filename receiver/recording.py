@@ -200,8 +200,7 @@ class Recorder(Closing):
         return encoded((), good), len(good)
 
     def _good(self, rows: Sequence[Row], told: Sequence[Told]) -> list[Told]:
-        from receiver.logs.journal import receipts_of
-        from receiver.logs.receipts import columns_of, refused
+        from receiver.logs.journal import columns_of, receipts_of, refused
 
         receipts = receipts_of(rows, told)
         bad = refused(columns_of(receipts), self._channel)
@@ -284,8 +283,7 @@ def _checked(channel: Channel) -> Channel:
 def _opened(recording: Recording, channel: Channel, writer: int, incarnation: int | None) -> RotatingLog:
     try:
         from receiver.logs.journal import JournalHeader
-        from receiver.logs.rotating import RotatingLog
-        from receiver.logs.segments import segment_names
+        from receiver.logs.rotating import RotatingLog, segment_names
     except ImportError as error:
         raise MissingExtraError("simulate", "recording receipts") from error
     names = segment_names(recording.path)

@@ -116,8 +116,8 @@ def _compare(asked: _Asked) -> Comparison:
         begin_table = outputs.enter_context(table_to_begin(asked.verdicts)) if asked.verdicts is not None else None
         batches = read_logs(asked.logs, asked.options)
         spare_logs(batches.paths, report=asked.report, verdicts=asked.verdicts)
-        with progress("Reading receipts", None) as advance:
-            receipts = ingest(batches, domain_key(asked.key), advance=advance)
+        with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
+            receipts = ingest(batches, domain_key(asked.key))
         with progress("Comparing policies", len(receipts.domains)) as advance:
             compared = compare_policies(
                 receipts, asked.key, asked.policies, with_verdicts=begin_table is not None, advance=advance

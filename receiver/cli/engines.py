@@ -93,8 +93,8 @@ def simulate_here(asked: Asked) -> Analysis:
         table = outputs.enter_context(open_table(asked.verdicts, SCHEMA)) if asked.verdicts is not None else None
         batches = read_logs(asked.logs, asked.options)
         spare_logs(batches.paths, report=asked.report, verdicts=asked.verdicts)  # nothing is in its place yet
-        with progress("Reading receipts", None) as advance:
-            receipts = ingest(batches, domain_key(question.key), advance=advance)
+        with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
+            receipts = ingest(batches, domain_key(question.key))
         with progress("Replaying domains", len(receipts.domains)) as advance:
             analysis = analyse(WholeLog(receipts, advance=advance), question)
         if table is not None and (single := single_setting(question)):

@@ -25,7 +25,7 @@ def report_file(path: str | None, page: Callable[[T], str]) -> Iterator[Callable
         yield lambda _found: None
         return
 
-    from receiver.logs.output import replacing
+    from receiver.logs.writer import replacing
 
     with replacing(path) as file:
 

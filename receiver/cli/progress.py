@@ -13,12 +13,12 @@ _PATIENCE_SECS = 2.0
 
 
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Counts what is done, by the function it gives, towards `total`, where that is known.
+def progress(what: str, total: int | None, *, in_bytes: bool = False) -> Iterator[Callable[[int], None]]:
+    """Counts what is done, by the function it gives, towards `total`, where that is known; `in_bytes` says the unit.
 
     A bar on standard error, once the work has taken two seconds; nothing where that is no terminal.
     """
-    with _bar(what, total) as update:
+    with _bar(what, total, in_bytes=in_bytes) as update:
         yield lambda done: update(advance=done)
 
 
@@ -30,15 +30,16 @@ def stages(what: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def _bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
+def _bar(what: str, total: int | None, *, in_bytes: bool = False) -> Iterator[Callable[..., None]]:
     if not sys.stderr.isatty():
         yield lambda **_changes: None
         return
 
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    done = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), done, TimeRemainingColumn()
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task(what, total=total)
     start = Timer(_PATIENCE_SECS, bar.start)

@@ -31,11 +31,10 @@ import pyarrow as pa
 from msgspec import structs
 
 from receiver.errors import LogFormatError, OutputError, SettingsError
-from receiver.logs.batch import Batch, LogSource, ReadOptions, StatusLine
-from receiver.logs.blocks import blocks_of
-from receiver.logs.columns import SCHEMA
-from receiver.logs.output import UNFINISHED, appearing, naming
+from receiver.logs.columns import SCHEMA, Batch, StatusLine
 from receiver.logs.remote import UrlPath, is_url, local_path
+from receiver.logs.source import LogSource, ReadOptions, blocks_of
+from receiver.logs.writer import UNFINISHED, appearing, naming
 
 __all__ = [
     "BAD_ROWS",

@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from receiver.errors import LogFormatError
-from receiver.logs.batch import Batch, LogSource, ReadOptions
-from receiver.logs.blocks import Block, blocks_of
-from receiver.logs.columns import FEW_VALUES, fields_of
+from receiver.logs.columns import COLUMNS, Batch, fields_of
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
+from receiver.logs.source import Block, LogSource, ReadOptions, blocks_of
 
 __all__ = ["read_csv"]
 
@@ -136,7 +135,8 @@ class _Table:
         self._fields = fields
         self._convert = arrow_csv.ConvertOptions(
             column_types={
-                str(field): _WORDS if column in FEW_VALUES else pa.string() for column, field in fields.items()
+                str(field): _WORDS if COLUMNS[column].has_few_values else pa.string()
+                for column, field in fields.items()
             },
             include_columns=sorted({str(field) for field in fields.values()}),
             null_values=[],

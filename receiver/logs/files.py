@@ -22,9 +22,7 @@ from typing import Protocol
 import zstandard
 
 from receiver.errors import LogFormatError, MissingExtraError, SettingsError
-from receiver.logs.batch import LogReader, LogSource, ReadOptions
-from receiver.logs.blocks import BOM
-from receiver.logs.columns import COLUMNS, spellings
+from receiver.logs.columns import COLUMNS, Batch, spellings
 from receiver.logs.compacted import MANIFEST, STATUS_LINES_BEGIN, Folder, Manifest, manifest_of, read_status_lines
 from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
@@ -32,9 +30,17 @@ from receiver.logs.journal import JOURNAL_BEGINS, read_journal
 from receiver.logs.jsonl import read_jsonl
 from receiver.logs.parquet import MAGIC, read_parquet
 from receiver.logs.remote import UrlPath, UrlStream, is_url, local_path, urls_at
-from receiver.logs.segments import finished_from, is_journal, journals_in, segment_names
+from receiver.logs.rotating import finished_from, is_journal, journals_in, segment_names
+from receiver.logs.source import BOM, LogSource, ReadOptions
 
-__all__ = ["LogFile", "find_files", "is_compacted", "open_content", "open_log", "spooled"]
+__all__ = ["LogFile", "LogReader", "find_files", "is_compacted", "open_content", "open_log", "spooled"]
+
+
+class LogReader(Protocol):
+    """One format. Reads a log as a stream and yields its rows in order, or raises `LogFormatError`."""
+
+    def __call__(self, source: LogSource, options: ReadOptions) -> Iterator[Batch]: ...
+
 
 _PIECE_BYTES = 128 << 10
 _HEAD_BYTES = 64 << 10

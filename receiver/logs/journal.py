@@ -24,13 +24,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from receiver.domains import Channel
-from receiver.logs.batch import BATCH_ROWS, Batch, LogSource, ReadOptions
-from receiver.logs.columns import SCHEMA, fields_of
-from receiver.logs.receipts import LONGEST_TEXT_BYTES, columns_of, recordable, rows_of_columns
+from receiver.logs.columns import BATCH_ROWS, COLUMNS, SCHEMA, Batch, Kind, fields_of, log_rows
 from receiver.logs.rows import BatchMaker, RawRows
+from receiver.logs.source import LogSource, ReadOptions
+from receiver.logs.times import MAX_US
 from receiver.message import Receipt
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from receiver.store.log import Row  # and with it SQLAlchemy
 
 __all__ = [
@@ -39,11 +41,14 @@ __all__ = [
     "Scanned",
     "Told",
     "beginning",
+    "columns_of",
     "encoded",
     "end",
     "frame",
     "read_journal",
     "receipts_of",
+    "recordable",
+    "refused",
     "rows_in",
     "scanned",
 ]
@@ -55,6 +60,14 @@ _HEADER = -1
 _ENDED = -2
 _BITS = (1 << 32) - 1
 _TIME = np.dtype("<i8")
+_LONGEST_TEXT_BYTES = 1 << 20
+"""No broker carries a longer id, and no reader takes a line of some hundred MB."""
+_LARGEST = {Kind.TIME: MAX_US, Kind.MILLISECONDS: MAX_US // 1_000}
+_COLUMN_OF_FIELD = {column.attribute: name for name, column in COLUMNS.items()} | {"redelivered": "jms_redelivered"}
+"""Field of a `Receipt` -> the column that it is recorded in."""
+
+Columns = dict[str, list[Any]]
+"""The fields of receipts by the columns they are recorded in, all of one length."""
 
 Told = tuple[int, Receipt]
 """A receipt that tells more than id, source and time, and its index in the batch."""
@@ -134,9 +147,9 @@ def encoded(rows: Sequence[Row], told: Sequence[Told]) -> bytes:
         return encoded((), list(enumerate(receipts_of(rows, told))))
     times = struct.pack(f"<{len(rows)}q", *[row[3] for row in rows])
     payload = _encode((ids, sources, times, told))
-    if len(payload) > LONGEST_TEXT_BYTES:
+    if len(payload) > _LONGEST_TEXT_BYTES:
         texts = chain.from_iterable((*rows, *(receipt for _, receipt in told)))
-        if any(isinstance(text, str) and len(text.encode()) > LONGEST_TEXT_BYTES for text in texts):
+        if any(isinstance(text, str) and len(text.encode()) > _LONGEST_TEXT_BYTES for text in texts):
             raise ValueError("a text that is too long")
     return payload
 
@@ -248,7 +261,7 @@ def _rows(batches: Sequence[_Batch], channel: Channel) -> pa.RecordBatch:
     plain = [batch for batch in batches if batch.times]
     if not plain:
         return others
-    rows = rows_of_columns(
+    rows = plain_rows(
         _split(batch.ids for batch in plain),
         _split(batch.sources for batch in plain),
         np.frombuffer(b"".join(batch.times for batch in plain), _TIME),
@@ -279,3 +292,89 @@ def read_journal(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
         columns = {column: rows.column(place) for column, place in fields.items()}
         yield batches.batch(RawRows(columns, partial(add, before + 1)))
         before += rows.num_rows
+
+
+def columns_of(receipts: Sequence[Receipt]) -> Columns:
+    """Receipts in columns."""
+    fields = zip(*receipts, strict=True) if receipts else [()] * len(Receipt._fields)
+    return {_COLUMN_OF_FIELD[name]: list(values) for name, values in zip(Receipt._fields, fields, strict=True)}
+
+
+def recordable(columns: Columns, channel: Channel) -> pa.RecordBatch:
+    """The receipts that every reader takes, as rows of `SCHEMA`; the others are left out."""
+    try:
+        return _checked_rows(columns, channel)
+    except ValueError:
+        bad = refused(columns, channel)
+        return _checked_rows(_taken(columns, [index for index in range(_size(columns)) if index not in bad]), channel)
+
+
+def refused(columns: Columns, channel: Channel) -> dict[int, str]:
+    """What is wrong with each receipt that no log can hold, by its index."""
+    return dict(_refused(columns, range(_size(columns)), channel))
+
+
+def _refused(columns: Columns, among: Sequence[int], channel: Channel) -> Iterator[tuple[int, str]]:
+    """Looks by halves, for few among many are bad, as a rule."""
+    try:
+        _checked_rows(_taken(columns, among), channel)
+    except ValueError as refusal:
+        if len(among) == 1:
+            yield among[0], str(refusal)
+            return
+        half = len(among) // 2
+        for part in (among[:half], among[half:]):
+            yield from _refused(columns, part, channel)
+
+
+def _taken(columns: Columns, among: Sequence[int]) -> Columns:
+    return {column: [values[index] for index in among] for column, values in columns.items()}
+
+
+def _size(columns: Columns) -> int:
+    return len(columns["unique_message_id"])
+
+
+def _checked_rows(columns: Columns, channel: Channel) -> pa.RecordBatch:
+    checked = {name: _checked(name, values) for name, values in columns.items()}
+    return log_rows(_channel_columns(_size(columns), channel) | checked, _size(columns))
+
+
+def plain_rows(
+    ids: pa.Array, sources: pa.Array, received_at_us: npt.NDArray[np.int64], channel: Channel
+) -> pa.RecordBatch:
+    """Rows of `SCHEMA` for receipts of which no more is known, and that have been checked."""
+    columns = _channel_columns(len(ids), channel) | {
+        "received_at": pa.array(received_at_us, pa.int64()).cast(SCHEMA.field("received_at").type),
+        "unique_message_id": ids,
+        "message_source_id": sources.dictionary_encode(),
+        "jms_redelivered": pa.repeat(False, len(ids)),  # noqa: FBT003 - a value
+    }
+    return log_rows(columns, len(ids))
+
+
+def _channel_columns(size: int, channel: Channel) -> dict[str, pa.Array]:
+    return {column: pa.repeat(text, size).dictionary_encode() for column, text in channel._asdict().items()}
+
+
+def _checked(name: str, values: Sequence[Any]) -> pa.Array:
+    """A column of `SCHEMA`; `ValueError` where a value is what no log can hold."""
+    declared = COLUMNS[name]
+    arrow = pa.int64() if declared.kind is Kind.TIME else declared.arrow
+    try:
+        column = pa.array(values, arrow)
+    except UnicodeEncodeError:
+        raise ValueError(f"a lone surrogate in {name}, which UTF-8 can't hold") from None
+    except (TypeError, ValueError, OverflowError):  # what Arrow raises is one of these too
+        raise ValueError(f"{name} is of a wrong type, or too large") from None
+    if declared.kind is Kind.TIME and column.null_count:
+        raise ValueError(f"{name} is missing")
+    if declared.kind in _LARGEST:
+        ends = pc.min_max(column).as_py()
+        if (ends["min"] or 0) < 0 or (ends["max"] or 0) > _LARGEST[declared.kind]:
+            raise ValueError(f"{name} lies before the epoch or beyond the year 9999")
+    if declared.kind is Kind.TEXT:
+        words = column.dictionary if pa.types.is_dictionary(arrow) else column
+        if (pc.max(pc.binary_length(words)).as_py() or 0) > _LONGEST_TEXT_BYTES:
+            raise ValueError(f"{name} is longer than {_LONGEST_TEXT_BYTES >> 20} MiB")
+    return column.cast(declared.arrow)

@@ -18,20 +18,20 @@ import pyarrow as pa
 from msgspec import UNSET, Struct, UnsetType
 
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.batch import Batch, LogSource, ReadOptions
-from receiver.logs.blocks import Block, blocks_of
-from receiver.logs.columns import COLUMNS, REQUIRED, TEXT, missing, spellings
+from receiver.logs.columns import COLUMNS, Batch, Kind, missing, spellings
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
+from receiver.logs.source import Block, LogSource, ReadOptions, blocks_of
 
 __all__ = ["read_jsonl"]
 
 _ABSENT = frozenset({NoneType, UnsetType})
-_TYPES: dict[str, frozenset[type]] = {
-    **dict.fromkeys(TEXT, frozenset({str, int})),
-    "received_at": frozenset({str, int, float}),
-    "jms_redelivered": frozenset({str, int, bool}),
-    "jms_timestamp": frozenset({str, int, float}),
+_TYPES_OF_KINDS: dict[Kind, frozenset[type]] = {
+    Kind.TEXT: frozenset({str, int}),
+    Kind.TIME: frozenset({str, int, float}),
+    Kind.FLAG: frozenset({str, int, bool}),
+    Kind.MILLISECONDS: frozenset({str, int, float}),
 }
+_TYPES = {name: _TYPES_OF_KINDS[column.kind] for name, column in COLUMNS.items()}
 _TYPE_NAMES = {
     bool: "true or false",
     float: "a number with a fraction",
@@ -41,7 +41,6 @@ _TYPE_NAMES = {
     dict: "an object",
     NoneType: "null",
 }
-_EXPECTED = {"received_at": "a time", "jms_redelivered": "true or false", "jms_timestamp": "whole milliseconds"}
 _TOO_DEEP = "nested too deeply, expected a plain object"
 _MOST_DIGITS = 4_000
 """Python turns longer texts into numbers only when told to, because that takes quadratic time."""
@@ -96,16 +95,17 @@ class _JsonRows:
         arrays = {column: _array(values, kinds) for column, (values, kinds) in columns.items()}
         if "received_at" not in arrays and self._options.on_error == "stop":
             self.check_columns()  # says more than that the first row has no time
-        for column in REQUIRED:
-            arrays.setdefault(column, pa.nulls(len(lines.rows), pa.string()))
+        for column, declared in COLUMNS.items():
+            if declared.is_required:
+                arrays.setdefault(column, pa.nulls(len(lines.rows), pa.string()))
         return RawRows(arrays, lines.numbers.__getitem__, lines.unreadable)
 
     def check_columns(self) -> None:
         """`LogFormatError` for a column that the file ought to have and that no row had."""
         if self._first is None:
             return
-        for column in COLUMNS:
-            if column not in self._found and (column in REQUIRED or column in self._options.column_map):
+        for column, declared in COLUMNS.items():
+            if column not in self._found and (declared.is_required or column in self._options.column_map):
                 raise missing(column, list(json.loads(self._first[1])), self._options, self._name)
 
     def _each(self, texts: list[bytes], first_line: int) -> _Lines:
@@ -184,8 +184,7 @@ class _JsonRows:
             for field in known:
                 kind = type(getattr(row, self._attributes[field]))
                 if kind not in _ABSENT and kind not in _TYPES[column]:
-                    expected = _EXPECTED.get(column, "text or a whole number")
-                    return f"{column} is {_TYPE_NAMES[kind]}, expected {expected}"
+                    return f"{column} is {_TYPE_NAMES[kind]}, expected {COLUMNS[column].kind.expected}"
         return None
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from receiver.logs.arrow import bytes_of
+from receiver.logs.columns import bytes_of
 
 __all__ = ["MAX_US", "UNITS", "Times", "all_digits", "exact", "read_times", "utc_of_local"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as sql
 
 from receiver.errors import OutputError, SettingsError
-from receiver.logs.columns import REQUIRED, SCHEMA
+from receiver.logs.columns import COLUMNS, Kind
 from receiver.logs.compacted import DomainFiles, Manifest, PartFile, adding, status_lines_text
 from receiver.logs.writer import in_pieces
 from receiver.simulate.numbering import plain_text
@@ -52,29 +52,34 @@ _NAME = re.compile(r"domain=(\d+)/day=([^/]+)/part-(\d+)-[^/]*\.c(\d+)\.[^/]*$")
 """Spark's, of a file: by domain, day and task, and by its place among those that the task wrote for them."""
 
 
-def _no_text() -> pa.Array:
-    return pa.array([], pa.string())
-
-
 @dataclass(frozen=True, slots=True)
-class Receipts:
-    """Receipts of a unit, in the columns of a log. A column that the unit lacks is empty."""
+class _Receipts:
+    """Receipts of a unit, and the order that they are to stand in."""
 
     unit: int
     row: npt.NDArray[np.int64]
     key_us: npt.NDArray[np.int64]
     """The largest time of the unit up to the receipt."""
     domain: pa.Array
-    received_at: npt.NDArray[np.int64]
-    """In microseconds."""
-    unique_message_id: pa.Array
-    message_source_id: pa.Array = field(default_factory=_no_text)
-    connection_id: pa.Array = field(default_factory=_no_text)
-    destination: pa.Array = field(default_factory=_no_text)
-    receiver_id: pa.Array = field(default_factory=_no_text)
-    jms_redelivered: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    jms_timestamp: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    body_digest: pa.Array = field(default_factory=_no_text)
+
+
+_CELLS: dict[Kind, tuple[str, Callable[[], Any]]] = {
+    Kind.TEXT: ("pa.Array", lambda: pa.array([], pa.string())),
+    Kind.FLAG: ("npt.NDArray[np.bool_]", lambda: np.zeros(0, np.bool_)),
+    Kind.TIME: ("npt.NDArray[np.int64]", lambda: np.zeros(0, np.int64)),
+    Kind.MILLISECONDS: ("npt.NDArray[np.int64]", lambda: np.zeros(0, np.int64)),
+}
+"""The type of a column's cells as `steps.rows` knows it, and none of them."""
+
+Receipts: type[_Receipts] = make_dataclass(
+    "Receipts",
+    [(name, _CELLS[column.kind][0], field(default_factory=_CELLS[column.kind][1])) for name, column in COLUMNS.items()],
+    bases=(_Receipts,),
+    namespace={"__module__": __name__},
+    frozen=True,
+    slots=True,
+)
+"""The same with the columns of a log, times in microseconds. A column that the unit lacks is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,21 +168,13 @@ def _tell(file: IO[str], name: str, line: int, problem: str) -> None:
     file.write(json.dumps({"file": name, "line": line, "problem": problem}) + "\n")
 
 
-def _receipts(key: DomainKey, piece: Piece, batch: Batch) -> Iterator[Receipts]:
+def _receipts(key: DomainKey, piece: Piece, batch: Batch) -> Iterator[_Receipts]:
     names = pa.array([key.name(channel) for channel in channels_of(piece)], pa.string())
     columns = {
         "row": piece.first_row + np.arange(len(batch)),
         "key_us": np.maximum.accumulate(np.maximum(batch.received_at_us, piece.latest_us)),
         "domain": pa.DictionaryArray.from_arrays(pa.array(channel_of(piece)), names),
-        "received_at": batch.received_at_us,
-        "unique_message_id": batch.unique_message_id,
-        "message_source_id": batch.message_source_id,
-        "connection_id": batch.connection_id,
-        "destination": batch.destination,
-        "receiver_id": batch.receiver_id,
-        "jms_redelivered": batch.jms_redelivered,
-        "jms_timestamp": batch.jms_timestamp_ms,
-        "body_digest": batch.body_digest,
+        **{name: getattr(batch, column.attribute) for name, column in COLUMNS.items()},
     }
     there = {name: pa.array(column) for name, column in columns.items() if column is not None}
     for part in in_pieces(pa.record_batch(there)):
@@ -190,8 +187,8 @@ def _cells(column: pa.Array) -> Any:
 
 
 def _columns(reports: Sequence[UnitReport]) -> list[str]:
-    present = {*REQUIRED, *(column for report in reports for column in report.columns_present)}
-    return [column for column in SCHEMA.names if column in present]
+    present = {column for report in reports for column in report.columns_present}
+    return [name for name, column in COLUMNS.items() if column.is_required or name in present]
 
 
 def _check_order(

@@ -23,8 +23,7 @@ from pyspark.sql.functions import col, element_at, lit, split
 
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import no_receipt
-from receiver.logs.batch import BATCH_ROWS
-from receiver.logs.columns import COLUMNS, fields_of
+from receiver.logs.columns import BATCH_ROWS, COLUMNS, fields_of
 from receiver.logs.compacted import is_part_path
 from receiver.logs.files import open_content
 from receiver.logs.rows import BatchMaker, RawRows

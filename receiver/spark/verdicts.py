@@ -28,8 +28,7 @@ from pyspark.sql.functions import (
 
 from receiver.domains import domain_key
 from receiver.errors import OutputError
-from receiver.logs.output import UNFINISHED, appearing, naming
-from receiver.logs.writer import open_table
+from receiver.logs.writer import UNFINISHED, appearing, naming, open_table
 from receiver.message import Tier, Verdict
 from receiver.simulate.verdicts import SCHEMA
 from receiver.spark.frames import SparkFlow
@@ -118,7 +117,7 @@ def _receipts(plan: Plan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatch]]
 def verdicts_file(path: str) -> Iterator[Callable[[DataFrame], None]]:
     """What writes rows to a path: Parquet into a new folder there, or at a URL, by the tasks; else one file.
 
-    Parts are ordered by name as their rows are. `OutputError` and `SettingsError` as `logs.output` and `logs.writer` do.
+    Parts are ordered by name as their rows are. `OutputError` and `SettingsError` as `logs.writer` does.
     """
     if "://" in path:
         yield lambda rows: rows.write.option("compression", "zstd").parquet(path)

@@ -15,7 +15,7 @@ import numpy as np
 from receiver.domains import DomainKey
 from receiver.errors import LogFormatError
 from receiver.logs import Batch, ReadOptions, StatusLine, no_receipt, optional_columns
-from receiver.logs.batch import TimeUnit
+from receiver.logs.columns import TimeUnit
 from receiver.logs.files import LogFile, open_log
 from receiver.logs.parquet import RowGroups, group_sizes, read_parquet
 from receiver.logs.remote import is_url

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.errors import LogFormatError
-from receiver.logs.batch import StatusLine
+from receiver.logs import StatusLine
 from receiver.logs.compacted import (
     DomainFiles,
     Manifest,

@@ -11,7 +11,7 @@ from reading import Row, csv_bytes, read, read_skipping, refusal
 
 from receiver.errors import LogFormatError
 from receiver.logs import LogSource, ReadOptions, csv_log
-from receiver.logs.blocks import Block
+from receiver.logs.source import Block
 
 HEADER = b"received_at,unique_message_id,note\n"
 HOSTILE = [

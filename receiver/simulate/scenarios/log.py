@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from receiver.logs.columns import SCHEMA
+from receiver.logs.columns import SCHEMA, log_rows
 from receiver.simulate.scenarios import Plan, stories
 from receiver.simulate.scenarios.traffic import BLOCK_ROWS, Receipts, queue_of, traffic
 
@@ -35,20 +35,18 @@ def _batch(receipts: Receipts, sources: pa.Array) -> pa.RecordBatch:
     # The default id of Apama's senders: seqNo:messageSourceId.
     ids = pc.binary_join_element_wise(pa.array(receipts.seq_no).cast(pa.string()), source.dictionary_decode(), ":")
     queue = queue_of(receipts.source)
-    return pa.record_batch(
-        [
-            pa.array(receipts.received_at_us, pa.timestamp("us", "UTC")),
-            ids,
-            source,
-            _words(receipts.connection, _CONNECTIONS),
-            _words(queue, _DESTINATIONS),
-            _words(2 * queue + receipts.connection, _RECEIVERS),
-            pa.array(receipts.redelivered),
-            pa.array(receipts.sent_at_us // 1_000),
-            _digests(receipts),
-        ],
-        schema=SCHEMA,
-    )
+    columns = {
+        "received_at": pa.array(receipts.received_at_us, pa.timestamp("us", "UTC")),
+        "unique_message_id": ids,
+        "message_source_id": source,
+        "connection_id": _words(receipts.connection, _CONNECTIONS),
+        "destination": _words(queue, _DESTINATIONS),
+        "receiver_id": _words(2 * queue + receipts.connection, _RECEIVERS),
+        "jms_redelivered": pa.array(receipts.redelivered),
+        "jms_timestamp": pa.array(receipts.sent_at_us // 1_000),
+        "body_digest": _digests(receipts),
+    }
+    return log_rows(columns, len(receipts))
 
 
 def _source_name(index: int, pays: bool) -> str:  # noqa: FBT001 - private

@@ -1,13 +1,15 @@
-"""A stream of bytes in blocks that end where a line ends."""
+"""What a reader is given: how to read, and the bytes of one log, also in blocks that end where a line ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 from receiver.errors import LogFormatError
 
-__all__ = ["BOM", "Block", "blocks_of"]
+__all__ = ["BOM", "Block", "LogSource", "OnError", "ReadOptions", "blocks_of"]
 
 BLOCK_BYTES = 2 << 20
 """Large enough that the cost per block vanishes, small enough that a few of them are no matter."""
@@ -16,6 +18,37 @@ FIRST_BLOCK_BYTES = 64 << 10
 MAX_LINE_BYTES = 256 << 20
 """A longer line is no row of any log; holding it would only fill the memory."""
 BOM = b"\xef\xbb\xbf"
+
+OnError = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How to read, whatever the format."""
+
+    time_unit: Literal["s", "ms", "us"] | None = None
+    """The unit of times that are numbers; None takes it from each value's magnitude."""
+    time_zone: str = "UTC"
+    """The zone of times that have none, by its IANA name."""
+    on_error: OnError = "stop"
+    column_map: dict[str, str] = field(default_factory=dict)
+    """Canonical column name -> the field to read it from (`--map`)."""
+    on_skipped: Callable[[str, int, str], None] | None = None
+    """Called for each unreadable row that is left out, with the file, the line, and what is wrong with the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """One opened log."""
+
+    name: str
+    """As errors name it: the path, or `-` for standard input."""
+    pieces: Iterator[bytes]
+    """The decompressed bytes, in pieces of any size."""
+    path: Path | None = None
+    """A plain file with the same bytes, for readers that seek; None where there is none."""
+    advanced: Callable[[float], None] = lambda _share: None
+    """For a reader that takes `path` instead of `pieces`: called with the share of the file read since the last call."""
 
 
 class Block(NamedTuple):
