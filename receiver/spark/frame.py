@@ -72,8 +72,8 @@ def size_windows(
     """What `receiver simulate` says of the same receipts in the same order; `as_dict` gives its JSON object.
 
     `domain` is a KEY of `--domain`; windows (ids per source) and expiries (seconds) that are left None are chosen from the
-    log. `column_map` names the frame's column for one of ours. `max_missed` (0) and `margin` (2.0) are those of the
-    command. Raises `SettingsError` for what can't be meant, `LogFormatError` for a frame that is no log, and `SparkError`
+    log. `column_map` names the frame's column for one of ours. `max_missed` and `margin` are those of the command, and so
+    are their defaults. Raises `SettingsError` for what can't be meant, `LogFormatError` for a frame that is no log, and `SparkError`
     for what Spark fails at.
     """
     given: dict[str, Any] = {"max_missed": max_missed, "margin": margin}
