@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from receiver.logs.files import LogFile
     from receiver.simulate.analysis import Question
     from receiver.simulate.figures import Analysis
-    from receiver.spark.progress import Told
+    from receiver.spark.progress import OnProgress
     from receiver.spark.sources import Read
 
 __all__ = ["Asked", "Cluster", "Master", "OrderBy", "Verbose", "simulate_here", "simulate_on_spark", "single_setting"]
@@ -114,7 +114,7 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
         files = _files(asked, cluster)
         if files is not None:
             files = outputs.enter_context(_at_hand(files, cluster.master))
-        told = outputs.enter_context(stages("Starting Spark"))
+        on_progress = outputs.enter_context(stages("Starting Spark"))
         brief = files is not None and sum(file.size_bytes or _BRIEF_BYTES for file in files) < _BRIEF_BYTES
         spark = outputs.enter_context(session(cluster.master, verbose=cluster.verbose, brief=brief))
 
@@ -124,7 +124,7 @@ def simulate_on_spark(asked: Asked, cluster: Cluster) -> Analysis:
         from receiver.steps.log import chunked_log
 
         write_verdicts = outputs.enter_context(verdicts_file(asked.verdicts)) if asked.verdicts is not None else None
-        read = _read(spark, asked, cluster, files, told)
+        read = _read(spark, asked, cluster, files, on_progress)
         key, cores = domain_key(question.key), spark.sparkContext.defaultParallelism
         log = chunked_log(*read, key, cores=cores, keeps_rows=asked.verdicts is not None, question=question)
         analysis = analyse(log, question)
@@ -154,7 +154,9 @@ def _files(asked: Asked, cluster: Cluster) -> list[LogFile] | None:
     return files
 
 
-def _read(spark: SparkSession, asked: Asked, cluster: Cluster, files: list[LogFile] | None, told: Told) -> Read:
+def _read(
+    spark: SparkSession, asked: Asked, cluster: Cluster, files: list[LogFile] | None, on_progress: OnProgress
+) -> Read:
     from receiver.logs import checked_options
     from receiver.logs.files import find_files, is_compacted
     from receiver.spark.sources import read_elsewhere, read_files
@@ -164,7 +166,7 @@ def _read(spark: SparkSession, asked: Asked, cluster: Cluster, files: list[LogFi
     if files is None and cluster.order_by is None and any(map(is_compacted, asked.logs)):
         files = find_files(asked.logs)
     if files is not None:
-        return read_files(spark, files, options, key, with_ids=with_ids, told=told)
+        return read_files(spark, files, options, key, with_ids=with_ids, on_progress=on_progress)
     return read_elsewhere(
         spark,
         [log if _is_elsewhere(log) or log.startswith("file:") else Path(log).absolute().as_uri() for log in asked.logs],
@@ -172,7 +174,7 @@ def _read(spark: SparkSession, asked: Asked, cluster: Cluster, files: list[LogFi
         key,
         order_by=cluster.order_by,
         with_ids=with_ids,
-        told=told,
+        on_progress=on_progress,
         note=lambda text: print(f"note: {text}", file=sys.stderr),
     )
 

@@ -66,7 +66,7 @@ class LogBatches(Iterator[Batch]):
 
     def __init__(self, files: Sequence[LogFile], options: ReadOptions) -> None:
         self.columns_present: set[str] = set()
-        """The optional columns that some file had."""
+        """The optional columns that at least one file had."""
         self.receipts = 0
         self.paths = [str(file.path) for file in files if file.path is not None]
         """The files to read; standard input is none."""
@@ -105,10 +105,10 @@ class LogBatches(Iterator[Batch]):
                 yield from reader(source, self._options)
 
     def _merged(self, logs: Sequence[Sequence[LogFile]]) -> Iterator[Batch]:
-        return merge([self._waiting(log, place) for place, log in enumerate(logs)])
+        return merge([self._waiting(log, index) for index, log in enumerate(logs)])
 
-    def _waiting(self, log: Sequence[LogFile], place: int) -> Waiting:
-        """Look at the log's first receipt. It is read from the start again when its turn comes, where it can be."""
+    def _waiting(self, log: Sequence[LogFile], index: int) -> Waiting:
+        """Look at the log's first receipt. Where the log can be opened again, it is read from the start when it is due."""
         can_reopen = all(file.can_reopen for file in log)
         batches = self._rows_of(log, counted=not can_reopen)
         ahead: list[Batch] = []
@@ -118,8 +118,8 @@ class LogBatches(Iterator[Batch]):
                 break
         first_us = int(ahead[-1].received_at_us[0]) if ahead and len(ahead[-1]) else 0
         if can_reopen:
-            return Waiting(first_us, place, lambda: self._rows_of(log))
-        return Waiting(first_us, place, lambda: chain(ahead, batches))
+            return Waiting(first_us, index, lambda: self._rows_of(log))
+        return Waiting(first_us, index, lambda: chain(ahead, batches))
 
     def _count(self, read_bytes: int) -> None:
         self.on_read(read_bytes)  # which may have been set after the file was opened
@@ -159,18 +159,18 @@ def checked_options(options: ReadOptions) -> ReadOptions:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Waiting:
-    """A file that isn't open yet: its first key, its place, and how to read it."""
+    """A file that isn't open yet: its first key, its index among the files, and how to read it."""
 
     first_us: int
-    place: int
+    index: int
     open: Callable[[], Iterator[Batch]] = field(compare=False)
 
 
 class _Cursor:
     """An open file: what is left of its current batch, with the keys of the rows."""
 
-    def __init__(self, place: int, batches: Iterator[Batch]) -> None:
-        self.place = place
+    def __init__(self, index: int, batches: Iterator[Batch]) -> None:
+        self.index = index
         self._batches = batches
         self._latest_us = 0
         self.keys: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
@@ -211,10 +211,10 @@ def merge(waiting: Sequence[Waiting]) -> Iterator[Batch]:
             yield from cursor.beside
             cursor.beside.clear()
         cursors = filled
-        horizon = min(((int(cursor.keys[-1]), cursor.place) for cursor in cursors), default=None)
-        if to_open and (horizon is None or (to_open[-1].first_us, to_open[-1].place) <= horizon):
+        horizon = min(((int(cursor.keys[-1]), cursor.index) for cursor in cursors), default=None)
+        if to_open and (horizon is None or (to_open[-1].first_us, to_open[-1].index) <= horizon):
             file = to_open.pop()
-            cursors = sorted([*cursors, _Cursor(file.place, file.open())], key=attrgetter("place"))
+            cursors = sorted([*cursors, _Cursor(file.index, file.open())], key=attrgetter("index"))
         elif horizon is not None:
             yield _up_to(horizon, cursors)
 
@@ -222,13 +222,13 @@ def merge(waiting: Sequence[Waiting]) -> Iterator[Batch]:
 def _up_to(horizon: tuple[int, int], cursors: Sequence[_Cursor]) -> Batch:
     """All rows that can't come after any row not yet in hand.
 
-    The horizon is the smallest (last key in hand, place). The keys of a file grow, so whatever that file still has,
-    and any other, comes after it. At the horizon's own key, only files of a smaller or the same place go first.
+    The horizon is the smallest (last key in hand, index of the file). The keys of a file grow, so whatever that file still has,
+    and any other, comes after it. At the horizon's own key, only files of a smaller or the same index go first.
     """
-    last_us, last_place = horizon
+    last_us, last_index = horizon
     parts, keys = [], []
     for cursor in cursors:
-        side: Literal["left", "right"] = "right" if cursor.place <= last_place else "left"
+        side: Literal["left", "right"] = "right" if cursor.index <= last_index else "left"
         rows = int(np.searchsorted(cursor.keys, last_us, side=side))
         if rows:
             keys.append(cursor.keys[:rows])
@@ -248,26 +248,26 @@ def _sliced(batch: Batch, start: int, stop: int) -> Batch:
 def _interleaved(parts: Sequence[Batch], order: npt.NDArray[np.int64]) -> Batch:
     columns: dict[str, Any] = {}
     for name in _ATTRIBUTES:
-        found = [getattr(part, name) for part in parts]
-        kinds = {type(values) for values in found if values is not None}
+        arrays = [getattr(part, name) for part in parts]
+        kinds = {type(values) for values in arrays if values is not None}
         if not kinds:
             columns[name] = None
         elif kinds == {np.ndarray}:
-            columns[name] = _numbers(found, parts)[order]
+            columns[name] = _numbers(arrays, parts)[order]
         else:
-            columns[name] = _text(found, parts).take(pa.array(order))
+            columns[name] = _text(arrays, parts).take(pa.array(order))
     status_lines = [line for part in parts for line in part.status_lines]
     return Batch(**columns, skipped=sum(part.skipped for part in parts), status_lines=status_lines)
 
 
-def _numbers(found: Sequence[npt.NDArray[Any] | None], parts: Sequence[Batch]) -> npt.NDArray[Any]:
-    kind = next(values.dtype for values in found if values is not None)
-    pairs = zip(found, parts, strict=True)
+def _numbers(arrays: Sequence[npt.NDArray[Any] | None], parts: Sequence[Batch]) -> npt.NDArray[Any]:
+    kind = next(values.dtype for values in arrays if values is not None)
+    pairs = zip(arrays, parts, strict=True)
     return np.concatenate([np.zeros(len(part), kind) if values is None else values for values, part in pairs])
 
 
-def _text(found: Sequence[pa.Array | None], parts: Sequence[Batch]) -> pa.Array:
-    pairs = zip(found, parts, strict=True)
+def _text(arrays: Sequence[pa.Array | None], parts: Sequence[Batch]) -> pa.Array:
+    pairs = zip(arrays, parts, strict=True)
     filled = [pa.repeat("", len(part)) if values is None else values for values, part in pairs]
     if all(pa.types.is_string(values.type) for values in filled):
         return pa.concat_arrays(filled)

@@ -86,7 +86,7 @@ class _Parser:
     def __init__(self, zone: tzinfo) -> None:
         self._zone = zone
         self._ending: str | None = None
-        """What lines end with before the line feed, told by the first: a carriage return, or nothing."""
+        """What lines end with before the line feed, as the first line does: a carriage return, or nothing."""
         self._open: _Message | None = None
         self._in_body = False
         self.messages: list[_Message] = []

@@ -39,7 +39,7 @@ def read_csv(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
     header = _header(lines, source.name)
     table = _Table(len(header), fields_of(header, options, source.name))
     batches = BatchMaker(source.name, options)
-    yield batches.batch(table.raw([], []))  # tells the columns even of a log without rows
+    yield batches.batch(table.raw([], []))  # so that the columns even of a log without rows are known
     while (block := lines.next_block()) is not None:
         raw = table.from_plain(block) if _is_plain(block.data) else None
         if raw is None:

@@ -3,7 +3,7 @@
     magic, frame of the header, frames: payload bytes (4), checksum (4), number (8), payload
 
 A frame with a payload is a batch, one without says that the batch of its number is committed. What a dead process left
-without that is uncertain: only its store can tell. A batch that was rolled back is cut off. Whatever stands behind the
+without that is uncertain: only its store knows. A batch that was rolled back is cut off. Whatever comes after the
 last whole frame was being written as the process was killed, so that its batch was never committed. A journal without a
 last frame that says so was not left in order: its writer is dead, or still at work.
 """
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOURNAL_BEGINS",
+    "IndexedReceipt",
     "JournalHeader",
     "Scanned",
-    "Told",
     "beginning",
     "columns_of",
     "encoded",
@@ -69,18 +69,18 @@ _COLUMN_OF_FIELD = {column.attribute: name for name, column in COLUMNS.items()} 
 Columns = dict[str, list[Any]]
 """The fields of receipts by the columns they are recorded in, all of one length."""
 
-Told = tuple[int, Receipt]
-"""A receipt that tells more than id, source and time, and its index in the batch."""
+IndexedReceipt = tuple[int, Receipt]
+"""A receipt with more than an id, a source and a time, behind its index in the batch."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class JournalHeader(msgspec.Struct, frozen=True):
-    """Whose batches these are."""
+    """Which receiver wrote the journal."""
 
     writer: int
     """The number that the store knows the receiver by."""
     incarnation: int | None
-    """Of the receiver's domain; None where no store outlives the process."""
+    """The store id of the receiver's domain; None where no store outlives the process."""
     connection_id: str
     destination: str
     receiver_id: str
@@ -110,19 +110,19 @@ class Scanned(NamedTuple):
 
 
 class _Batch(msgspec.Struct, array_like=True, frozen=True):
-    """A batch as it is written: in columns, which cost least, the receipts that tell no more than a row."""
+    """A batch as it is written: in columns, which cost least, the receipts with an id, a source and a time only."""
 
     ids: bytes
     """One a line, which Arrow splits without keeping other threads."""
     sources: bytes
     times: bytes
     """In microseconds, 8 bytes each."""
-    told: list[tuple[int, list[Any]]]
+    full: list[tuple[int, list[Any]]]
     """The others, and those whose text has several lines, by their index."""
 
     @property
     def receipts(self) -> int:
-        return len(self.times) // _TIME.itemsize + len(self.told)
+        return len(self.times) // _TIME.itemsize + len(self.full)
 
 
 _decode = msgspec.msgpack.Decoder(_Batch).decode
@@ -134,31 +134,31 @@ def beginning(header: JournalHeader) -> bytes:
     return JOURNAL_BEGINS + frame(_HEADER, _encode(header))
 
 
-def encoded(rows: Sequence[Row], told: Sequence[Told]) -> bytes:
-    """The payload of a batch, of whose receipts `told` has those that tell more than a row; `rows` are of the others.
+def encoded(rows: Sequence[Row], full: Sequence[IndexedReceipt]) -> bytes:
+    """The payload of a batch, of whose receipts `full` has those with more than id, source and time; `rows` are of the others.
 
     `ValueError` where one of them is what no log can hold.
     """
-    if any((receipt.received_at_us or 0) < 0 for _, receipt in told):  # a row's time is the domain's, and never is
+    if any((receipt.received_at_us or 0) < 0 for _, receipt in full):  # a row's time is the domain's, and never is
         raise ValueError("a time before the epoch")
     ids = "\n".join([row[1] for row in rows]).encode()
     sources = "\n".join([row[2] or "" for row in rows]).encode()
     if rows and not ids.count(b"\n") == sources.count(b"\n") == len(rows) - 1:
-        return encoded((), list(enumerate(receipts_of(rows, told))))
+        return encoded((), list(enumerate(receipts_of(rows, full))))
     times = struct.pack(f"<{len(rows)}q", *[row[3] for row in rows])
-    payload = _encode((ids, sources, times, told))
+    payload = _encode((ids, sources, times, full))
     if len(payload) > _LONGEST_TEXT_BYTES:
-        texts = chain.from_iterable((*rows, *(receipt for _, receipt in told)))
+        texts = chain.from_iterable((*rows, *(receipt for _, receipt in full)))
         if any(isinstance(text, str) and len(text.encode()) > _LONGEST_TEXT_BYTES for text in texts):
             raise ValueError("a text that is too long")
     return payload
 
 
-def receipts_of(rows: Sequence[Row], told: Sequence[Told]) -> list[Receipt]:
-    """The same receipts, in their order."""
-    others = dict(told)
+def receipts_of(rows: Sequence[Row], full: Sequence[IndexedReceipt]) -> list[Receipt]:
+    """All receipts of a batch, in their order."""
+    others = dict(full)
     plain = (Receipt(*row[1:4]) for row in rows)
-    return [others.get(index) or next(plain) for index in range(len(rows) + len(told))]
+    return [others.get(index) or next(plain) for index in range(len(rows) + len(full))]
 
 
 def end() -> bytes:
@@ -205,25 +205,25 @@ def _header_of(frames: Iterator[_Frame]) -> JournalHeader | None:
 
 def _certain(frames: Iterable[_Frame], uncertain: dict[int, _Frame]) -> Iterator[_Frame]:
     """The committed batches in their order; in the end `uncertain` holds those of which it isn't known."""
-    for found in frames:
-        if found.payload:
-            uncertain[found.number] = found
-        elif found.number in uncertain:
-            yield uncertain.pop(found.number)
+    for each in frames:
+        if each.payload:
+            uncertain[each.number] = each
+        elif each.number in uncertain:
+            yield uncertain.pop(each.number)
 
 
 def scanned(pieces: Iterable[bytes]) -> Scanned:
     header: JournalHeader | None = None
     uncertain: dict[int, int] = {}
     whole_bytes, last = 0, 0
-    for found in _frames_of(pieces):
-        whole_bytes, last = found.end_bytes, found.number
-        if found.number == _HEADER:
-            header = _decode_header(found.payload)
-        elif found.payload:
-            uncertain[found.number] = found.start_bytes
+    for each in _frames_of(pieces):
+        whole_bytes, last = each.end_bytes, each.number
+        if each.number == _HEADER:
+            header = _decode_header(each.payload)
+        elif each.payload:
+            uncertain[each.number] = each.start_bytes
         else:
-            uncertain.pop(found.number, None)
+            uncertain.pop(each.number, None)
     return Scanned(header, uncertain, whole_bytes, is_ended=last == _ENDED)
 
 
@@ -250,14 +250,14 @@ def _gathered(batches: Iterable[_Batch]) -> Iterator[list[_Batch]]:
 
 
 def _rows(batches: Sequence[_Batch], channel: Channel) -> pa.RecordBatch:
-    told: list[Receipt] = []
-    told_at: list[int] = []
+    full: list[Receipt] = []
+    full_at: list[int] = []
     receipts = 0
     for batch in batches:
-        told += [Receipt(*fields) for _, fields in batch.told]
-        told_at += [receipts + index for index, _ in batch.told]
+        full += [Receipt(*fields) for _, fields in batch.full]
+        full_at += [receipts + index for index, _ in batch.full]
         receipts += batch.receipts
-    others = recordable(columns_of(told), channel)
+    others = recordable(columns_of(full), channel)
     plain = [batch for batch in batches if batch.times]
     if not plain:
         return others
@@ -267,14 +267,14 @@ def _rows(batches: Sequence[_Batch], channel: Channel) -> pa.RecordBatch:
         np.frombuffer(b"".join(batch.times for batch in plain), _TIME),
         channel,
     )
-    if not told:
+    if not full:
         return rows
-    # Back to where they came.
+    # Back into the order in which they came.
     order = np.empty(receipts, np.int64)
-    is_told = np.zeros(receipts, dtype=bool)
-    is_told[told_at] = True
-    order[~is_told] = np.arange(len(rows))
-    order[is_told] = len(rows) + np.arange(len(told))
+    is_full = np.zeros(receipts, dtype=bool)
+    is_full[full_at] = True
+    order[~is_full] = np.arange(len(rows))
+    order[is_full] = len(rows) + np.arange(len(full))
     both = pa.Table.from_batches([rows, others]).unify_dictionaries().take(order)
     return both.combine_chunks().to_batches()[0]
 
@@ -284,12 +284,12 @@ def _split(joined: Iterable[bytes]) -> pa.Array:
 
 
 def read_journal(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
-    """The same as a log. LINE is the receipt of the file, from 1."""
+    """The committed receipts of a journal, as a log. LINE is the receipt of the file, from 1."""
     batches = BatchMaker(source.name, options)
     fields = fields_of(SCHEMA.names, options, source.name)
     before = 0
     for rows in rows_in(source.pieces):
-        columns = {column: rows.column(place) for column, place in fields.items()}
+        columns = {column: rows.column(index) for column, index in fields.items()}
         yield batches.batch(RawRows(columns, partial(add, before + 1)))
         before += rows.num_rows
 

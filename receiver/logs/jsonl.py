@@ -43,7 +43,7 @@ _TYPE_NAMES = {
 }
 _TOO_DEEP = "nested too deeply, expected a plain object"
 _MOST_DIGITS = 4_000
-"""Python turns longer texts into numbers only when told to, because that takes quadratic time."""
+"""Python turns longer texts into numbers only when asked to, because that takes quadratic time."""
 
 
 class _Lines(NamedTuple):
@@ -74,7 +74,7 @@ class _JsonRows:
         self._attributes = {field: f"f{position}" for position, field in enumerate(fields)}
         self._row_type = _row_type(self._attributes)
         self._decode = msgspec.json.Decoder(self._row_type).decode
-        self._found: dict[str, str] = {}
+        self._spelling_of: dict[str, str] = {}
         self._first: tuple[int, bytes] | None = None
 
     def raw(self, block: Block) -> RawRows:
@@ -105,7 +105,7 @@ class _JsonRows:
         if self._first is None:
             return
         for column, declared in COLUMNS.items():
-            if column not in self._found and (declared.is_required or column in self._options.column_map):
+            if column not in self._spelling_of and (declared.is_required or column in self._options.column_map):
                 raise missing(column, list(json.loads(self._first[1])), self._options, self._name)
 
     def _each(self, texts: list[bytes], first_line: int) -> _Lines:
@@ -131,24 +131,24 @@ class _JsonRows:
             return _TOO_DEEP
         except msgspec.DecodeError as error:
             refusal = str(error)
-        found = _decoded_slowly(text)
-        if isinstance(found, str):
-            return found
+        fields = _decoded_slowly(text)
+        if isinstance(fields, str):
+            return fields
         if "out of range" not in refusal:
             return f"not JSON: {refusal}, expected one object per line"
-        return self._row_type(**{name: found[field] for field, name in self._attributes.items() if field in found})
+        return self._row_type(**{name: fields[field] for field, name in self._attributes.items() if field in fields})
 
     def _columns(self, rows: list[Struct]) -> dict[str, tuple[list[Any], set[type]]]:
         """The values of each column that the file is known to have, and their types."""
         self._note_new(rows)
         columns = {}
-        for column, field in self._found.items():
+        for column, field in self._spelling_of.items():
             values = list(map(attrgetter(self._attributes[field]), rows))
             columns[column] = values, set(map(type, values))
         return columns
 
     def _note_new(self, rows: list[Struct]) -> None:
-        unseen = [field for field in self._attributes if field not in self._found.values()]
+        unseen = [field for field in self._attributes if field not in self._spelling_of.values()]
         if not unseen:
             return
         get = attrgetter(*(self._attributes[field] for field in unseen))
@@ -161,7 +161,7 @@ class _JsonRows:
                     self._note(column, field)
 
     def _note(self, column: str, field: str) -> None:
-        other = self._found.setdefault(column, field)
+        other = self._spelling_of.setdefault(column, field)
         if other != field:
             raise LogFormatError(
                 self._name, f"the column {column} is there twice, as {other!r} and {field!r}", hint="rename one of them"
@@ -224,17 +224,17 @@ def _text(value: str | float | bool) -> str:  # noqa: FBT001 - any value of JSON
 def _decoded_slowly(text: bytes) -> dict[str, Any] | str:
     """What msgspec refused, by the standard library: an object, or what is wrong in words of its own."""
     try:
-        found = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
-        json.dumps(found, ensure_ascii=False).encode()
+        value = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
+        json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         return _TOO_DEEP
     except UnicodeEncodeError:
         return "a lone surrogate, expected text that UTF-8 can hold"
     except ValueError as error:
         return f"not JSON: {error}, expected one object per line"
-    if not isinstance(found, dict):
-        return f"not an object but {_TYPE_NAMES[type(found)]}, expected one object per line"
-    return found
+    if not isinstance(value, dict):
+        return f"not an object but {_TYPE_NAMES[type(value)]}, expected one object per line"
+    return value
 
 
 def _whole(digits: str) -> int | str:

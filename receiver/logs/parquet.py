@@ -37,7 +37,7 @@ class RowGroups(NamedTuple):
 
 
 def read_parquet(source: LogSource, options: ReadOptions, groups: RowGroups | None = None) -> Iterator[Batch]:
-    """Rows of a Parquet log, or of some of its row groups. LINE is the row of the file, from 1."""
+    """Rows of a Parquet log, or of `groups` alone. LINE is the row of the file, from 1."""
     with _seekable(source) as file:
         try:
             yield from _batches(source, file, options, groups)

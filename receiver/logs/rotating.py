@@ -5,7 +5,7 @@ at any moment leaves every receipt that it committed. What such a process couldn
 when the same path is recorded to again. Files are finished by whoever wrote the journal, or by the next one in the same
 folder.
 
-The lock on a journal tells a killed process from one that writes. Windows lets nobody rename or remove a file that is
+The lock on a journal shows whether its process still writes or was killed. Windows lets nobody rename or remove a file that is
 open, which shows the same.
 
 The files are called segments and named after the time at which they began:
@@ -112,7 +112,7 @@ def _matching(folder: Path, known: re.Pattern[str]) -> list[Path]:
 
 
 def segment_names(path: StrPath) -> SegmentNames | None:
-    """What a path names: a folder, or a file whose ending tells the format; None for any other ending."""
+    """What a path names: a folder, or a file whose ending names the format; None for any other ending."""
     text = os.fspath(path)
     if text.endswith(("/", os.sep)) or os.path.isdir(text):  # noqa: PTH112 - False for a path that no file can have
         return segment_names(Path(text) / _IN_A_FOLDER)
@@ -144,7 +144,7 @@ class _Journal:
         try:
             _write_all(self._file, frames)
         except BaseException:  # an interrupt too, or half a frame would stand before the next one
-            with suppress(OSError):  # the space may help others; what went wrong first is what to tell
+            with suppress(OSError):  # the space may help others; the first error is the one to report
                 self._cut_to(self.size_bytes)
             raise
         self.size_bytes += len(frames)
@@ -177,19 +177,19 @@ class _Journal:
 
 
 class AbandonedJournal:
-    """A journal of a process that was killed, perhaps with batches of which only its store can tell."""
+    """A journal of a process that was killed, perhaps with batches of which only its store knows whether they are committed."""
 
-    def __init__(self, file: IO[bytes], writer: int, found: Scanned) -> None:
+    def __init__(self, file: IO[bytes], writer: int, scan: Scanned) -> None:
         self.writer = writer
         self._file = file
-        self._found = found
+        self._scan = scan
 
     def settle(self, last: int | None) -> None:
         """Keep the batches up to the last one that its writer has committed; None: it has committed none of them."""
-        starts = self._found.uncertain
+        starts = self._scan.uncertain
         committed = sorted(number for number in starts if last is not None and number <= last)
         lost = (start for number, start in starts.items() if number not in committed)
-        self._file.truncate(min(lost, default=self._found.whole_bytes))
+        self._file.truncate(min(lost, default=self._scan.whole_bytes))
         self._file.seek(0, os.SEEK_END)
         _write_all(self._file, b"".join(map(frame, committed)))
 
@@ -307,16 +307,16 @@ class RotatingLog:
             return []
         kept = []
         for path in self._names.unfinished():
-            with suppress(OSError):  # another process finished it; or who tries to finish it tells of it
+            with suppress(OSError):  # another process finished it; or whoever tries to finish it reports it
                 file = _taken(path)
                 if file is None:
                     continue
-                found = scanned(_pieces(file))
-                header = found.header
-                if header is None or header.incarnation != self._header.incarnation or found.is_ended:
+                scan = scanned(_pieces(file))
+                header = scan.header
+                if header is None or header.incarnation != self._header.incarnation or scan.is_ended:
                     file.close()
                 else:
-                    kept.append(AbandonedJournal(file, header.writer, found))
+                    kept.append(AbandonedJournal(file, header.writer, scan))
         return kept
 
     def _begun(self) -> _Journal:
@@ -338,9 +338,9 @@ class RotatingLog:
         if file is None:
             return
         with file:
-            found = scanned(_pieces(file))
-            if found.uncertain and found.header and found.header.incarnation is not None:
-                return  # only its store can tell
+            scan = scanned(_pieces(file))
+            if scan.uncertain and scan.header and scan.header.incarnation is not None:
+                return  # only its store knows
             _write_finished(path, file)
             if fcntl is None:
                 file.close()

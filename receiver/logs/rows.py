@@ -39,7 +39,7 @@ class Unreadable(NamedTuple):
 
 @dataclass(slots=True)
 class RawRows:
-    """Rows as a format found them: Arrow columns of its own types, nulls allowed, by canonical name."""
+    """Rows as a format gives them: Arrow columns of its own types, nulls allowed, by canonical name."""
 
     columns: dict[str, pa.Array]
     line_of: Callable[[int], int]
@@ -89,9 +89,9 @@ class BatchMaker:
             if column != "received_at" and column in raw.columns:
                 checked[column] = self._checked(column, raw.columns[column])
         bad = np.zeros(len(read.us), dtype=bool)
-        for found in checked.values():
-            if found.bad is not None:
-                bad |= found.bad
+        for column_checked in checked.values():
+            if column_checked.bad is not None:
+                bad |= column_checked.bad
         stop = self._first_unreadable(raw, checked, bad) if self._options.on_error == "stop" else None
         self._check_unit(read.units, ~bad, raw.line_of, before=stop.line if stop else None)
         if stop is not None:
@@ -130,10 +130,10 @@ class BatchMaker:
     def _first_unreadable(
         self, raw: RawRows, checked: dict[str, _Checked], bad: npt.NDArray[np.bool_]
     ) -> Unreadable | None:
-        found = raw.unreadable[:1]
+        candidates = raw.unreadable[:1]
         if bad.any():
-            found.append(self._unreadable(raw, checked, int(bad.argmax())))
-        return min(found, default=None)
+            candidates.append(self._unreadable(raw, checked, int(bad.argmax())))
+        return min(candidates, default=None)
 
     def _unreadable(self, raw: RawRows, checked: dict[str, _Checked], row: int) -> Unreadable:
         column = next(name for name, column in checked.items() if column.bad is not None and column.bad[row])
@@ -230,7 +230,7 @@ def _milliseconds(values: pa.Array) -> npt.NDArray[np.int64] | None:
     kind = values.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         numbers = values.fill_null(0).to_numpy()
-        # Doubles are whole numbers that some tool couldn't write as such beside missing ones.
+        # Doubles are whole numbers that a tool couldn't write as such beside missing ones.
         good = (numbers >= 0) & (numbers <= _MAX_MS) & (numbers == np.floor(numbers))
         return np.where(good, numbers, -1).astype(np.int64)
     text = _as_text(values)
@@ -260,12 +260,12 @@ def _batch_of(
     checked: dict[str, _Checked], bad: npt.NDArray[np.bool_], raw: RawRows, time_unit: TimeUnit | None
 ) -> Batch:
     skipped = len(raw.unreadable) + int(bad.sum())
-    values = {column: found.values for column, found in checked.items()}
+    values = {column: each.values for column, each in checked.items()}
     if bad.any():
         good, mask = ~bad, pa.array(~bad)
         values = {
-            column: found.filter(mask) if isinstance(found, pa.Array) else found[good]
-            for column, found in values.items()
+            column: array.filter(mask) if isinstance(array, pa.Array) else array[good]
+            for column, array in values.items()
         }
     columns: dict[str, Any] = {
         COLUMNS[column].attribute: array.astype(bool) if COLUMNS[column].kind is Kind.FLAG else array

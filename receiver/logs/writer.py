@@ -67,8 +67,8 @@ class TableWriter:
 
 @contextmanager
 def open_table(path: StrPath, schema: pa.Schema, *, unfinished: Path | None = None) -> Iterator[TableWriter]:
-    """A table to write batches to; it takes the place of `path` when the block ends well (see `replacing`, also
-    for `unfinished`).
+    """A table to write batches to; it replaces `path` when the block ends well (see `replacing`, also for
+    `unfinished`).
 
     Columns are text, also as dictionaries, whole numbers, booleans and `timestamp[us, UTC]`, which becomes ISO 8601
     text in CSV and JSON Lines. A missing text is empty in CSV. `SettingsError` for an ending that names no format,
@@ -129,8 +129,8 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[memoryview]:
 def _joined(parts: Iterable[pa.Array | str], rows: int) -> pa.Array:
     """One text a row. Text that all rows have is put together first: each part costs its time for every row."""
     merged: list[pa.Array | str] = []
-    for is_text, some in groupby(parts, lambda part: isinstance(part, str)):
-        alike = list(some)
+    for is_text, group in groupby(parts, lambda part: isinstance(part, str)):
+        alike = list(group)
         merged += ["".join(alike)] if is_text else alike
     return pa.repeat(merged[0], rows) if len(merged) == 1 else pc.binary_join_element_wise(*merged, "")
 
@@ -164,9 +164,9 @@ _FORMATS = {
 
 def _format_of(path: StrPath) -> tuple[_Table, _Compression | None]:
     name = os.fspath(path).lower()
-    for ending, found in _FORMATS.items():
+    for ending, known in _FORMATS.items():
         if name.endswith(ending):
-            return found
+            return known
     raise SettingsError(
         f"can't tell the format of {os.fspath(path)!r} by its ending", hint=f"one of {', '.join(_FORMATS)}"
     )
@@ -227,9 +227,9 @@ def _spelled_bytes(column: pa.Array) -> int:
 
 @contextmanager
 def replacing(path: StrPath, *, unfinished: Path | None = None) -> Iterator[IO[bytes]]:
-    """A file to write bytes to, which takes the place of `path` when the block ends well.
+    """A file to write bytes to, which replaces `path` when the block ends well.
 
-    It is made at once beside `path`, so a place that can't be written is an `OutputError` before the work begins, as
+    It is made at once beside `path`, so a folder that can't be written is an `OutputError` before the work begins, as
     a full disk is later. Any exception, Ctrl-C included, leaves `path` as it was and removes the unfinished file. A
     link keeps pointing where it does; what isn't a regular file (`/dev/null`, a pipe) is written directly.
 
@@ -258,7 +258,7 @@ def replacing(path: StrPath, *, unfinished: Path | None = None) -> Iterator[IO[b
                 unfinished.chmod(stat.S_IMODE(mode))
             unfinished.replace(target)
     except BaseException:
-        with suppress(OSError):  # what went wrong first is what to tell
+        with suppress(OSError):  # the first error is the one to report
             unfinished.unlink(missing_ok=True)
         raise
 
@@ -285,7 +285,7 @@ def appearing(path: StrPath) -> Iterator[Path]:
         with naming(path):
             unfinished.replace(target)
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)  # what went wrong first is what to tell
+        shutil.rmtree(unfinished, ignore_errors=True)  # the first error is the one to report
         raise
 
 
@@ -311,7 +311,7 @@ def _open(file: Path, mode: str, path: StrPath) -> _NamedFile:
 class _NamedFile(io.FileIO):
     """A file whose failures name the path that was asked for.
 
-    Errors are told apart here, at the lowest place, because the block around also reads, and what fails to be read
+    Errors are distinguished here, at the lowest level, because the block around also reads, and what fails to be read
     is not the output's fault. Unbuffered: its users write large pieces.
     """
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from receiver.logs import Batch, ReadOptions
     from receiver.logs.compacted import Folder
     from receiver.logs.files import LogFile
-    from receiver.spark.progress import Told
+    from receiver.spark.progress import OnProgress
 
 __all__ = ["ROWS_PER_FILE", "BadRows", "compact"]
 
@@ -49,7 +49,7 @@ _NO_DIGEST = bytes(16)
 _TEXT_BYTES = 1 << 20
 _FOOTERS_AT_ONCE = 16
 _NAME = re.compile(r"domain=(\d+)/day=([^/]+)/part-(\d+)-[^/]*\.c(\d+)\.[^/]*$")
-"""Spark's, of a file: by domain, day and task, and by its place among those that the task wrote for them."""
+"""Spark's, of a file: by domain, day and task, and by its number among those that the task wrote for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ Receipts: type[_Receipts] = make_dataclass(
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """What is wrong with rows of a unit: JSON Lines, cut anywhere. Key: the place among those of the unit."""
+    """What is wrong with rows of a unit: JSON Lines, cut anywhere. Key: their index among those of the unit."""
 
     unit: int
     lines: str
@@ -99,7 +99,7 @@ def compact(
     *,
     before: Manifest | None = None,
     rows_per_file: int = ROWS_PER_FILE,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Manifest:
     """Write the receipts of a log, in order, to a folder that every task sees. No file has more than `rows_per_file` rows.
 
@@ -109,18 +109,18 @@ def compact(
     """
     _check(files, key, before, rows_per_file)
     units = units_of(files, rows_per_unit=rows_per_file)
-    flow = start(spark, [Row(unit.number, unit) for unit in units], len(units), Unit, told)
+    flow = start(spark, [Row(unit.number, unit) for unit in units], len(units), Unit, on_progress)
     flow = flow.map(partial(_read, Reading(options, _NO_DIGEST), key), Receipts, UnitReport, BadRows)
     with adding(folder, before) as new:
-        read, found = flow.kept("Reading receipts", UnitReport)
-        reports = reports_of(found, units, key)
+        read, counts = flow.kept("Reading receipts", UnitReport)
+        reports = reports_of(counts, units, key)
         name_of, carry_us = names_of(reports, key), carry_us_of(reports, units)
         _check_order(reports, name_of, carry_us, before)
         lines, domains, columns = list(status_lines_of(reports)), sorted(set(name_of.values())), _columns(reports)
         receipts = sum(report.receipts for report in reports)
         # Ranges are of about the same size: a tenth more of them, and few are cut in two files.
         rows = _in_order(read.only(Receipts).frame, domains, carry_us, -(-receipts * 11 // (10 * rows_per_file)))
-        with watched(spark.sparkContext, "Writing files", told):
+        with watched(spark.sparkContext, "Writing files", on_progress):
             _write(rows.select(*columns, "domain", "day"), new.written, rows_per_file)
         manifest = Manifest(
             domain_key=key.text,
@@ -156,15 +156,15 @@ def _read(how: Reading, key: DomainKey, rows: Iterator[Row]) -> Iterator[Row]:
     for row in rows:
         unit = row.value
         with SpooledTemporaryFile(_TEXT_BYTES, "w+") as bad:
-            options = replace(how.options, on_skipped=partial(_tell, bad))
+            options = replace(how.options, on_skipped=partial(_write_problem, bad))
             for value in pieces_of(unit.number, read_unit(unit, options), how, partial(_receipts, key)):
                 yield from (Row(0, each) for each in ([value] if isinstance(value, UnitReport) else value))
             bad.seek(0)
-            for place, lines in enumerate(iter(partial(bad.read, _TEXT_BYTES), "")):
-                yield Row(place, BadRows(unit.number, lines))
+            for index, lines in enumerate(iter(partial(bad.read, _TEXT_BYTES), "")):
+                yield Row(index, BadRows(unit.number, lines))
 
 
-def _tell(file: IO[str], name: str, line: int, problem: str) -> None:
+def _write_problem(file: IO[str], name: str, line: int, problem: str) -> None:
     file.write(json.dumps({"file": name, "line": line, "problem": problem}) + "\n")
 
 
@@ -211,9 +211,9 @@ def _check_order(
 
 
 def _in_order(receipts: DataFrame, domains: list[str], carry_us: npt.NDArray[np.int64], parts: int) -> DataFrame:
-    """A row for each receipt, in the order of domain, key and place; partitions have about as many rows each.
+    """A row for each receipt, in the order of domain, key, unit and row; partitions have about as many rows each.
 
-    `domain` is a number. The key of a receipt is the largest time of its file up to it, and tells its `day`.
+    `domain` is a number. The key of a receipt is the largest time of its file up to it; its `day` is that of the key.
     """
     spark = receipts.sparkSession
     numbers = spark.createDataFrame(pa.table({"domain": domains, "number": np.arange(len(domains))}))
@@ -234,7 +234,7 @@ def _write(rows: DataFrame, folder: Folder, rows_per_file: int) -> None:
     """Files of one domain and day each."""
     writer = rows.write.partitionBy("domain", "day").mode("append").option("compression", "zstd")
     writer = writer.option("maxRecordsPerFile", rows_per_file).option("parquet.block.row.count.limit", _GROUP_ROWS)
-    # Spark takes each letter of a path for itself, where a URI would write some as %20.
+    # Spark takes each letter of a path for itself, where a URI would write a blank as %20.
     writer.parquet(f"file://{folder.absolute()}" if isinstance(folder, Path) else str(folder))
 
 
@@ -242,17 +242,17 @@ def _files(written: Folder, domains: list[str], receipts: int) -> list[DomainFil
     """What Spark has written, in order; `OutputError` where that isn't all."""
     paths = list(written.rglob("*.parquet"))
     names = ((match, path) for path in paths if (match := _NAME.search(str(path))))
-    found = sorted(
+    written_files = sorted(
         (int(name[1]), np.datetime64(name[2]), int(name[3]), int(name[4]), name[0], path) for name, path in names
     )
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        footers = list(pool.map(_footer, (path for *_, path in found)))
+        footers = list(pool.map(_footer, (path for *_, path in written_files)))
     if sum(footer.num_rows for footer in footers) != receipts:
         raise OutputError(
             f"what tasks have written to {written} isn't there", hint="name a folder at a path that every task sees"
         )
     files: list[list[PartFile]] = [[] for _ in domains]
-    for (domain, *_, name, _), footer in zip(found, footers, strict=True):
+    for (domain, *_, name, _), footer in zip(written_files, footers, strict=True):
         groups = (footer.row_group(group).column(0) for group in range(footer.num_row_groups))
         latest_us = max(group.statistics.max_raw for group in groups)
         before_us = files[domain][-1].latest_us if files[domain] else 0

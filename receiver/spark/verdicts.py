@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from receiver.spark.sources import Read
     from receiver.steps.log import ChunkedLog
     from receiver.steps.rows import Row
-    from receiver.steps.schemas import Plan
+    from receiver.steps.schemas import CutPlan
 
 __all__ = ["tiers", "verdict_of", "verdict_rows", "verdicts_file"]
 
@@ -57,10 +57,10 @@ def tiers(log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
     frame = cast("SparkFlow", caught).frame.where(col("Caught").isNotNull())
     each = frame.select(explode(arrays_zip("Caught.number", "Caught.by_time")).alias("each"))
     tier = when(col("each.by_time"), lit(Tier.TIME.value)).otherwise(lit(Tier.SOURCE.value))
-    found = each.select(col("each.number").alias("number"), tier.alias("tier"))
-    found = found.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+    duplicates = each.select(col("each.number").alias("number"), tier.alias("tier"))
+    duplicates = duplicates.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
     caught.forget()
-    return found
+    return duplicates
 
 
 def verdict_of(unique_message_id: Column) -> Column:
@@ -79,7 +79,7 @@ def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> Da
     receipts = pieces.to_frame(work, _RECEIPT)
     judged = receipts.join(tiers(log, window, expiry_us), "number", "left")
     parts = -(-sum(report.receipts for report in read.reports) // _ROWS_PER_PART)
-    # A receipt's number is its place in the order of reading.
+    # A receipt's number is its index in the order of reading.
     order = ["key_us", "number"]
     ordered = judged.repartitionByRange(parts, *order).sortWithinPartitions(*order).persist(StorageLevel.DISK_ONLY)
     counts = ordered.groupBy(spark_partition_id().alias("part")).count().collect()
@@ -93,7 +93,7 @@ def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> Da
     )
 
 
-def _receipts(plan: Plan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatch]]:
+def _receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatch]]:
     name = domain_key(plan.key).name
 
     def work(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:

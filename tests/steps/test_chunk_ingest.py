@@ -116,7 +116,7 @@ def told_apart(path, on_error="stop", key="default", **options) -> LogFormatErro
     with pytest.raises(LogFormatError) as cut:
         reports_of(reports_by_unit(flow), units, domain_key(key))
     assert str(cut.value) == str(whole.value)
-    assert (cut.value.place, cut.value.hint) == (whole.value.place, whole.value.hint)
+    assert (cut.value.location, cut.value.hint) == (whole.value.location, whole.value.hint)
     return cut.value
 
 
@@ -162,7 +162,7 @@ def test_a_unit_with_an_unreadable_row_gives_what_came_before_and_says_so(tmp_pa
     log.write_bytes(csv_bytes([Row(number, "a") for number in range(9)]) + b"soon,a\n")
     _, flow = read_units([str(log)], Cutting(piece_rows=1))
     (report,) = reports_by_unit(flow)
-    assert report.problem_place == f"{log}:11"
+    assert report.problem_location == f"{log}:11"
     assert report.receipts == sum(len(piece.received_at_us) for piece in pieces_of(flow)) > 0
 
 
