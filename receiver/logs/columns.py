@@ -109,7 +109,7 @@ class TimeUnit(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """Rows of one file, in their order: some tens of thousands, so that a log of any length costs memory for one batch.
+    """Rows of one file, in their order: tens of thousands, so that a log of any length costs memory for one batch.
 
     All columns have the same length; a column that the file lacks is None. Text columns are Arrow `string` or
     `dictionary<int32, string>` arrays without nulls: missing is empty text, which means the same in every column. Bytes

@@ -1,6 +1,6 @@
 """CSV with a header, separated by commas, quoted with `"`.
 
-There are two ways to the same rows. A block in which every quote plainly opens or closes a field goes through Arrow's
+Two readers give the same rows. A block in which every quote plainly opens or closes a field goes through Arrow's
 reader. Any other block, and any that Arrow's reader refuses, goes through Python's csv module, which is strict about
 quotes and lets us know the physical line of each row. A test holds the two together.
 """

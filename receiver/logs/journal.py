@@ -61,7 +61,7 @@ _ENDED = -2
 _BITS = (1 << 32) - 1
 _TIME = np.dtype("<i8")
 _LONGEST_TEXT_BYTES = 1 << 20
-"""No broker carries a longer id, and no reader takes a line of some hundred MB."""
+"""No broker carries a longer id, and no reader takes a line of hundreds of MB."""
 _LARGEST = {Kind.TIME: MAX_US, Kind.MILLISECONDS: MAX_US // 1_000}
 _COLUMN_OF_FIELD = {column.attribute: name for name, column in COLUMNS.items()} | {"redelivered": "jms_redelivered"}
 """Field of a `Receipt` -> the column that it is recorded in."""
@@ -228,7 +228,7 @@ def scanned(pieces: Iterable[bytes]) -> Scanned:
 
 
 def rows_in(pieces: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """The receipts of the batches that are known to be committed, as rows of `SCHEMA`, some tens of thousands at a time."""
+    """The receipts of the batches that are known to be committed, as rows of `SCHEMA`, tens of thousands at a time."""
     frames = _frames_of(pieces)
     header = _header_of(frames)
     if header is not None:

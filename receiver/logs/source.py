@@ -59,7 +59,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(pieces: Iterator[bytes], name: str) -> Iterator[Block]:
-    """Cut a log at line breaks into blocks of some MB, without the byte order mark that it may begin with."""
+    """Cut a log at line breaks into blocks of at most a few MB, without the byte order mark that it may begin with."""
     held: list[bytes] = []
     held_bytes = 0
     wanted = FIRST_BLOCK_BYTES

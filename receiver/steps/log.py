@@ -253,11 +253,11 @@ class ChunkedLog:
         return Timeline(plan.start_us, plan.slice_us, tuple(receipts.tolist()), tuple(duplicates.tolist()))
 
     def _crossing(self) -> Crossing | None:
-        ways: Counter[tuple[str, str]] = Counter()
+        cross_domain: Counter[tuple[str, str]] = Counter()
         for each in self._link_counts:
             for before, after, count in zip(each.cross_from, each.cross_to, each.cross_count.tolist(), strict=True):
-                ways[before, after] += count
-        return Crossing(ways.total(), dict(ways)) if ways else None
+                cross_domain[before, after] += count
+        return Crossing(cross_domain.total(), dict(cross_domain)) if cross_domain else None
 
     def _lacking(self) -> dict[str, int]:
         lacking: Counter[str] = Counter()

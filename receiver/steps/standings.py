@@ -1,6 +1,6 @@
 """What is known of every source after each chunk, added up from the chunks' tallies.
 
-A *series* is one source of one domain. The ids that a source has sent after some receipt of its own, up to the begin of
+A *series* is one source of one domain. The ids that a source has sent after a receipt of its own, up to the begin of
 a chunk, are those it had sent before the chunk less those it last sent at that receipt or earlier. And an id that it
 last sent so early either never comes from it again, or comes next in the chunk or later. So three sums give what would
 otherwise take a walk through all of the log between.
