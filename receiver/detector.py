@@ -30,10 +30,10 @@ ages out of there is forgotten, now or, if a source's queue still holds it, when
 needs its id; `_names` has the id of each entry that does.
 
 A detector can be made again from the entries that matter, in order of receipt, and the time queue's newest time
-(`replay`), if each entry tells whether its source was retired since. Each entry that stops to matter is named in `forgotten`, so that whoever keeps entries can drop it.
+(`replay`), if each entry says whether its source was retired since. Each entry that stops to matter is named in `forgotten`, so that whoever keeps entries can drop it.
 
 What a newer receipt of the same id replaces can't be taken out of the middle of a deque at once. A source's queue lists
-such stamps in `replaced`; for `_young`, `_renewed` counts the places of an id before its last one. Both deques are
+such stamps in `replaced`; for `_young`, `_renewed` counts the occurrences of an id before its last one. Both deques are
 swept when more than half is such chaff. So memory is bounded by what is remembered.
 """
 
@@ -341,11 +341,11 @@ class TwoTierDetector:
         return decision
 
     def _is_renewed(self, id_: str) -> bool:
-        """Whether the foremost of the id's places in `_young` isn't its last; such a place is counted off."""
-        places = self._renewed.pop(id_, 0)
-        if places > 1:
-            self._renewed[id_] = places - 1
-        return places > 0
+        """Whether the id comes again later in `_young`; if so, its foremost occurrence is counted off."""
+        later = self._renewed.pop(id_, 0)
+        if later > 1:
+            self._renewed[id_] = later - 1
+        return later > 0
 
     def _duplicate(self, previous: int, held: list[tuple[_SourceQueue, int]], elsewhere: dict[int, int]) -> Decision:
         held += [(self._queues_by_number[number], stamp) for number, stamp in elsewhere.items()]

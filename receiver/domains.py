@@ -56,7 +56,7 @@ def _joined(first: str, second: str) -> str:
 
 
 def _receiver_part(receiver_id: str) -> str:
-    # Kept from looking like a destination, which may stand in the same place.
+    # Kept from looking like a destination, which the same part of another domain's name may be.
     return "\\" + receiver_id if _LOOKS_LIKE_DESTINATION.match(receiver_id) else receiver_id
 
 

@@ -7,7 +7,7 @@
 | `NotComparableError` | two ids of different origin | take the message for a new one |
 | `BatchRejectedError` | a message that came before, in a batch that must be new as a whole | send the rest without it |
 | `LogFormatError` | a log of receipts | mend the row that is named, or `--on-error skip` |
-| `OutputError` | the place a result should go | another path, more space, other permissions |
+| `OutputError` | where a result should go | another path, more space, other permissions |
 | `MissingExtraError` | the installation | install the extra that is named |
 | `MissingProgramError` | the machine | install the program that is named |
 | `StoreError` | the database, or the way to it | as the hint says; a batch that raised it may be sent again |
@@ -103,13 +103,13 @@ class BatchRejectedError(ReceiverError):
 class LogFormatError(ReceiverError):
     """A log of receipts, or one row of it, can't be read.
 
-    `place` is `FILE:LINE` (a row: the physical line where it begins, the row from 1 in Parquet) or `FILE` (the
+    `location` is `FILE:LINE` (a row: the physical line where it begins, the row from 1 in Parquet) or `FILE` (the
     whole file); it opens the message.
     """
 
-    def __init__(self, place: str, problem: str, *, hint: str | None = None) -> None:
-        super().__init__(f"{place}: {problem}", hint=hint)
-        self.place = place
+    def __init__(self, location: str, problem: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{location}: {problem}", hint=hint)
+        self.location = location
         self.problem = problem
 
 
@@ -166,7 +166,7 @@ class MessageRefusedError(BrokerError):
 
 
 class SparkError(ReceiverError):
-    """Spark can't start, can't be reached, or failed: what the message tells is no fault of the log's."""
+    """Spark can't start, can't be reached, or failed: what the message says is no fault of the log's."""
 
 
 class StoreError(ReceiverError):

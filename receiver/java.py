@@ -45,10 +45,10 @@ def _java(user: str, error: type[ReceiverError]) -> str:
         if shutil.which(java) is None:
             raise error(f"{user} needs Java, and JAVA_HOME is {home}, where there is no bin/java", hint=_INSTALL)
         return java
-    found = shutil.which("java")
-    if found is None:
+    on_path = shutil.which("java")
+    if on_path is None:
         raise error(f"{user} needs Java, and there is none on the PATH", hint=_INSTALL)
-    return found
+    return on_path
 
 
 def _run(error: type[ReceiverError], java: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -62,5 +62,5 @@ def _run(error: type[ReceiverError], java: str, *arguments: str) -> subprocess.C
 
 def _version(printed: str) -> int:
     """Java's first number: 17 of `openjdk version "17.0.15"`, 8 of `"1.8.0_292"`, 0 where there is none."""
-    found = re.search(r'version "(?:1\.)?(\d+)', printed)
-    return int(found.group(1)) if found else 0
+    number = re.search(r'version "(?:1\.)?(\d+)', printed)
+    return int(number.group(1)) if number else 0

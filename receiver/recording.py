@@ -28,7 +28,7 @@ from receiver.settings import Recording
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
-    from receiver.logs.journal import Told
+    from receiver.logs.journal import IndexedReceipt
     from receiver.logs.rotating import AbandonedJournal, RotatingLog
 
 __all__ = ["Recorder"]
@@ -47,7 +47,7 @@ class Recorder(Closing):
     `writer` is the number by which a store knows the receiver, and `incarnation` that of its domain, None where no store
     outlives the process. `SettingsError` for a path or an id that can't be meant, `OutputError` where nothing can be
     written at the time, `MissingExtraError` without the extra 'simulate'. After that nothing is raised: what fails is
-    counted in `dropped`, named in `last_error`, and told by a warning of the logger `receiver.recording`, once until
+    counted in `dropped`, named in `last_error`, and reported by a warning of the logger `receiver.recording`, once until
     recording works again.
     """
 
@@ -82,7 +82,7 @@ class Recorder(Closing):
         """Whether the thread knows how old the journal is."""
         self._closing = False
         self._failing = False
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._finisher = threading.Thread(target=self._finish_until_closed, name="receiver-recorder", daemon=True)
         self._finisher.start()
         atexit.register(self.close)
@@ -93,13 +93,13 @@ class Recorder(Closing):
         self._write(number, (), list(enumerate(receipts)), is_checked=False)
         self.commit(number)
 
-    def write(self, number: int, rows: Sequence[ReceiptRow], told: Sequence[Told]) -> None:
+    def write(self, number: int, rows: Sequence[ReceiptRow], full: Sequence[IndexedReceipt]) -> None:
         """Write a batch that is about to be committed; numbers ascend. It goes to the system's memory, to no disk.
 
-        `told` are the receipts that tell more than the id, source and time of a row, by their index in the batch, each
+        `full` are the receipts with more than the id, source and time of a row, by their index in the batch, each
         with the time of its receipt as read; `rows` are those of the others.
         """
-        self._write(number, rows, told, is_checked=True)
+        self._write(number, rows, full, is_checked=True)
 
     def commit(self, number: int) -> None:
         """The batch is committed."""
@@ -113,7 +113,7 @@ class Recorder(Closing):
             self.written += receipts
             if self._failing:
                 self._failing = False
-                self._told.clear()
+                self._reported.clear()
                 _LOGGER.warning("recording again; %d receipts were dropped so far", self.dropped)
             self._tend()
 
@@ -133,10 +133,10 @@ class Recorder(Closing):
 
     def abandoned(self) -> list[AbandonedJournal]:
         """What killed processes have left of the same domain, which its store can settle. Close each."""
-        found, self._abandoned = self._abandoned, []
-        with suppress(OSError):  # the folder is gone, and whoever writes there tells of it
-            found = found or self._rotating.abandoned()
-        return found
+        abandoned, self._abandoned = self._abandoned, []
+        with suppress(OSError):  # the folder is gone, and whoever writes there reports it
+            abandoned = abandoned or self._rotating.abandoned()
+        return abandoned
 
     def finish(self) -> None:
         """Finish what can be finished now, in the background."""
@@ -166,8 +166,10 @@ class Recorder(Closing):
         """Whether the process was forked: it has no such thread, and the lock may be held for ever."""
         return os.getpid() != self._pid
 
-    def _write(self, number: int, rows: Sequence[ReceiptRow], told: Sequence[Told], *, is_checked: bool) -> None:
-        receipts = len(rows) + len(told)
+    def _write(
+        self, number: int, rows: Sequence[ReceiptRow], full: Sequence[IndexedReceipt], *, is_checked: bool
+    ) -> None:
+        receipts = len(rows) + len(full)
         if self._in_a_child():
             if self.last_error != _FORKED:
                 _LOGGER.warning("not recording: %s", _FORKED)
@@ -179,7 +181,7 @@ class Recorder(Closing):
                 self._drop(receipts, _CLOSED)
                 return
             try:
-                payload, receipts = self._payload(rows, told, is_checked=is_checked)
+                payload, receipts = self._payload(rows, full, is_checked=is_checked)
                 if receipts:
                     self._uncertain[number] = receipts
                     self._rotating.write(number, payload)
@@ -188,21 +190,22 @@ class Recorder(Closing):
                 self._failing = True
                 self._drop(receipts, _reason(error))
 
-    def _payload(self, rows: Sequence[ReceiptRow], told: Sequence[Told], *, is_checked: bool) -> tuple[bytes, int]:
+    def _payload(
+        self, rows: Sequence[ReceiptRow], full: Sequence[IndexedReceipt], *, is_checked: bool
+    ) -> tuple[bytes, int]:
         """A batch as it is written, and how many receipts that is; those are dropped that no log can hold."""
         from receiver.logs.journal import encoded
 
         if is_checked:
             with suppress(ValueError):
-                return encoded(rows, told), len(rows) + len(told)
-        good = self._good(rows, told)
+                return encoded(rows, full), len(rows) + len(full)
+        good = self._good(rows, full)
         return encoded((), good), len(good)
 
-    def _good(self, rows: Sequence[ReceiptRow], told: Sequence[Told]) -> list[Told]:
-        from receiver.logs.journal import receipts_of
-        from receiver.logs.receipts import columns_of, refused
+    def _good(self, rows: Sequence[ReceiptRow], full: Sequence[IndexedReceipt]) -> list[IndexedReceipt]:
+        from receiver.logs.journal import columns_of, receipts_of, refused
 
-        receipts = receipts_of(rows, told)
+        receipts = receipts_of(rows, full)
         bad = refused(columns_of(receipts), self._channel)
         for refusal in bad.values():
             self._drop(1, refusal)
@@ -242,11 +245,11 @@ class Recorder(Closing):
                         self._tend()
                 closing = self._closing
                 if closing:
-                    self._tell_what_it_lacks()
+                    self._report_what_it_lacks()
                     self._rotating.close()
                 left = self._left
 
-    def _tell_what_it_lacks(self) -> None:
+    def _report_what_it_lacks(self) -> None:
         if self._failing:
             _LOGGER.warning("the recording lacks %d receipts", self.dropped)
         if self._uncertain:
@@ -265,8 +268,8 @@ class Recorder(Closing):
         with self._changed:
             self.dropped += receipts
             self.last_error = reason
-            new = reason not in self._told
-            self._told.add(reason)
+            new = reason not in self._reported
+            self._reported.add(reason)
         if new:
             _LOGGER.warning("not recording: %s", reason)
 
@@ -283,8 +286,7 @@ def _checked(channel: Channel) -> Channel:
 def _opened(recording: Recording, channel: Channel, writer: int, incarnation: int | None) -> RotatingLog:
     try:
         from receiver.logs.journal import JournalHeader
-        from receiver.logs.rotating import RotatingLog
-        from receiver.logs.segments import segment_names
+        from receiver.logs.rotating import RotatingLog, segment_names
     except ImportError as error:
         raise MissingExtraError("simulate", "recording receipts") from error
     names = segment_names(recording.path)
@@ -307,7 +309,7 @@ def _opened(recording: Recording, channel: Channel, writer: int, incarnation: in
 
 
 def _reason(error: Exception) -> str:
-    """Few different texts, so that each is told once: a file's own name isn't in them."""
+    """Few different texts, so that each is reported once: a file's own name isn't in them."""
     cause = error.__cause__ if isinstance(error, OutputError) else error
     if isinstance(cause, OSError):
         return cause.strerror or type(cause).__name__

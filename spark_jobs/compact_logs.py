@@ -46,7 +46,7 @@ def compact_logs(
     """Write the receipts of logs as Parquet by domain and day, in order.
 
     With --append, receipts are added to a compacted log, which must have none that come later in their domain. With
-    --on-error skip, OUT/_bad_rows.jsonl tells which rows were left out, and why.
+    --on-error skip, OUT/_bad_rows.jsonl says which rows were left out, and why.
     """
     from receiver.logs import checked_options
     from receiver.logs.compacted import folder_at, manifest_of, new_folder
@@ -60,12 +60,14 @@ def compact_logs(
     before = manifest_of(folder) if append and folder.is_dir() else None
     with ExitStack() as ending:
         target = folder if before else ending.enter_context(new_folder(folder))
-        told = ending.enter_context(stages("Starting Spark"))
+        on_progress = ending.enter_context(stages("Starting Spark"))
         spark = ending.enter_context(session(master, verbose=verbose))
 
         from receiver.spark.compacting import compact  # once it is known that there is a Spark
 
-        manifest = compact(spark, files, options, key, target, before=before, rows_per_file=rows_per_file, told=told)
+        manifest = compact(
+            spark, files, options, key, target, before=before, rows_per_file=rows_per_file, on_progress=on_progress
+        )
     _print(manifest, folder)
 
 

@@ -123,8 +123,8 @@ def _compare(request: _CompareRequest) -> Comparison:
         begin_table = outputs.enter_context(table_to_begin(request.verdicts)) if request.verdicts is not None else None
         batches = read_logs(request.logs, request.options)
         spare_logs(batches.paths, report=request.report, verdicts=request.verdicts)
-        with progress("Reading receipts", None) as advance:
-            receipts = ingest(batches, domain_key(request.key), advance=advance)
+        with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
+            receipts = ingest(batches, domain_key(request.key))
         with progress("Comparing policies", len(receipts.domains)) as advance:
             compared = compare_policies(
                 receipts, request.key, request.policies, with_verdicts=begin_table is not None, advance=advance

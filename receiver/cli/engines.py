@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from receiver.logs.files import LogFile
     from receiver.simulate.analysis import Question
     from receiver.simulate.figures import Analysis
-    from receiver.spark.progress import Told
+    from receiver.spark.progress import OnProgress
     from receiver.spark.sources import Read
 
 __all__ = [
@@ -101,8 +101,8 @@ def simulate_here(request: SimulateRequest) -> Analysis:
         table = outputs.enter_context(open_table(request.verdicts, SCHEMA)) if request.verdicts is not None else None
         batches = read_logs(request.logs, request.options)
         spare_logs(batches.paths, report=request.report, verdicts=request.verdicts)  # no output has been written yet
-        with progress("Reading receipts", None) as advance:
-            receipts = ingest(batches, domain_key(question.key), advance=advance)
+        with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
+            receipts = ingest(batches, domain_key(question.key))
         with progress("Replaying domains", len(receipts.domains)) as advance:
             analysis = analyse(WholeLog(receipts, advance=advance), question)
         if table is not None and (single := single_setting(question)):
@@ -122,7 +122,7 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
         files = _files(request, cluster)
         if files is not None:
             files = outputs.enter_context(_at_hand(files, cluster.master))
-        told = outputs.enter_context(stages("Starting Spark"))
+        on_progress = outputs.enter_context(stages("Starting Spark"))
         brief = files is not None and sum(file.size_bytes or _BRIEF_BYTES for file in files) < _BRIEF_BYTES
         spark = outputs.enter_context(session(cluster.master, verbose=cluster.verbose, brief=brief))
 
@@ -134,7 +134,7 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
         write_verdicts = (
             outputs.enter_context(verdicts_file(request.verdicts)) if request.verdicts is not None else None
         )
-        read = _read(spark, request, cluster, files, told)
+        read = _read(spark, request, cluster, files, on_progress)
         key, cores = domain_key(question.key), spark.sparkContext.defaultParallelism
         log = chunked_log(*read, key, cores=cores, keeps_rows=request.verdicts is not None, question=question)
         analysis = analyse(log, question)
@@ -165,7 +165,11 @@ def _files(request: SimulateRequest, cluster: Cluster) -> list[LogFile] | None:
 
 
 def _read(
-    spark: SparkSession, request: SimulateRequest, cluster: Cluster, files: list[LogFile] | None, told: Told
+    spark: SparkSession,
+    request: SimulateRequest,
+    cluster: Cluster,
+    files: list[LogFile] | None,
+    on_progress: OnProgress,
 ) -> Read:
     from receiver.logs import checked_options
     from receiver.logs.files import find_files, is_compacted
@@ -176,7 +180,7 @@ def _read(
     if files is None and cluster.order_by is None and any(map(is_compacted, request.logs)):
         files = find_files(request.logs)
     if files is not None:
-        return read_files(spark, files, options, key, with_ids=with_ids, told=told)
+        return read_files(spark, files, options, key, with_ids=with_ids, on_progress=on_progress)
     return read_elsewhere(
         spark,
         [
@@ -187,7 +191,7 @@ def _read(
         key,
         order_by=cluster.order_by,
         with_ids=with_ids,
-        told=told,
+        on_progress=on_progress,
         note=lambda text: print(f"note: {text}", file=sys.stderr),
     )
 

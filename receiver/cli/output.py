@@ -40,12 +40,13 @@ def console() -> Console:
 
 
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int | None, *, in_bytes: bool = False) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on standard error once the work has taken two seconds, if that is a terminal.
 
-    The function that it yields takes how much more is done, towards `total`, or without an end if that is None.
+    The function that it yields takes how much more is done, towards `total`, or without an end if that is None;
+    `in_bytes` says the unit.
     """
-    with _bar(what, total) as update:
+    with _bar(what, total, in_bytes=in_bytes) as update:
         yield lambda done: update(advance=done)
 
 
@@ -60,15 +61,16 @@ def stages(what: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def _bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
+def _bar(what: str, total: int | None, *, in_bytes: bool = False) -> Iterator[Callable[..., None]]:
     if not sys.stderr.isatty():
         yield lambda **_changes: None
         return
 
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    done = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), done, TimeRemainingColumn()
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task(what, total=total)
     start = Timer(_PATIENCE_SECS, bar.start)
@@ -125,7 +127,7 @@ def report_file(path: str | None, page: Callable[[T], str]) -> Iterator[Callable
     except ImportError as error:
         raise MissingExtraError("report", "--report") from error
 
-    from receiver.logs.output import replacing
+    from receiver.logs.writer import replacing
 
     with replacing(path) as file:
 

@@ -1,22 +1,32 @@
 """Logs of receipts: one file per format behind one small interface.
 
 `read_logs` is the way in. `files` finds and opens logs, a reader per format (`csv_log`, `jsonl`, `parquet`,
-`correlator`) gives raw columns, `rows` checks their values, `merge` makes one log of several.
+`correlator`) gives raw columns, and `rows` checks their values.
+
+Several logs are merged by (running maximum of `received_at` in the file so far, index of the file, row). The running
+maximum keeps the order of rows within a file even where its clock stepped back. Rows move in slices, not one by one, and
+a file is opened only when its first row is due, so that a folder of logs of one day each needs the memory of one batch of
+the days that overlap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import get_args
+from operator import attrgetter
+from typing import Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.batch import BATCH_ROWS, Batch, LogReader, LogSource, OnError, ReadOptions, StatusLine
-from receiver.logs.columns import COLUMNS, OPTIONAL, checked_map
-from receiver.logs.files import LogFile, find_files, open_log
-from receiver.logs.merge import Waiting, merge
+from receiver.logs.columns import BATCH_ROWS, COLUMNS, Batch, StatusLine, checked_map, optional_columns
+from receiver.logs.files import LogFile, LogReader, find_files, open_log
 from receiver.logs.parquet import group_sizes
+from receiver.logs.source import LogSource, OnError, ReadOptions
 from receiver.logs.times import UNITS
 
 __all__ = [
@@ -27,47 +37,46 @@ __all__ = [
     "LogReader",
     "LogSource",
     "OnError",
-    "Progress",
     "ReadOptions",
     "StatusLine",
+    "Waiting",
     "checked_options",
+    "merge",
     "no_receipt",
     "optional_columns",
     "read_logs",
 ]
 
-_ATTRIBUTES = {column: "jms_timestamp_ms" if column == "jms_timestamp" else column for column in OPTIONAL}
+_ATTRIBUTES = tuple(column.attribute for column in COLUMNS.values())
 _NAMES_SHOWN = 3
 
-Progress = Callable[[int, int | None], None]
-"""Told the bytes read so far, and the bytes in all where they are known."""
 
-
-def read_logs(paths: Sequence[str], options: ReadOptions, *, progress: Progress | None = None) -> LogBatches:
+def read_logs(paths: Sequence[str], options: ReadOptions) -> LogBatches:
     """The receipts of files, folders, globs and `-`, in order, as batches.
 
     What can be checked without reading is checked at once: `LogFormatError` for a missing file or a folder without
     logs, `SettingsError` for options that can't be meant. Reading raises `LogFormatError`, at the latest at its end
     where there was no receipt at all.
     """
-    return LogBatches(find_files(paths), checked_options(options), progress)
+    return LogBatches(find_files(paths), checked_options(options))
 
 
 class LogBatches(Iterator[Batch]):
     """The batches of a whole log, and what is known of it so far."""
 
-    def __init__(self, files: Sequence[LogFile], options: ReadOptions, progress: Progress | None) -> None:
+    def __init__(self, files: Sequence[LogFile], options: ReadOptions) -> None:
         self.columns_present: set[str] = set()
-        """The optional columns that some file had."""
+        """The optional columns that at least one file had."""
         self.receipts = 0
         self.paths = [str(file.path) for file in files if file.path is not None]
         """The files to read; standard input is none."""
+        sizes = [file.size_bytes for file in files if file.size_bytes is not None]
+        self.size_bytes = sum(sizes) if len(sizes) == len(files) else None
+        """Of all files, as they are on disk; None where that isn't known before the end."""
+        self.on_read: Callable[[int], None] = lambda _bytes: None
+        """Called with how many of these bytes were read since the last call, by the thread that reads."""
         self._files = files
         self._options = options
-        self._progress = progress
-        sizes = [file.size_bytes for file in files if file.size_bytes is not None]
-        self._total_bytes = sum(sizes) if len(sizes) == len(files) else None
-        self._done_bytes = 0
         logs = _whole_logs(files)
         self._batches = self._rows_of(logs[0]) if len(logs) == 1 else self._merged(logs)
 
@@ -90,18 +99,18 @@ class LogBatches(Iterator[Batch]):
         plain = [file.path for file in self._files if file.manifest is None and file.path and file.can_reopen]
         return sum(compacted.values()) + sum(sum(group_sizes(path)) for path in plain)
 
-    def _rows_of(self, log: Sequence[LogFile], *, told: bool = True) -> Iterator[Batch]:
+    def _rows_of(self, log: Sequence[LogFile], *, counted: bool = True) -> Iterator[Batch]:
         for file in log:
-            with open_log(file, self._options, self._advance if told else None) as (source, reader):
+            with open_log(file, self._options, self._count if counted else None) as (source, reader):
                 yield from reader(source, self._options)
 
     def _merged(self, logs: Sequence[Sequence[LogFile]]) -> Iterator[Batch]:
-        return merge([self._waiting(log, place) for place, log in enumerate(logs)])
+        return merge([self._waiting(log, index) for index, log in enumerate(logs)])
 
-    def _waiting(self, log: Sequence[LogFile], place: int) -> Waiting:
-        """Look at the log's first receipt. It is read from the start again when its turn comes, where it can be."""
+    def _waiting(self, log: Sequence[LogFile], index: int) -> Waiting:
+        """Look at the log's first receipt. Where the log can be opened again, it is read from the start when it is due."""
         can_reopen = all(file.can_reopen for file in log)
-        batches = self._rows_of(log, told=not can_reopen)
+        batches = self._rows_of(log, counted=not can_reopen)
         ahead: list[Batch] = []
         for batch in batches:
             ahead.append(batch)
@@ -109,13 +118,11 @@ class LogBatches(Iterator[Batch]):
                 break
         first_us = int(ahead[-1].received_at_us[0]) if ahead and len(ahead[-1]) else 0
         if can_reopen:
-            return Waiting(first_us, place, lambda: self._rows_of(log))
-        return Waiting(first_us, place, lambda: chain(ahead, batches))
+            return Waiting(first_us, index, lambda: self._rows_of(log))
+        return Waiting(first_us, index, lambda: chain(ahead, batches))
 
-    def _advance(self, read_bytes: int) -> None:
-        self._done_bytes += read_bytes
-        if self._progress is not None:
-            self._progress(self._done_bytes, self._total_bytes)
+    def _count(self, read_bytes: int) -> None:
+        self.on_read(read_bytes)  # which may have been set after the file was opened
 
 
 def _whole_logs(files: Iterable[LogFile]) -> list[list[LogFile]]:
@@ -135,11 +142,6 @@ def no_receipt(names: Sequence[str]) -> LogFormatError:
     return LogFormatError(shown, "no receipt in the log", hint="there is nothing to replay")
 
 
-def optional_columns(batch: Batch) -> set[str]:
-    """Those that the file of a batch has."""
-    return {column for column, attribute in _ATTRIBUTES.items() if getattr(batch, attribute) is not None}
-
-
 def checked_options(options: ReadOptions) -> ReadOptions:
     """The same options in the form that readers expect; `SettingsError` for what can't be meant."""
     if options.time_unit is not None and options.time_unit not in UNITS:
@@ -153,3 +155,121 @@ def checked_options(options: ReadOptions) -> ReadOptions:
             f"unknown time zone {options.time_zone!r}", hint="an IANA name such as Europe/Paris"
         ) from error
     return checked_map(options)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Waiting:
+    """A file that isn't open yet: its first key, its index among the files, and how to read it."""
+
+    first_us: int
+    index: int
+    open: Callable[[], Iterator[Batch]] = field(compare=False)
+
+
+class _Cursor:
+    """An open file: what is left of its current batch, with the keys of the rows."""
+
+    def __init__(self, index: int, batches: Iterator[Batch]) -> None:
+        self.index = index
+        self._batches = batches
+        self._latest_us = 0
+        self.keys: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self.batch: Batch | None = None
+        self.beside: list[Batch] = []
+        """Batches without rows, which still carry counts and status lines."""
+
+    def fill(self) -> bool:
+        """Have rows in hand; False at the end of the file."""
+        while not len(self.keys):
+            batch = next(self._batches, None)
+            if batch is None:
+                return False
+            if not len(batch):
+                self.beside.append(batch)
+                continue
+            self.keys = np.maximum.accumulate(np.maximum(batch.received_at_us, self._latest_us))
+            self._latest_us = int(self.keys[-1])
+            self.batch = batch
+        return True
+
+    def take(self, rows: int) -> Batch:
+        """The next rows, as a batch of their own."""
+        assert self.batch is not None  # noqa: S101 - filled before
+        taken, self.batch = _sliced(self.batch, 0, rows), _sliced(self.batch, rows, len(self.batch))
+        self.batch.skipped, self.batch.status_lines = 0, []
+        self.keys = self.keys[rows:]
+        return taken
+
+
+def merge(waiting: Sequence[Waiting]) -> Iterator[Batch]:
+    """The rows of all files in their common order."""
+    to_open = sorted(waiting, reverse=True)
+    cursors: list[_Cursor] = []
+    while cursors or to_open:
+        filled = [cursor for cursor in cursors if cursor.fill()]
+        for cursor in cursors:
+            yield from cursor.beside
+            cursor.beside.clear()
+        cursors = filled
+        horizon = min(((int(cursor.keys[-1]), cursor.index) for cursor in cursors), default=None)
+        if to_open and (horizon is None or (to_open[-1].first_us, to_open[-1].index) <= horizon):
+            file = to_open.pop()
+            cursors = sorted([*cursors, _Cursor(file.index, file.open())], key=attrgetter("index"))
+        elif horizon is not None:
+            yield _up_to(horizon, cursors)
+
+
+def _up_to(horizon: tuple[int, int], cursors: Sequence[_Cursor]) -> Batch:
+    """All rows that can't come after any row not yet in hand.
+
+    The horizon is the smallest (last key in hand, index of the file). The keys of a file grow, so whatever that file still has,
+    and any other, comes after it. At the horizon's own key, only files of a smaller or the same index go first.
+    """
+    last_us, last_index = horizon
+    parts, keys = [], []
+    for cursor in cursors:
+        side: Literal["left", "right"] = "right" if cursor.index <= last_index else "left"
+        rows = int(np.searchsorted(cursor.keys, last_us, side=side))
+        if rows:
+            keys.append(cursor.keys[:rows])
+            parts.append(cursor.take(rows))
+    if len(parts) == 1:
+        return parts[0]
+    return _interleaved(parts, np.argsort(np.concatenate(keys), kind="stable"))
+
+
+def _sliced(batch: Batch, start: int, stop: int) -> Batch:
+    columns: dict[str, Any] = {name: getattr(batch, name) for name in _ATTRIBUTES}
+    for name, values in columns.items():
+        columns[name] = None if values is None else values[start:stop]
+    return Batch(**columns, skipped=batch.skipped, status_lines=batch.status_lines)
+
+
+def _interleaved(parts: Sequence[Batch], order: npt.NDArray[np.int64]) -> Batch:
+    columns: dict[str, Any] = {}
+    for name in _ATTRIBUTES:
+        arrays = [getattr(part, name) for part in parts]
+        kinds = {type(values) for values in arrays if values is not None}
+        if not kinds:
+            columns[name] = None
+        elif kinds == {np.ndarray}:
+            columns[name] = _numbers(arrays, parts)[order]
+        else:
+            columns[name] = _text(arrays, parts).take(pa.array(order))
+    status_lines = [line for part in parts for line in part.status_lines]
+    return Batch(**columns, skipped=sum(part.skipped for part in parts), status_lines=status_lines)
+
+
+def _numbers(arrays: Sequence[npt.NDArray[Any] | None], parts: Sequence[Batch]) -> npt.NDArray[Any]:
+    kind = next(values.dtype for values in arrays if values is not None)
+    pairs = zip(arrays, parts, strict=True)
+    return np.concatenate([np.zeros(len(part), kind) if values is None else values for values, part in pairs])
+
+
+def _text(arrays: Sequence[pa.Array | None], parts: Sequence[Batch]) -> pa.Array:
+    pairs = zip(arrays, parts, strict=True)
+    filled = [pa.repeat("", len(part)) if values is None else values for values, part in pairs]
+    if all(pa.types.is_string(values.type) for values in filled):
+        return pa.concat_arrays(filled)
+    encoded = [values if pa.types.is_dictionary(values.type) else values.dictionary_encode() for values in filled]
+    return pa.chunked_array(encoded).unify_dictionaries().combine_chunks()

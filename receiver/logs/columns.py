@@ -1,111 +1,260 @@
-"""The names of a log's columns: by our names, by those of JMS and Apama, or by `--map`."""
+"""The columns of a log of receipts, each declared once: as a field of `Batch`, which is what every reader hands on.
+
+Readers, writers, the recorder, generators, `--map`, Spark's tables and the README's table go by `COLUMNS`. So another
+optional column is another field of `Batch`, and the code that uses it.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.batch import ReadOptions
+from receiver.logs.source import ReadOptions
 
 __all__ = [
+    "BATCH_ROWS",
     "COLUMNS",
-    "FEW_VALUES",
-    "OPTIONAL",
-    "REQUIRED",
     "SCHEMA",
-    "TEXT",
+    "Batch",
+    "Column",
+    "Kind",
+    "StatusLine",
+    "TimeUnit",
+    "bytes_of",
     "checked_map",
     "fields_of",
+    "log_rows",
     "missing",
+    "optional_columns",
     "spellings",
 ]
 
-_ALIASES = {
-    "received_at": None,
-    "unique_message_id": "uniqueMessageId",
-    "message_source_id": "messageSourceId",
-    "connection_id": "connectionId",
-    "destination": "JMSDestination",
-    "receiver_id": "receiverId",
-    "jms_redelivered": "JMSRedelivered",
-    "jms_timestamp": "JMSTimestamp",
-    "body_digest": None,
-}
-COLUMNS = tuple(_ALIASES)
-REQUIRED = ("received_at", "unique_message_id")
-OPTIONAL = tuple(column for column in COLUMNS if column not in REQUIRED)
-TEXT = ("unique_message_id", "message_source_id", "connection_id", "destination", "receiver_id", "body_digest")
-FEW_VALUES = frozenset({"message_source_id", "connection_id", "destination", "receiver_id", "jms_redelivered"})
-"""Columns of few different values, which are cheaper as dictionaries."""
-_WORDS = pa.dictionary(pa.int32(), pa.string())
-SCHEMA = pa.schema(
-    {
-        "received_at": pa.timestamp("us", "UTC"),
-        "unique_message_id": pa.string(),
-        "message_source_id": _WORDS,
-        "connection_id": _WORDS,
-        "destination": _WORDS,
-        "receiver_id": _WORDS,
-        "jms_redelivered": pa.bool_(),
-        "jms_timestamp": pa.int64(),
-        "body_digest": pa.string(),
-    }
-)
+BATCH_ROWS = 1 << 16
+"""Rows per batch, about: enough to make the cost per batch vanish, few enough to stay in the processor's cache."""
+_NAMES_SHOWN = 20
+
+
+class Kind(Enum):
+    """What the values of a column are: how errors describe them, their Arrow type in logs that we write, and the unit
+    that the name of their field in a `Batch` ends with.
+    """
+
+    TEXT = ("text or a whole number", pa.string(), "")
+    TIME = ("a time", pa.timestamp("us", "UTC"), "_us")
+    MILLISECONDS = ("whole milliseconds", pa.int64(), "_ms")
+    FLAG = ("true or false", pa.bool_(), "")
+
+    def __init__(self, expected: str, arrow: pa.DataType, unit: str) -> None:
+        self.expected = expected
+        self.arrow = arrow
+        self.unit = unit
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The facts about one column."""
+
+    kind: Kind
+    meaning: str
+    """For readers of the documents: what it holds, and which options need it."""
+    jms_name: str | None = None
+    """The name that JMS or Apama has for it."""
+    is_required: bool = False
+    """Whether a log without it is refused."""
+    has_few_values: bool = False
+    """Whether values repeat so often that they are cheaper as a dictionary."""
+    attribute: str = ""
+    """Its field in a `Batch`."""
+
+    @property
+    def name(self) -> str:
+        return self.attribute.removesuffix(self.kind.unit)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """Its type in logs that we write."""
+        is_dictionary = self.has_few_values and self.kind is Kind.TEXT
+        return pa.dictionary(pa.int32(), self.kind.arrow) if is_dictionary else self.kind.arrow
+
+
+def _declared(*facts: Any, **named_facts: Any) -> dict[str, Column]:
+    """The metadata of a column's field in a `Batch`."""
+    return {"column": Column(*facts, **named_facts)}
+
+
+@dataclass(frozen=True, slots=True)
+class StatusLine:
+    """One `JMS Status:` line of a correlator log."""
+
+    logged_at_us: int
+    values: dict[str, float]
+    """By Apama's names: rRedel, rMaxDeliverySecs, rDupsDet, rDupIds, ..."""
+
+
+class TimeUnit(NamedTuple):
+    """The unit that a file's numeric times are in, by their magnitude."""
+
+    unit: str
+    line: int
+    """Of the first such time."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows of one file, in their order: tens of thousands, so that a log of any length costs memory for one batch.
+
+    All columns have the same length; a column that the file lacks is None. Text columns are Arrow `string` or
+    `dictionary<int32, string>` arrays without nulls: missing is empty text, which means the same in every column. Bytes
+    were checked to be UTF-8.
+    """
+
+    received_at_us: npt.NDArray[np.int64] = field(
+        metadata=_declared(Kind.TIME, "required: ISO 8601, or seconds, milliseconds or microseconds", is_required=True)
+    )
+    """As read, neither clamped nor sorted; never negative."""
+    unique_message_id: pa.Array = field(
+        metadata=_declared(Kind.TEXT, "required, may be empty; exact text", "uniqueMessageId", is_required=True)
+    )
+    message_source_id: pa.Array | None = field(
+        default=None,
+        metadata=_declared(Kind.TEXT, "the upstream sender", "messageSourceId", has_few_values=True),
+    )
+    connection_id: pa.Array | None = field(
+        default=None,
+        metadata=_declared(
+            Kind.TEXT, "needed by `--domain default`, `connection`, `receiver`", "connectionId", has_few_values=True
+        ),
+    )
+    destination: pa.Array | None = field(
+        default=None,
+        metadata=_declared(
+            Kind.TEXT,
+            "`queue://orders`, `topic://prices`; a bare name is a queue; needed by `--domain default`, `destination`",
+            "JMSDestination",
+            has_few_values=True,
+        ),
+    )
+    receiver_id: pa.Array | None = field(
+        default=None,
+        metadata=_declared(Kind.TEXT, "needed by `--domain receiver`", "receiverId", has_few_values=True),
+    )
+    jms_redelivered: npt.NDArray[np.bool_] | None = field(
+        default=None,
+        metadata=_declared(
+            Kind.FLAG, "whether the broker says that it has sent it before", "JMSRedelivered", has_few_values=True
+        ),
+    )
+    jms_timestamp_ms: npt.NDArray[np.int64] | None = field(
+        default=None,
+        metadata=_declared(Kind.MILLISECONDS, "when it was sent, epoch milliseconds", "JMSTimestamp"),
+    )
+    """0 where missing."""
+    body_digest: pa.Array | None = field(
+        default=None,
+        metadata=_declared(Kind.TEXT, "shows whether a repeated id came with the same body"),
+    )
+    skipped: int = 0
+    """Unreadable rows left out since the batch before (`--on-error skip`)."""
+    status_lines: list[StatusLine] = field(default_factory=list)
+    time_unit: TimeUnit | None = None
+    """As far as the file was read; None where no time was a number."""
+
+    def __len__(self) -> int:
+        return len(self.received_at_us)
+
+
+_DECLARED = [
+    replace(each.metadata["column"], attribute=each.name) for each in fields(Batch) if "column" in each.metadata
+]
+COLUMNS: Mapping[str, Column] = {column.name: column for column in _DECLARED}
+"""By their names, in their usual order."""
+SCHEMA = pa.schema({name: column.arrow for name, column in COLUMNS.items()})
 """The columns of a log that we write, in their usual order."""
 
-_NAMES_SHOWN = 20
+
+def bytes_of(text: pa.Array) -> npt.NDArray[np.uint8]:
+    """All bytes of a `string` or `binary` column, one value after the other, without a copy."""
+    _validity, offsets, data = text.buffers()
+    if data is None or len(text) == 0:
+        return np.empty(0, dtype=np.uint8)
+    ends = np.frombuffer(offsets, dtype=np.int32)
+    return np.frombuffer(data, dtype=np.uint8)[ends[text.offset] : ends[text.offset + len(text)]]
+
+
+def log_rows(columns: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
+    """So many rows of `SCHEMA`, of these columns; the others are null."""
+    missing_columns = {field.name: pa.nulls(rows, field.type) for field in SCHEMA if field.name not in columns}
+    arrays = {**columns, **missing_columns}
+    return pa.record_batch([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def optional_columns(batch: Batch) -> set[str]:
+    """The optional columns that the file of a batch has."""
+    return {
+        name
+        for name, column in COLUMNS.items()
+        if not column.is_required and getattr(batch, column.attribute) is not None
+    }
 
 
 def checked_map(options: ReadOptions) -> ReadOptions:
     """The same options with every mapped column under its canonical name; `SettingsError` for an unknown one."""
-    canonical = {alias: column for column, alias in _ALIASES.items() if alias} | {column: column for column in COLUMNS}
+    canonical = {column.jms_name: name for name, column in COLUMNS.items() if column.jms_name}
+    canonical |= {name: name for name in COLUMNS}
     mapped: dict[str, str] = {}
-    for name, field in options.column_map.items():
+    for name, source_field in options.column_map.items():
         if name not in canonical:
             near = difflib.get_close_matches(name, canonical, 1)
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(COLUMNS)}"
             raise SettingsError(f"there is no column {name!r} to map", hint=hint)
-        if not field or mapped.get(canonical[name], field) != field:
+        if not source_field or mapped.get(canonical[name], source_field) != source_field:
             raise SettingsError(f"the column {name!r} must be mapped to one field", hint="write --map COLUMN=FIELD")
-        mapped[canonical[name]] = field
+        mapped[canonical[name]] = source_field
     return replace(options, column_map=mapped)
 
 
 def spellings(column: str, options: ReadOptions) -> tuple[str, ...]:
-    """The fields that a column may stand under: the mapped one alone, or its own name and that of JMS or Apama."""
+    """The fields that may hold a column: the mapped one alone, or its own name and that of JMS or Apama."""
     mapped = options.column_map.get(column)
     if mapped is not None:
         return (mapped,)
-    alias = _ALIASES[column]
-    return (column, alias) if alias else (column,)
+    jms_name = COLUMNS[column].jms_name
+    return (column, jms_name) if jms_name else (column,)
 
 
-def fields_of(names: Sequence[str], options: ReadOptions, place: str) -> dict[str, int]:
-    """The position of each column that is there; `LogFormatError` where one is missing or there twice."""
-    found: dict[str, int] = {}
-    for column in COLUMNS:
+def fields_of(names: Sequence[str], options: ReadOptions, source: str) -> dict[str, int]:
+    """By column, the index of its name among `names`; `LogFormatError` where a column is missing or there twice.
+
+    `source` is what the error names.
+    """
+    indices: dict[str, int] = {}
+    for column, declared in COLUMNS.items():
         known = spellings(column, options)
-        positions = [position for position, name in enumerate(names) if name in known]
-        if len(positions) > 1:
-            twice = " and ".join(repr(names[position]) for position in positions)
-            raise LogFormatError(place, f"the column {column} is there twice, as {twice}", hint="rename one of them")
-        if positions:
-            found[column] = positions[0]
-        elif column in REQUIRED or column in options.column_map:
-            raise missing(column, names, options, place)
-    return found
+        matches = [index for index, name in enumerate(names) if name in known]
+        if len(matches) > 1:
+            twice = " and ".join(repr(names[index]) for index in matches)
+            raise LogFormatError(source, f"the column {column} is there twice, as {twice}", hint="rename one of them")
+        if matches:
+            indices[column] = matches[0]
+        elif declared.is_required or column in options.column_map:
+            raise missing(column, names, options, source)
+    return indices
 
 
-def missing(column: str, names: Sequence[str], options: ReadOptions, place: str) -> LogFormatError:
+def missing(column: str, names: Sequence[str], options: ReadOptions, source: str) -> LogFormatError:
     """The error for a column that isn't there: says what is, and which name comes nearest."""
     wanted = spellings(column, options)
     shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-    field = f" (field {wanted[0]!r})" if column in options.column_map else ""
-    return LogFormatError(place, f"no column {column}{field}; there is: {shown}", hint=_hint(column, wanted, names))
+    mapped = f" (field {wanted[0]!r})" if column in options.column_map else ""
+    return LogFormatError(source, f"no column {column}{mapped}; there is: {shown}", hint=_hint(column, wanted, names))
 
 
 def _hint(column: str, wanted: Sequence[str], names: Sequence[str]) -> str:
@@ -117,4 +266,4 @@ def _hint(column: str, wanted: Sequence[str], names: Sequence[str]) -> str:
         near = difflib.get_close_matches(spelling.casefold().replace("_", ""), folded, 1)
         if near:
             return f"did you mean {folded[near[0]]!r}? --map {column}={folded[near[0]]}"
-    return f"tell where it is with --map {column}=FIELD"
+    return f"say where it is with --map {column}=FIELD"

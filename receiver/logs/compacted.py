@@ -7,7 +7,7 @@
     _data-5c1e.../domain=0/day=2026-11-21/...            at a URL, where the files stay as Spark has named them
 
 The files of a domain are one log, whose rows stand in their order: taken for a log each, they would be merged by their
-times, and rows around a clock's step back would change places.
+times, and rows around a clock's step back would be swapped.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ import pyarrow as pa
 from msgspec import structs
 
 from receiver.errors import LogFormatError, OutputError, SettingsError
-from receiver.logs.batch import Batch, LogSource, ReadOptions, StatusLine
-from receiver.logs.blocks import blocks_of
-from receiver.logs.columns import SCHEMA
-from receiver.logs.output import UNFINISHED, appearing, naming
+from receiver.logs.columns import SCHEMA, Batch, StatusLine
 from receiver.logs.remote import UrlPath, is_url, local_path
+from receiver.logs.source import LogSource, ReadOptions, blocks_of
+from receiver.logs.writer import UNFINISHED, appearing, naming
 
 __all__ = [
     "BAD_ROWS",
@@ -98,7 +97,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """Rows that couldn't be read, which aren't in it."""
     status_lines: int
     splits_a_queue: bool
-    """Whether some queue is read in several of the domains."""
+    """Whether at least one queue is read in several of the domains."""
     version: int = _VERSION
     status_lines_file: str = STATUS_LINES
 
@@ -113,7 +112,7 @@ class _Status(msgspec.Struct):
 
 
 def part_path(domain: str, day: np.datetime64 | str, number: int) -> PurePosixPath:
-    """Where a file stands. Numbers are unique in the whole log: not every file system tells `Orders` from `orders`."""
+    """The path of a file in its log. Numbers are unique in the whole log: for some file systems `Orders` and `orders` are one."""
     name = quote(domain, safe="")
     if len(name) > _LONGEST_FOLDER_NAME:
         digest = hashlib.sha256(domain.encode()).hexdigest()
@@ -128,7 +127,7 @@ def folder_at(text: str) -> Folder:
 
 
 def is_part_path(path: str) -> bool:
-    """Whether it looks like what `part_path` makes, below some folder."""
+    """Whether a path looks like what `part_path` makes, below any folder."""
     return re.search(r"/domain=[^/]+/day=[^/]+/part-\d{5,}\.parquet$", path) is not None
 
 
@@ -175,7 +174,7 @@ class Adding:
         """A new folder below the log's for Parquet, as `domain=NUMBER/day=DAY/NAME`. Readers pass over such a name."""
 
     def commit(self, new: Manifest, status_lines: bytes, bad_rows: Iterable[bytes] | None) -> Manifest:
-        """The manifest of the log with these files in it: `new` tells of `written`, and names files from there."""
+        """The manifest of the log with these files in it: `new` is about the files in `written`, and names them from there."""
         numbers = count(sum(len(each.files) for each in self._before.domains) if self._before else 0)
         with naming(str(self._folder)), committing(self._folder, self._before) as put:
             if bad_rows is not None:
@@ -183,7 +182,7 @@ class Adding:
                     joined.writelines(bad_rows)
             try:
                 domains = [
-                    DomainFiles(each.domain, [self._placed(each.domain, part, next(numbers)) for part in each.files])
+                    DomainFiles(each.domain, [self._moved(each.domain, part, next(numbers)) for part in each.files])
                     for each in new.domains
                 ]
                 return put(_joined(self._before, structs.replace(new, domains=domains)), status_lines)
@@ -192,7 +191,7 @@ class Adding:
                     path.unlink(missing_ok=True)
                 raise
 
-    def _placed(self, domain: str, part: PartFile, number: int) -> PartFile:
+    def _moved(self, domain: str, part: PartFile, number: int) -> PartFile:
         written, folder = self.written, self._folder
         if isinstance(written, UrlPath) or isinstance(folder, UrlPath):
             # To rename is to copy. Even if the manifest seems not to be written, it may be there, and name these files.
@@ -232,12 +231,12 @@ def _joined(before: Manifest | None, new: Manifest) -> Manifest:
 
 @contextmanager
 def committing(folder: Folder, before: Manifest | None) -> Iterator[Callable[[Manifest, bytes], Manifest]]:
-    """Write the manifest of a new log, or in place of the one that was read before.
+    """Write the manifest of a new log, or of one that replaces the manifest read before.
 
     The function it gives takes the manifest and the text of new status lines, whose file it names. `OutputError` where
     another run has replaced the manifest meanwhile; runs wait for each other from here on.
     """
-    place = folder / MANIFEST
+    path = folder / MANIFEST
     with _alone(folder):
         if manifest_of(folder) != before:
             raise OutputError(f"another run has added to {folder} meanwhile", hint="run it again")
@@ -251,24 +250,24 @@ def committing(folder: Folder, before: Manifest | None) -> Iterator[Callable[[Ma
                 manifest = structs.replace(manifest, status_lines_file=name)
             if status_lines:
                 (folder / manifest.status_lines_file).write_bytes(known + status_lines)
-            _replace(place, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+            _replace(path, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
             return manifest
 
         yield commit
 
 
-def _replace(place: Folder, content: bytes) -> None:
-    if isinstance(place, UrlPath):
-        place.write_bytes(content)
+def _replace(path: Folder, content: bytes) -> None:
+    if isinstance(path, UrlPath):
+        path.write_bytes(content)
         return
-    unfinished = place.with_name(f"{UNFINISHED}{place.name}")
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}")
     unfinished.write_bytes(content)
-    unfinished.replace(place)
+    unfinished.replace(path)
 
 
 @contextmanager
 def _alone(folder: Folder) -> Iterator[None]:
-    """One process at a time, where the system can tell."""
+    """One process at a time, where the system has locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -287,27 +286,27 @@ def _alone(folder: Folder) -> Iterator[None]:
 
 def manifest_of(folder: Folder) -> Manifest | None:
     """The manifest of a compacted log, None of any other folder; `LogFormatError` for one that this package can't use."""
-    place = folder / MANIFEST
+    path = folder / MANIFEST
     try:
-        data = place.read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise LogFormatError(str(place), f"can't be read: {error.strerror or error}") from error
+        raise LogFormatError(str(path), f"can't be read: {error.strerror or error}") from error
     try:
         version = msgspec.json.decode(data, type=_Version).version
         if version != _VERSION:
             raise LogFormatError(
-                str(place),
+                str(path),
                 f"a compacted log of version {version}, expected {_VERSION}",
                 hint="upgrade this package" if version > _VERSION else COMPACT_AGAIN,
             )
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LogFormatError(str(place), f"not a compacted log's manifest: {error}", hint=COMPACT_AGAIN) from error
+        raise LogFormatError(str(path), f"not a compacted log's manifest: {error}", hint=COMPACT_AGAIN) from error
     parts = [part.path for domain in manifest.domains for part in domain.files]
     if not parts:
-        raise LogFormatError(str(place), "names no files", hint=COMPACT_AGAIN)
+        raise LogFormatError(str(path), "names no files", hint=COMPACT_AGAIN)
     for name in parts + [manifest.status_lines_file] * (manifest.status_lines > 0):
         _check(folder, name)
     return manifest

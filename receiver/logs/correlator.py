@@ -25,10 +25,9 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from receiver.logs import times
-from receiver.logs.batch import Batch, LogSource, ReadOptions, StatusLine
-from receiver.logs.blocks import blocks_of
-from receiver.logs.columns import COLUMNS, REQUIRED, missing
+from receiver.logs.columns import COLUMNS, Batch, StatusLine, missing
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable
+from receiver.logs.source import LogSource, ReadOptions, blocks_of
 
 __all__ = ["LOG_LINE", "read_correlator"]
 
@@ -41,17 +40,10 @@ _INDENT = "   "
 _FIELD = re.compile(r"(?P<property>Property\.)?(?P<name>(?(property)[^=]+|[A-Za-z]\w*))=(?P<value>.*)", re.DOTALL)
 
 _TIME, _RECEIVER, _NOTHING = "header: time", "header: receiver", "header: nothing"
-"""Stand for what the header line tells; no field is named so, because names end at their first space or "="."""
-_FIELDS = {
-    "received_at": _TIME,
-    "unique_message_id": "uniqueMessageId",
-    "message_source_id": "messageSourceId",
-    "connection_id": _NOTHING,
-    "destination": "JMSDestination",
-    "receiver_id": _RECEIVER,
-    "jms_redelivered": "JMSRedelivered",
-    "jms_timestamp": "JMSTimestamp",
-}
+"""Stand for what the header line says; no field is named so, because names end at their first space or "="."""
+_OF_HEADER = {"received_at": _TIME, "connection_id": _NOTHING, "receiver_id": _RECEIVER}
+_FIELDS = {name: name_here for name, column in COLUMNS.items() if (name_here := _OF_HEADER.get(name, column.jms_name))}
+"""Column -> the field that it is read from. Columns that JMS has no name for aren't in such a log."""
 
 
 def read_correlator(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
@@ -70,8 +62,8 @@ def read_correlator(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
     parser.end()
     first = first or next(iter(parser.messages), None)
     yield batches.batch(parser.raw(fields, seen))
-    for column in COLUMNS:
-        if first and (column in REQUIRED or column in options.column_map) and fields[column] not in seen:
+    for column, declared in COLUMNS.items():
+        if first and (declared.is_required or column in options.column_map) and fields[column] not in seen:
             names = [name for name in first.fields if not name.startswith("header: ")]
             raise missing(column, names, options, source.name)
 
@@ -94,7 +86,7 @@ class _Parser:
     def __init__(self, zone: tzinfo) -> None:
         self._zone = zone
         self._ending: str | None = None
-        """What lines end with before the line feed, told by the first: a carriage return, or nothing."""
+        """What lines end with before the line feed, as the first line does: a carriage return, or nothing."""
         self._open: _Message | None = None
         self._in_body = False
         self.messages: list[_Message] = []

@@ -1,6 +1,6 @@
 """CSV with a header, separated by commas, quoted with `"`.
 
-There are two ways to the same rows. A block in which every quote plainly opens or closes a field goes through Arrow's
+Two readers give the same rows. A block in which every quote plainly opens or closes a field goes through Arrow's
 reader. Any other block, and any that Arrow's reader refuses, goes through Python's csv module, which is strict about
 quotes and lets us know the physical line of each row. A test holds the two together.
 """
@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from receiver.errors import LogFormatError
-from receiver.logs.batch import Batch, LogSource, ReadOptions
-from receiver.logs.blocks import Block, blocks_of
-from receiver.logs.columns import FEW_VALUES, fields_of
+from receiver.logs.columns import COLUMNS, Batch, fields_of
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
+from receiver.logs.source import Block, LogSource, ReadOptions, blocks_of
 
 __all__ = ["read_csv"]
 
@@ -40,7 +39,7 @@ def read_csv(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
     header = _header(lines, source.name)
     table = _Table(len(header), fields_of(header, options, source.name))
     batches = BatchMaker(source.name, options)
-    yield batches.batch(table.raw([], []))  # tells the columns even of a log without rows
+    yield batches.batch(table.raw([], []))  # so that the columns even of a log without rows are known
     while (block := lines.next_block()) is not None:
         raw = table.from_plain(block) if _is_plain(block.data) else None
         if raw is None:
@@ -136,7 +135,8 @@ class _Table:
         self._fields = fields
         self._convert = arrow_csv.ConvertOptions(
             column_types={
-                str(field): _WORDS if column in FEW_VALUES else pa.string() for column, field in fields.items()
+                str(field): _WORDS if COLUMNS[column].has_few_values else pa.string()
+                for column, field in fields.items()
             },
             include_columns=sorted({str(field) for field in fields.values()}),
             null_values=[],

@@ -1,6 +1,6 @@
 """From the paths of a command to opened logs: which files, how they are compressed, what format they are in.
 
-What a file holds wins over what its name ends with; the ending decides only where the first bytes tell nothing.
+What a file holds wins over what its name ends with; the ending decides only where the first bytes don't show it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from typing import Protocol
 import zstandard
 
 from receiver.errors import LogFormatError, MissingExtraError, SettingsError
-from receiver.logs.batch import LogReader, LogSource, ReadOptions
-from receiver.logs.blocks import BOM
-from receiver.logs.columns import COLUMNS, spellings
+from receiver.logs.columns import COLUMNS, Batch, spellings
 from receiver.logs.compacted import MANIFEST, STATUS_LINES_BEGIN, Folder, Manifest, manifest_of, read_status_lines
 from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
@@ -32,9 +30,17 @@ from receiver.logs.journal import JOURNAL_BEGINS, read_journal
 from receiver.logs.jsonl import read_jsonl
 from receiver.logs.parquet import MAGIC, read_parquet
 from receiver.logs.remote import UrlPath, UrlStream, is_url, local_path, urls_at
-from receiver.logs.segments import finished_from, is_journal, journals_in, segment_names
+from receiver.logs.rotating import finished_from, is_journal, journals_in, segment_names
+from receiver.logs.source import BOM, LogSource, ReadOptions
 
-__all__ = ["LogFile", "find_files", "is_compacted", "open_content", "open_log", "spooled"]
+__all__ = ["LogFile", "LogReader", "find_files", "is_compacted", "open_content", "open_log", "spooled"]
+
+
+class LogReader(Protocol):
+    """One format. Reads a log as a stream and yields its rows in order, or raises `LogFormatError`."""
+
+    def __call__(self, source: LogSource, options: ReadOptions) -> Iterator[Batch]: ...
+
 
 _PIECE_BYTES = 128 << 10
 _HEAD_BYTES = 64 << 10
@@ -119,10 +125,10 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
     if manifest is not None:
         return _compacted(path, manifest)
     try:
-        found = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
+        names = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
     except OSError as error:
         raise LogFormatError(_printable(text), f"the folder can't be read: {error.strerror}") from error
-    logs = [path / name for name in found if not name.startswith((".", "_"))]
+    logs = [path / name for name in names if not name.startswith((".", "_"))]
     files = [_log_file(log) for log in logs] + (_growing(journals_in(path), logs) if growing else [])
     if not files:
         raise LogFormatError(_printable(text), "a folder without logs", hint="folders inside it are not searched")
@@ -133,7 +139,7 @@ def _at_url(url: str) -> list[LogFile]:
     folder = UrlPath(url)
     if folder.is_dir() and (manifest := _manifest_at(folder)) is not None:
         return _compacted(folder, manifest)
-    return [LogFile(None, found, size_bytes, url=found) for found, size_bytes in urls_at(url)]
+    return [LogFile(None, file, size_bytes, url=file) for file, size_bytes in urls_at(url)]
 
 
 def _manifest_at(folder: UrlPath) -> Manifest | None:
@@ -145,7 +151,7 @@ def _manifest_at(folder: UrlPath) -> Manifest | None:
 
 
 def is_compacted(log: str) -> bool:
-    """Whether a compacted log is at a URL, as far as fsspec can tell. `LogFormatError` where it is in a folder there."""
+    """Whether a compacted log is at a URL, as far as fsspec knows. `LogFormatError` where it is in a folder there."""
     if not is_url(log):
         return False
     try:
@@ -160,9 +166,9 @@ def is_compacted(log: str) -> bool:
 def _compacted(folder: Folder, manifest: Manifest) -> list[LogFile]:
     files = [_log_file(folder / manifest.status_lines_file)] if manifest.status_lines else []
     files += [
-        _log_file(folder / part.path, follows=place > 0)
+        _log_file(folder / part.path, follows=number > 0)
         for domain in manifest.domains
-        for place, part in enumerate(domain.files)
+        for number, part in enumerate(domain.files)
     ]
     return [replace(file, manifest=manifest) for file in files]
 
@@ -219,8 +225,8 @@ def spooled(file: LogFile, path: Path) -> LogFile:
 def open_log(
     file: LogFile, options: ReadOptions, advanced: Callable[[int], None] | None = None
 ) -> Iterator[tuple[LogSource, LogReader]]:
-    """Open one file, and choose its reader; `advanced` is told of the file's bytes as they are read."""
-    told = advanced or (lambda _bytes: None)
+    """Open one file, and choose its reader; `advanced` is called with the number of bytes read since its last call."""
+    on_read = advanced or (lambda _bytes: None)
     try:
         with ExitStack() as stack:
             try:
@@ -234,7 +240,7 @@ def open_log(
                     return
                 file = replace(file, path=finished)
                 stream = stack.enter_context(_opened(file))
-            yield _source(file, stream, options, told)
+            yield _source(file, stream, options, on_read)
     except OSError as error:
         raise LogFormatError(file.name, f"can't be read: {error.strerror or error}") from error
 
@@ -259,9 +265,9 @@ def _opened(file: LogFile) -> Iterator[_Stream]:
 
 
 def _source(
-    file: LogFile, stream: _Stream, options: ReadOptions, told: Callable[[int], None]
+    file: LogFile, stream: _Stream, options: ReadOptions, on_read: Callable[[int], None]
 ) -> tuple[LogSource, LogReader]:
-    head, pieces = _with_head(_read(stream, told))
+    head, pieces = _with_head(_read(stream, on_read))
     if not head:
         raise LogFormatError(file.name, "the file is empty", hint="even a log without receipts has a header")
     packed = _compression(head)
@@ -272,13 +278,13 @@ def _source(
     reader = _reader_by_content(head, options) or _reader_by_name(file, compressed=packed is not None)
     if reader is not read_parquet or packed is not None or not file.can_reopen or file.path is None:
         return LogSource(file.name, pieces), reader
-    left_bytes = max(0, (file.size_bytes or 0) - _PIECE_BYTES)  # one piece was read to tell the format
-    return LogSource(file.name, pieces, file.path, lambda share: told(int(share * left_bytes))), reader
+    left_bytes = max(0, (file.size_bytes or 0) - _PIECE_BYTES)  # one piece was read to know the format
+    return LogSource(file.name, pieces, file.path, lambda share: on_read(int(share * left_bytes))), reader
 
 
-def _read(stream: _Stream, told: Callable[[int], None]) -> Iterator[bytes]:
+def _read(stream: _Stream, on_read: Callable[[int], None]) -> Iterator[bytes]:
     while piece := stream.read(_PIECE_BYTES):
-        told(len(piece))
+        on_read(len(piece))
         yield piece
 
 

@@ -3,7 +3,7 @@
     magic, frame of the header, frames: payload bytes (4), checksum (4), number (8), payload
 
 A frame with a payload is a batch, one without says that the batch of its number is committed. What a dead process left
-without that is uncertain: only its store can tell. A batch that was rolled back is cut off. Whatever stands behind the
+without that is uncertain: only its store knows. A batch that was rolled back is cut off. Whatever comes after the
 last whole frame was being written as the process was killed, so that its batch was never committed. A journal without a
 last frame that says so was not left in order: its writer is dead, or still at work.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from operator import add
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,23 +24,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from receiver.domains import Channel
-from receiver.logs.batch import BATCH_ROWS, Batch, LogSource, ReadOptions
-from receiver.logs.columns import SCHEMA, fields_of
-from receiver.logs.receipts import LONGEST_TEXT_BYTES, columns_of, recordable, rows_of_columns
+from receiver.logs.columns import BATCH_ROWS, COLUMNS, SCHEMA, Batch, Kind, fields_of, log_rows
 from receiver.logs.rows import BatchMaker, RawRows
+from receiver.logs.source import LogSource, ReadOptions
+from receiver.logs.times import MAX_US
 from receiver.message import Receipt, ReceiptRow
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = [
     "JOURNAL_BEGINS",
+    "IndexedReceipt",
     "JournalHeader",
     "Scanned",
-    "Told",
     "beginning",
+    "columns_of",
     "encoded",
     "end",
     "frame",
     "read_journal",
     "receipts_of",
+    "recordable",
+    "refused",
     "rows_in",
     "scanned",
 ]
@@ -52,19 +58,27 @@ _HEADER = -1
 _ENDED = -2
 _BITS = (1 << 32) - 1
 _TIME = np.dtype("<i8")
+_LONGEST_TEXT_BYTES = 1 << 20
+"""No broker carries a longer id, and no reader takes a line of hundreds of MB."""
+_LARGEST = {Kind.TIME: MAX_US, Kind.MILLISECONDS: MAX_US // 1_000}
+_COLUMN_OF_FIELD = {column.attribute: name for name, column in COLUMNS.items()} | {"redelivered": "jms_redelivered"}
+"""Field of a `Receipt` -> the column that it is recorded in."""
 
-Told = tuple[int, Receipt]
-"""A receipt that tells more than id, source and time, and its index in the batch."""
+Columns = dict[str, list[Any]]
+"""The fields of receipts by the columns they are recorded in, all of one length."""
+
+IndexedReceipt = tuple[int, Receipt]
+"""A receipt with more than an id, a source and a time, behind its index in the batch."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class JournalHeader(msgspec.Struct, frozen=True):
-    """Whose batches these are."""
+    """Which receiver wrote the journal."""
 
     writer: int
     """The number that the store knows the receiver by."""
     incarnation: int | None
-    """Of the receiver's domain; None where no store outlives the process."""
+    """The store id of the receiver's domain; None where no store outlives the process."""
     connection_id: str
     destination: str
     receiver_id: str
@@ -94,19 +108,19 @@ class Scanned(NamedTuple):
 
 
 class _Batch(msgspec.Struct, array_like=True, frozen=True):
-    """A batch as it is written: in columns, which cost least, the receipts that tell no more than a row."""
+    """A batch as it is written: in columns, which cost least, the receipts with an id, a source and a time only."""
 
     ids: bytes
     """One a line, which Arrow splits without keeping other threads."""
     sources: bytes
     times: bytes
     """In microseconds, 8 bytes each."""
-    told: list[tuple[int, list[Any]]]
+    full: list[tuple[int, list[Any]]]
     """The others, and those whose text has several lines, by their index."""
 
     @property
     def receipts(self) -> int:
-        return len(self.times) // _TIME.itemsize + len(self.told)
+        return len(self.times) // _TIME.itemsize + len(self.full)
 
 
 _decode = msgspec.msgpack.Decoder(_Batch).decode
@@ -118,31 +132,31 @@ def beginning(header: JournalHeader) -> bytes:
     return JOURNAL_BEGINS + frame(_HEADER, _encode(header))
 
 
-def encoded(rows: Sequence[ReceiptRow], told: Sequence[Told]) -> bytes:
-    """The payload of a batch, of whose receipts `told` has those that tell more than a row; `rows` are of the others.
+def encoded(rows: Sequence[ReceiptRow], full: Sequence[IndexedReceipt]) -> bytes:
+    """The payload of a batch, of whose receipts `full` has those with more than id, source and time; `rows` are of the others.
 
     `ValueError` where one of them is what no log can hold.
     """
-    if any((receipt.received_at_us or 0) < 0 for _, receipt in told):  # a row's time is the domain's, and never is
+    if any((receipt.received_at_us or 0) < 0 for _, receipt in full):  # a row's time is the domain's, and never is
         raise ValueError("a time before the epoch")
     ids = "\n".join([row.unique_message_id for row in rows]).encode()
     sources = "\n".join([row.message_source_id or "" for row in rows]).encode()
     if rows and not ids.count(b"\n") == sources.count(b"\n") == len(rows) - 1:
-        return encoded((), list(enumerate(receipts_of(rows, told))))
+        return encoded((), list(enumerate(receipts_of(rows, full))))
     times = struct.pack(f"<{len(rows)}q", *[row.received_at_us for row in rows])
-    payload = _encode((ids, sources, times, told))
-    if len(payload) > LONGEST_TEXT_BYTES:
-        texts = chain.from_iterable((*rows, *(receipt for _, receipt in told)))
-        if any(isinstance(text, str) and len(text.encode()) > LONGEST_TEXT_BYTES for text in texts):
+    payload = _encode((ids, sources, times, full))
+    if len(payload) > _LONGEST_TEXT_BYTES:
+        texts = chain.from_iterable((*rows, *(receipt for _, receipt in full)))
+        if any(isinstance(text, str) and len(text.encode()) > _LONGEST_TEXT_BYTES for text in texts):
             raise ValueError("a text that is too long")
     return payload
 
 
-def receipts_of(rows: Sequence[ReceiptRow], told: Sequence[Told]) -> list[Receipt]:
-    """The same receipts, in their order."""
-    others = dict(told)
+def receipts_of(rows: Sequence[ReceiptRow], full: Sequence[IndexedReceipt]) -> list[Receipt]:
+    """All receipts of a batch, in their order."""
+    others = dict(full)
     plain = (Receipt(row.unique_message_id, row.message_source_id, row.received_at_us) for row in rows)
-    return [others.get(index) or next(plain) for index in range(len(rows) + len(told))]
+    return [others.get(index) or next(plain) for index in range(len(rows) + len(full))]
 
 
 def end() -> bytes:
@@ -189,30 +203,30 @@ def _header_of(frames: Iterator[_Frame]) -> JournalHeader | None:
 
 def _certain(frames: Iterable[_Frame], uncertain: dict[int, _Frame]) -> Iterator[_Frame]:
     """The committed batches in their order; in the end `uncertain` holds those of which it isn't known."""
-    for found in frames:
-        if found.payload:
-            uncertain[found.number] = found
-        elif found.number in uncertain:
-            yield uncertain.pop(found.number)
+    for each in frames:
+        if each.payload:
+            uncertain[each.number] = each
+        elif each.number in uncertain:
+            yield uncertain.pop(each.number)
 
 
 def scanned(pieces: Iterable[bytes]) -> Scanned:
     header: JournalHeader | None = None
     uncertain: dict[int, int] = {}
     whole_bytes, last = 0, 0
-    for found in _frames_of(pieces):
-        whole_bytes, last = found.end_bytes, found.number
-        if found.number == _HEADER:
-            header = _decode_header(found.payload)
-        elif found.payload:
-            uncertain[found.number] = found.start_bytes
+    for each in _frames_of(pieces):
+        whole_bytes, last = each.end_bytes, each.number
+        if each.number == _HEADER:
+            header = _decode_header(each.payload)
+        elif each.payload:
+            uncertain[each.number] = each.start_bytes
         else:
-            uncertain.pop(found.number, None)
+            uncertain.pop(each.number, None)
     return Scanned(header, uncertain, whole_bytes, is_ended=last == _ENDED)
 
 
 def rows_in(pieces: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """The receipts of the batches that are known to be committed, as rows of `SCHEMA`, some tens of thousands at a time."""
+    """The receipts of the batches that are known to be committed, as rows of `SCHEMA`, tens of thousands at a time."""
     frames = _frames_of(pieces)
     header = _header_of(frames)
     if header is not None:
@@ -234,31 +248,31 @@ def _gathered(batches: Iterable[_Batch]) -> Iterator[list[_Batch]]:
 
 
 def _rows(batches: Sequence[_Batch], channel: Channel) -> pa.RecordBatch:
-    told: list[Receipt] = []
-    told_at: list[int] = []
+    full: list[Receipt] = []
+    full_at: list[int] = []
     receipts = 0
     for batch in batches:
-        told += [Receipt(*fields) for _, fields in batch.told]
-        told_at += [receipts + index for index, _ in batch.told]
+        full += [Receipt(*fields) for _, fields in batch.full]
+        full_at += [receipts + index for index, _ in batch.full]
         receipts += batch.receipts
-    others = recordable(columns_of(told), channel)
+    others = recordable(columns_of(full), channel)
     plain = [batch for batch in batches if batch.times]
     if not plain:
         return others
-    rows = rows_of_columns(
+    rows = plain_rows(
         _split(batch.ids for batch in plain),
         _split(batch.sources for batch in plain),
         np.frombuffer(b"".join(batch.times for batch in plain), _TIME),
         channel,
     )
-    if not told:
+    if not full:
         return rows
-    # Back to where they came.
+    # Back into the order in which they came.
     order = np.empty(receipts, np.int64)
-    is_told = np.zeros(receipts, dtype=bool)
-    is_told[told_at] = True
-    order[~is_told] = np.arange(len(rows))
-    order[is_told] = len(rows) + np.arange(len(told))
+    is_full = np.zeros(receipts, dtype=bool)
+    is_full[full_at] = True
+    order[~is_full] = np.arange(len(rows))
+    order[is_full] = len(rows) + np.arange(len(full))
     both = pa.Table.from_batches([rows, others]).unify_dictionaries().take(order)
     return both.combine_chunks().to_batches()[0]
 
@@ -268,11 +282,97 @@ def _split(joined: Iterable[bytes]) -> pa.Array:
 
 
 def read_journal(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
-    """The same as a log. LINE is the receipt of the file, from 1."""
+    """The committed receipts of a journal, as a log. LINE is the receipt of the file, from 1."""
     batches = BatchMaker(source.name, options)
     fields = fields_of(SCHEMA.names, options, source.name)
     before = 0
     for rows in rows_in(source.pieces):
-        columns = {column: rows.column(place) for column, place in fields.items()}
+        columns = {column: rows.column(index) for column, index in fields.items()}
         yield batches.batch(RawRows(columns, partial(add, before + 1)))
         before += rows.num_rows
+
+
+def columns_of(receipts: Sequence[Receipt]) -> Columns:
+    """Receipts in columns."""
+    fields = zip(*receipts, strict=True) if receipts else [()] * len(Receipt._fields)
+    return {_COLUMN_OF_FIELD[name]: list(values) for name, values in zip(Receipt._fields, fields, strict=True)}
+
+
+def recordable(columns: Columns, channel: Channel) -> pa.RecordBatch:
+    """The receipts that every reader takes, as rows of `SCHEMA`; the others are left out."""
+    try:
+        return _checked_rows(columns, channel)
+    except ValueError:
+        bad = refused(columns, channel)
+        return _checked_rows(_taken(columns, [index for index in range(_size(columns)) if index not in bad]), channel)
+
+
+def refused(columns: Columns, channel: Channel) -> dict[int, str]:
+    """What is wrong with each receipt that no log can hold, by its index."""
+    return dict(_refused(columns, range(_size(columns)), channel))
+
+
+def _refused(columns: Columns, among: Sequence[int], channel: Channel) -> Iterator[tuple[int, str]]:
+    """Looks by halves, for few among many are bad, as a rule."""
+    try:
+        _checked_rows(_taken(columns, among), channel)
+    except ValueError as refusal:
+        if len(among) == 1:
+            yield among[0], str(refusal)
+            return
+        half = len(among) // 2
+        for part in (among[:half], among[half:]):
+            yield from _refused(columns, part, channel)
+
+
+def _taken(columns: Columns, among: Sequence[int]) -> Columns:
+    return {column: [values[index] for index in among] for column, values in columns.items()}
+
+
+def _size(columns: Columns) -> int:
+    return len(columns["unique_message_id"])
+
+
+def _checked_rows(columns: Columns, channel: Channel) -> pa.RecordBatch:
+    checked = {name: _checked(name, values) for name, values in columns.items()}
+    return log_rows(_channel_columns(_size(columns), channel) | checked, _size(columns))
+
+
+def plain_rows(
+    ids: pa.Array, sources: pa.Array, received_at_us: npt.NDArray[np.int64], channel: Channel
+) -> pa.RecordBatch:
+    """Rows of `SCHEMA` for receipts of which no more is known, and that have been checked."""
+    columns = _channel_columns(len(ids), channel) | {
+        "received_at": pa.array(received_at_us, pa.int64()).cast(SCHEMA.field("received_at").type),
+        "unique_message_id": ids,
+        "message_source_id": sources.dictionary_encode(),
+        "jms_redelivered": pa.repeat(False, len(ids)),  # noqa: FBT003 - a value
+    }
+    return log_rows(columns, len(ids))
+
+
+def _channel_columns(size: int, channel: Channel) -> dict[str, pa.Array]:
+    return {column: pa.repeat(text, size).dictionary_encode() for column, text in channel._asdict().items()}
+
+
+def _checked(name: str, values: Sequence[Any]) -> pa.Array:
+    """A column of `SCHEMA`; `ValueError` where a value is what no log can hold."""
+    declared = COLUMNS[name]
+    arrow = pa.int64() if declared.kind is Kind.TIME else declared.arrow
+    try:
+        column = pa.array(values, arrow)
+    except UnicodeEncodeError:
+        raise ValueError(f"a lone surrogate in {name}, which UTF-8 can't hold") from None
+    except (TypeError, ValueError, OverflowError):  # what Arrow raises is one of these too
+        raise ValueError(f"{name} is of a wrong type, or too large") from None
+    if declared.kind is Kind.TIME and column.null_count:
+        raise ValueError(f"{name} is missing")
+    if declared.kind in _LARGEST:
+        ends = pc.min_max(column).as_py()
+        if (ends["min"] or 0) < 0 or (ends["max"] or 0) > _LARGEST[declared.kind]:
+            raise ValueError(f"{name} lies before the epoch or beyond the year 9999")
+    if declared.kind is Kind.TEXT:
+        words = column.dictionary if pa.types.is_dictionary(arrow) else column
+        if (pc.max(pc.binary_length(words)).as_py() or 0) > _LONGEST_TEXT_BYTES:
+            raise ValueError(f"{name} is longer than {_LONGEST_TEXT_BYTES >> 20} MiB")
+    return column.cast(declared.arrow)

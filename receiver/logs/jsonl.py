@@ -18,20 +18,20 @@ import pyarrow as pa
 from msgspec import UNSET, Struct, UnsetType
 
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.batch import Batch, LogSource, ReadOptions
-from receiver.logs.blocks import Block, blocks_of
-from receiver.logs.columns import COLUMNS, REQUIRED, TEXT, missing, spellings
+from receiver.logs.columns import COLUMNS, Batch, Kind, missing, spellings
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
+from receiver.logs.source import Block, LogSource, ReadOptions, blocks_of
 
 __all__ = ["read_jsonl"]
 
 _ABSENT = frozenset({NoneType, UnsetType})
-_TYPES: dict[str, frozenset[type]] = {
-    **dict.fromkeys(TEXT, frozenset({str, int})),
-    "received_at": frozenset({str, int, float}),
-    "jms_redelivered": frozenset({str, int, bool}),
-    "jms_timestamp": frozenset({str, int, float}),
+_TYPES_OF_KINDS: dict[Kind, frozenset[type]] = {
+    Kind.TEXT: frozenset({str, int}),
+    Kind.TIME: frozenset({str, int, float}),
+    Kind.FLAG: frozenset({str, int, bool}),
+    Kind.MILLISECONDS: frozenset({str, int, float}),
 }
+_TYPES = {name: _TYPES_OF_KINDS[column.kind] for name, column in COLUMNS.items()}
 _TYPE_NAMES = {
     bool: "true or false",
     float: "a number with a fraction",
@@ -41,10 +41,9 @@ _TYPE_NAMES = {
     dict: "an object",
     NoneType: "null",
 }
-_EXPECTED = {"received_at": "a time", "jms_redelivered": "true or false", "jms_timestamp": "whole milliseconds"}
 _TOO_DEEP = "nested too deeply, expected a plain object"
 _MOST_DIGITS = 4_000
-"""Python turns longer texts into numbers only when told to, because that takes quadratic time."""
+"""Python turns longer texts into numbers only when asked to, because that takes quadratic time."""
 
 
 class _Lines(NamedTuple):
@@ -75,7 +74,7 @@ class _JsonRows:
         self._attributes = {field: f"f{position}" for position, field in enumerate(fields)}
         self._row_type = _row_type(self._attributes)
         self._decode = msgspec.json.Decoder(self._row_type).decode
-        self._found: dict[str, str] = {}
+        self._spelling_of: dict[str, str] = {}
         self._first: tuple[int, bytes] | None = None
 
     def raw(self, block: Block) -> RawRows:
@@ -96,16 +95,17 @@ class _JsonRows:
         arrays = {column: _array(values, kinds) for column, (values, kinds) in columns.items()}
         if "received_at" not in arrays and self._options.on_error == "stop":
             self.check_columns()  # says more than that the first row has no time
-        for column in REQUIRED:
-            arrays.setdefault(column, pa.nulls(len(lines.rows), pa.string()))
+        for column, declared in COLUMNS.items():
+            if declared.is_required:
+                arrays.setdefault(column, pa.nulls(len(lines.rows), pa.string()))
         return RawRows(arrays, lines.numbers.__getitem__, lines.unreadable)
 
     def check_columns(self) -> None:
         """`LogFormatError` for a column that the file ought to have and that no row had."""
         if self._first is None:
             return
-        for column in COLUMNS:
-            if column not in self._found and (column in REQUIRED or column in self._options.column_map):
+        for column, declared in COLUMNS.items():
+            if column not in self._spelling_of and (declared.is_required or column in self._options.column_map):
                 raise missing(column, list(json.loads(self._first[1])), self._options, self._name)
 
     def _each(self, texts: list[bytes], first_line: int) -> _Lines:
@@ -131,24 +131,24 @@ class _JsonRows:
             return _TOO_DEEP
         except msgspec.DecodeError as error:
             refusal = str(error)
-        found = _decoded_slowly(text)
-        if isinstance(found, str):
-            return found
+        fields = _decoded_slowly(text)
+        if isinstance(fields, str):
+            return fields
         if "out of range" not in refusal:
             return f"not JSON: {refusal}, expected one object per line"
-        return self._row_type(**{name: found[field] for field, name in self._attributes.items() if field in found})
+        return self._row_type(**{name: fields[field] for field, name in self._attributes.items() if field in fields})
 
     def _columns(self, rows: list[Struct]) -> dict[str, tuple[list[Any], set[type]]]:
         """The values of each column that the file is known to have, and their types."""
         self._note_new(rows)
         columns = {}
-        for column, field in self._found.items():
+        for column, field in self._spelling_of.items():
             values = list(map(attrgetter(self._attributes[field]), rows))
             columns[column] = values, set(map(type, values))
         return columns
 
     def _note_new(self, rows: list[Struct]) -> None:
-        unseen = [field for field in self._attributes if field not in self._found.values()]
+        unseen = [field for field in self._attributes if field not in self._spelling_of.values()]
         if not unseen:
             return
         get = attrgetter(*(self._attributes[field] for field in unseen))
@@ -161,7 +161,7 @@ class _JsonRows:
                     self._note(column, field)
 
     def _note(self, column: str, field: str) -> None:
-        other = self._found.setdefault(column, field)
+        other = self._spelling_of.setdefault(column, field)
         if other != field:
             raise LogFormatError(
                 self._name, f"the column {column} is there twice, as {other!r} and {field!r}", hint="rename one of them"
@@ -184,8 +184,7 @@ class _JsonRows:
             for field in known:
                 kind = type(getattr(row, self._attributes[field]))
                 if kind not in _ABSENT and kind not in _TYPES[column]:
-                    expected = _EXPECTED.get(column, "text or a whole number")
-                    return f"{column} is {_TYPE_NAMES[kind]}, expected {expected}"
+                    return f"{column} is {_TYPE_NAMES[kind]}, expected {COLUMNS[column].kind.expected}"
         return None
 
 
@@ -225,17 +224,17 @@ def _text(value: str | float | bool) -> str:  # noqa: FBT001 - any value of JSON
 def _decoded_slowly(text: bytes) -> dict[str, Any] | str:
     """What msgspec refused, by the standard library: an object, or what is wrong in words of its own."""
     try:
-        found = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
-        json.dumps(found, ensure_ascii=False).encode()
+        value = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
+        json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         return _TOO_DEEP
     except UnicodeEncodeError:
         return "a lone surrogate, expected text that UTF-8 can hold"
     except ValueError as error:
         return f"not JSON: {error}, expected one object per line"
-    if not isinstance(found, dict):
-        return f"not an object but {_TYPE_NAMES[type(found)]}, expected one object per line"
-    return found
+    if not isinstance(value, dict):
+        return f"not an object but {_TYPE_NAMES[type(value)]}, expected one object per line"
+    return value
 
 
 def _whole(digits: str) -> int | str:

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from receiver.errors import LogFormatError
-from receiver.logs.batch import BATCH_ROWS, Batch, LogSource, ReadOptions
-from receiver.logs.columns import FEW_VALUES, fields_of
+from receiver.logs.columns import BATCH_ROWS, COLUMNS, Batch, fields_of
 from receiver.logs.rows import BatchMaker, RawRows
+from receiver.logs.source import LogSource, ReadOptions
 
 __all__ = ["MAGIC", "RowGroups", "group_sizes", "read_parquet"]
 
@@ -37,7 +37,7 @@ class RowGroups(NamedTuple):
 
 
 def read_parquet(source: LogSource, options: ReadOptions, groups: RowGroups | None = None) -> Iterator[Batch]:
-    """Rows of a Parquet log, or of some of its row groups. LINE is the row of the file, from 1."""
+    """Rows of a Parquet log, or of `groups` alone. LINE is the row of the file, from 1."""
     with _seekable(source) as file:
         try:
             yield from _batches(source, file, options, groups)
@@ -81,7 +81,9 @@ def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowG
         groups = groups or RowGroups(0, plain.metadata.num_row_groups, 0)
     fields = fields_of(schema.names, options, source.name)
     names = {column: schema.names[field] for column, field in fields.items()}
-    words = [name for column, name in names.items() if column in FEW_VALUES and _is_text(schema.field(name).type)]
+    words = [
+        name for column, name in names.items() if COLUMNS[column].has_few_values and _is_text(schema.field(name).type)
+    ]
     batches = BatchMaker(source.name, options)
     yield batches.batch(_raw(pa.RecordBatch.from_pylist([], schema=schema), names, 1))
     next_row = groups.rows_before + 1

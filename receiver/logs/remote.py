@@ -43,10 +43,10 @@ def urls_at(url: str) -> list[tuple[str, int | None]]:
             entries = {name: entry for name, entry in entries.items() if not _is_hidden(name, path)}
         else:
             entries = {path: files.info(path)}
-        found = sorted((name, entry.get("size")) for name, entry in entries.items() if entry["type"] == "file")
-    if not found:
+        files_there = sorted((name, entry.get("size")) for name, entry in entries.items() if entry["type"] == "file")
+    if not files_there:
         raise LogFormatError(url, "no file matches", hint="name a log of receipts")
-    return [(files.unstrip_protocol(name), size_bytes) for name, size_bytes in found]
+    return [(files.unstrip_protocol(name), size_bytes) for name, size_bytes in files_there]
 
 
 def _is_hidden(name: str, folder: str) -> bool:

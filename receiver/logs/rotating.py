@@ -5,26 +5,35 @@ at any moment leaves every receipt that it committed. What such a process couldn
 when the same path is recorded to again. Files are finished by whoever wrote the journal, or by the next one in the same
 folder.
 
-The lock on a journal tells a killed process from one that writes. Windows lets nobody rename or remove a file that is
-open, which tells the same.
+The lock on a journal shows whether its process still writes or was killed. Windows lets nobody rename or remove a file that is
+open, which shows the same.
+
+The files are called segments and named after the time at which they began:
+
+    receipts-20261121T074500.123456Z-4711.jsonl.zst            finished: whole, and never changed again
+    .receipts-20261121T074500.123456Z-4711.jsonl.zst.journal   being written, or left by a process that was killed
+
+Ordered by name they stand in the order of time. Readers take finished files for any other log; journals they know by
+this name, for globs leave out what begins with a dot.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from receiver.logs.columns import SCHEMA
 from receiver.logs.journal import JournalHeader, Scanned, beginning, end, frame, rows_in, scanned
-from receiver.logs.segments import SegmentNames, finished_from
 from receiver.logs.writer import open_table
 
 try:
@@ -32,10 +41,84 @@ try:
 except ImportError:
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["AbandonedJournal", "RotatingLog"]
+if TYPE_CHECKING:
+    from _typeshed import StrPath
+
+__all__ = [
+    "AbandonedJournal",
+    "RotatingLog",
+    "SegmentNames",
+    "finished_from",
+    "is_journal",
+    "journals_in",
+    "segment_names",
+]
 
 _PIECE_BYTES = 128 << 10
 _TICK = timedelta(microseconds=1)
+_ENDINGS = (".jsonl.zst", ".parquet")
+_IN_A_FOLDER = "receipts.jsonl.zst"
+_STAMP = r"-\d{8}T\d{6}\.\d{6}Z-\d+"
+_JOURNAL = ".journal"
+_ANY_JOURNAL = re.compile(
+    rf"\..+{_STAMP}({'|'.join(map(re.escape, _ENDINGS))}){re.escape(_JOURNAL)}", re.ASCII | re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentNames:
+    """The segments that `receipts.jsonl.zst`, say, stands for."""
+
+    folder: Path
+    stem: str
+    ending: str
+
+    @property
+    def is_parquet(self) -> bool:
+        return self.ending.lower() == ".parquet"
+
+    def finished(self) -> list[Path]:
+        """Those that are whole, oldest first; `OSError` where the folder can't be read."""
+        return self._matching(re.escape(self.stem) + _STAMP + re.escape(self.ending))
+
+    def unfinished(self) -> list[Path]:
+        """Those being written, by this process or another, and those left behind; oldest first."""
+        return self._matching(re.escape(f".{self.stem}") + _STAMP + re.escape(self.ending + _JOURNAL))
+
+    def unfinished_at(self, began: datetime) -> Path:
+        """The segment that this process begins at such a time, in UTC."""
+        return self.folder / f".{self.stem}-{began:%Y%m%dT%H%M%S.%f}Z-{os.getpid()}{self.ending}{_JOURNAL}"
+
+    def _matching(self, pattern: str) -> list[Path]:
+        return _matching(self.folder, re.compile(pattern, re.ASCII))
+
+
+def finished_from(journal: Path) -> Path:
+    """The file that is made of a journal in the end."""
+    return journal.with_name(journal.name.removeprefix(".").removesuffix(_JOURNAL))
+
+
+def is_journal(path: Path) -> bool:
+    return path.name.endswith(_JOURNAL)
+
+
+def journals_in(folder: Path) -> list[Path]:
+    """The journals of all that is recorded in a folder, oldest first of each name."""
+    return _matching(folder, _ANY_JOURNAL)
+
+
+def _matching(folder: Path, known: re.Pattern[str]) -> list[Path]:
+    return [folder / name for name in sorted(os.listdir(folder)) if known.fullmatch(name)]  # noqa: PTH208
+
+
+def segment_names(path: StrPath) -> SegmentNames | None:
+    """What a path names: a folder, or a file whose ending names the format; None for any other ending."""
+    text = os.fspath(path)
+    if text.endswith(("/", os.sep)) or os.path.isdir(text):  # noqa: PTH112 - False for a path that no file can have
+        return segment_names(Path(text) / _IN_A_FOLDER)
+    file = Path(text)
+    ending = next((file.name[-len(known) :] for known in _ENDINGS if file.name.lower().endswith(known)), None)
+    return SegmentNames(file.parent, file.name.removesuffix(ending), ending) if ending else None
 
 
 class _Journal:
@@ -61,7 +144,7 @@ class _Journal:
         try:
             _write_all(self._file, frames)
         except BaseException:  # an interrupt too, or half a frame would stand before the next one
-            with suppress(OSError):  # the space may help others; what went wrong first is what to tell
+            with suppress(OSError):  # the space may help others; the first error is the one to report
                 self._cut_to(self.size_bytes)
             raise
         self.size_bytes += len(frames)
@@ -94,19 +177,19 @@ class _Journal:
 
 
 class AbandonedJournal:
-    """A journal of a process that was killed, perhaps with batches of which only its store can tell."""
+    """A journal of a process that was killed, perhaps with batches of which only its store knows whether they are committed."""
 
-    def __init__(self, file: IO[bytes], writer: int, found: Scanned) -> None:
+    def __init__(self, file: IO[bytes], writer: int, scan: Scanned) -> None:
         self.writer = writer
         self._file = file
-        self._found = found
+        self._scan = scan
 
     def settle(self, last: int | None) -> None:
         """Keep the batches up to the last one that its writer has committed; None: it has committed none of them."""
-        starts = self._found.uncertain
+        starts = self._scan.uncertain
         committed = sorted(number for number in starts if last is not None and number <= last)
         lost = (start for number, start in starts.items() if number not in committed)
-        self._file.truncate(min(lost, default=self._found.whole_bytes))
+        self._file.truncate(min(lost, default=self._scan.whole_bytes))
         self._file.seek(0, os.SEEK_END)
         _write_all(self._file, b"".join(map(frame, committed)))
 
@@ -224,16 +307,16 @@ class RotatingLog:
             return []
         kept = []
         for path in self._names.unfinished():
-            with suppress(OSError):  # another process finished it; or who tries to finish it tells of it
+            with suppress(OSError):  # another process finished it; or whoever tries to finish it reports it
                 file = _taken(path)
                 if file is None:
                     continue
-                found = scanned(_pieces(file))
-                header = found.header
-                if header is None or header.incarnation != self._header.incarnation or found.is_ended:
+                scan = scanned(_pieces(file))
+                header = scan.header
+                if header is None or header.incarnation != self._header.incarnation or scan.is_ended:
                     file.close()
                 else:
-                    kept.append(AbandonedJournal(file, header.writer, found))
+                    kept.append(AbandonedJournal(file, header.writer, scan))
         return kept
 
     def _begun(self) -> _Journal:
@@ -255,9 +338,9 @@ class RotatingLog:
         if file is None:
             return
         with file:
-            found = scanned(_pieces(file))
-            if found.uncertain and found.header and found.header.incarnation is not None:
-                return  # only its store can tell
+            scan = scanned(_pieces(file))
+            if scan.uncertain and scan.header and scan.header.incarnation is not None:
+                return  # only its store knows
             _write_finished(path, file)
             if fcntl is None:
                 file.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -18,15 +18,16 @@ import pyarrow.compute as pc
 
 from receiver.errors import LogFormatError
 from receiver.logs import times
-from receiver.logs.arrow import invalid_utf8, text_of, without_nulls
-from receiver.logs.batch import Batch, ReadOptions, StatusLine, TimeUnit
-from receiver.logs.columns import COLUMNS, TEXT
+from receiver.logs.columns import COLUMNS, Batch, Kind, StatusLine, TimeUnit, bytes_of
+from receiver.logs.source import ReadOptions
 
 __all__ = ["BatchMaker", "RawRows", "Unreadable", "not_utf8", "two_units"]
 
 _MAX_MS = times.MAX_US // 1_000
 _TRUTH = {"true": 1, "1": 1, "false": 0, "0": 0, "": 0}
 _VALUE_SHOWN = 80
+_CAST = (pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer, pa.types.is_null)
+"""Types of text that are cast to `string`."""
 
 
 class Unreadable(NamedTuple):
@@ -38,7 +39,7 @@ class Unreadable(NamedTuple):
 
 @dataclass(slots=True)
 class RawRows:
-    """Rows as a format found them: Arrow columns of its own types, nulls allowed, by canonical name."""
+    """Rows as a format gives them: Arrow columns of its own types, nulls allowed, by canonical name."""
 
     columns: dict[str, pa.Array]
     line_of: Callable[[int], int]
@@ -88,9 +89,9 @@ class BatchMaker:
             if column != "received_at" and column in raw.columns:
                 checked[column] = self._checked(column, raw.columns[column])
         bad = np.zeros(len(read.us), dtype=bool)
-        for found in checked.values():
-            if found.bad is not None:
-                bad |= found.bad
+        for column_checked in checked.values():
+            if column_checked.bad is not None:
+                bad |= column_checked.bad
         stop = self._first_unreadable(raw, checked, bad) if self._options.on_error == "stop" else None
         self._check_unit(read.units, ~bad, raw.line_of, before=stop.line if stop else None)
         if stop is not None:
@@ -102,22 +103,23 @@ class BatchMaker:
         return _batch_of(checked, bad, raw, self._unit)
 
     def _checked(self, column: str, values: pa.Array) -> _Checked:
-        if column in TEXT:
-            text = text_of(values)
+        kind = COLUMNS[column].kind
+        if kind is Kind.TEXT:
+            text = _text_of(values)
             if text is None:
                 raise self._wrong_type(column, values, "text or whole numbers")
-            text = without_nulls(text)
-            return _Checked(text, invalid_utf8(text))
-        numbers = _redelivered(values) if column == "jms_redelivered" else self._jms_timestamp(values)
+            text = _without_nulls(text)
+            return _Checked(text, _invalid_utf8(text))
+        numbers = _flags(values) if kind is Kind.FLAG else self._milliseconds(values)
         if numbers is None:
-            expected = "true or false" if column == "jms_redelivered" else "whole milliseconds since the epoch"
+            expected = kind.expected if kind is Kind.FLAG else f"{kind.expected} since the epoch"
             raise self._wrong_type(column, values, expected)
         return _Checked(numbers, _flagged(numbers < 0))
 
     def _wrong_type(self, column: str, values: pa.Array, expected: str) -> LogFormatError:
         return LogFormatError(self._name, f"the column {column} is of type {values.type}, expected {expected}")
 
-    def _jms_timestamp(self, values: pa.Array) -> npt.NDArray[np.int64] | None:
+    def _milliseconds(self, values: pa.Array) -> npt.NDArray[np.int64] | None:
         if pa.types.is_timestamp(values.type):
             read = times.read_times(values, None, self._zone)
             assert read is not None  # noqa: S101 - timestamps are always read
@@ -128,23 +130,24 @@ class BatchMaker:
     def _first_unreadable(
         self, raw: RawRows, checked: dict[str, _Checked], bad: npt.NDArray[np.bool_]
     ) -> Unreadable | None:
-        found = raw.unreadable[:1]
+        candidates = raw.unreadable[:1]
         if bad.any():
-            found.append(self._unreadable(raw, checked, int(bad.argmax())))
-        return min(found, default=None)
+            candidates.append(self._unreadable(raw, checked, int(bad.argmax())))
+        return min(candidates, default=None)
 
     def _unreadable(self, raw: RawRows, checked: dict[str, _Checked], row: int) -> Unreadable:
         column = next(name for name, column in checked.items() if column.bad is not None and column.bad[row])
         return Unreadable(raw.line_of(row), self._problem(column, raw.columns[column][row]))
 
     def _problem(self, column: str, scalar: pa.Scalar) -> str:
-        if column in TEXT:
+        kind = COLUMNS[column].kind
+        if kind is Kind.TEXT:
             return f"{column} is not UTF-8, expected text in UTF-8"
         value = _python(scalar)
-        if column == "jms_redelivered":
-            return f"jms_redelivered is {_shown(value)}, expected true, false, 1, 0 or nothing"
-        if column == "jms_timestamp":
-            return f"jms_timestamp is {_shown(value)}, expected whole milliseconds since the epoch, or nothing"
+        if kind is Kind.FLAG:
+            return f"{column} is {_shown(value)}, expected true, false, 1, 0 or nothing"
+        if kind is Kind.MILLISECONDS:
+            return f"{column} is {_shown(value)}, expected whole milliseconds since the epoch, or nothing"
         try:
             text = "" if value is None else value if isinstance(value, str) else repr(value)
             times.exact(text, self._options.time_unit, self._zone)
@@ -200,17 +203,17 @@ def _each_value(text: pa.Array, number_of: Callable[[str], int]) -> npt.NDArray[
 
 def _as_text(values: pa.Array, or_else: pa.Array | None = None) -> pa.Array | None:
     """A column of text or bytes as `string` without nulls; bytes that aren't UTF-8 become "?", which no column takes."""
-    text = None if pa.types.is_integer(values.type) else text_of(values)
+    text = None if pa.types.is_integer(values.type) else _text_of(values)
     if text is None:
         return or_else
-    text = without_nulls(text)
-    invalid = invalid_utf8(text)
+    text = _without_nulls(text)
+    invalid = _invalid_utf8(text)
     if invalid is not None:
         text = pc.if_else(pa.array(~invalid), text.cast(pa.binary()), b"?")
     return text.cast(pa.string())
 
 
-def _redelivered(values: pa.Array) -> npt.NDArray[np.int64] | None:
+def _flags(values: pa.Array) -> npt.NDArray[np.int64] | None:
     """1, 0, or -1 where the value is neither; None for a type that holds no truth."""
     kind = values.type
     if pa.types.is_boolean(kind):
@@ -227,7 +230,7 @@ def _milliseconds(values: pa.Array) -> npt.NDArray[np.int64] | None:
     kind = values.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         numbers = values.fill_null(0).to_numpy()
-        # Doubles are whole numbers that some tool couldn't write as such beside missing ones.
+        # Doubles are whole numbers that a tool couldn't write as such beside missing ones.
         good = (numbers >= 0) & (numbers <= _MAX_MS) & (numbers == np.floor(numbers))
         return np.where(good, numbers, -1).astype(np.int64)
     text = _as_text(values)
@@ -257,20 +260,68 @@ def _batch_of(
     checked: dict[str, _Checked], bad: npt.NDArray[np.bool_], raw: RawRows, time_unit: TimeUnit | None
 ) -> Batch:
     skipped = len(raw.unreadable) + int(bad.sum())
-    values = {column: found.values for column, found in checked.items()}
+    values = {column: each.values for column, each in checked.items()}
     if bad.any():
         good, mask = ~bad, pa.array(~bad)
         values = {
-            column: found.filter(mask) if isinstance(found, pa.Array) else found[good]
-            for column, found in values.items()
+            column: array.filter(mask) if isinstance(array, pa.Array) else array[good]
+            for column, array in values.items()
         }
-    redelivered = values.pop("jms_redelivered", None)
-    return Batch(
-        received_at_us=values.pop("received_at"),
-        jms_redelivered=None if redelivered is None else redelivered.astype(bool),
-        jms_timestamp_ms=values.pop("jms_timestamp", None),
-        skipped=skipped,
-        status_lines=raw.status_lines,
-        time_unit=time_unit,
-        **values,
-    )
+    columns: dict[str, Any] = {
+        COLUMNS[column].attribute: array.astype(bool) if COLUMNS[column].kind is Kind.FLAG else array
+        for column, array in values.items()
+    }
+    return Batch(**columns, skipped=skipped, status_lines=raw.status_lines, time_unit=time_unit)
+
+
+def _text_of(values: pa.Array) -> pa.Array | None:
+    """Text, bytes and whole numbers as `string` or `dictionary<int32, string>`, not yet checked; None for other types."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        if values.dictionary.null_count:
+            return _text_of(values.dictionary_decode())
+        words = _text_of(values.dictionary)
+        return None if words is None else pa.DictionaryArray.from_arrays(values.indices.cast(pa.int32()), words)
+    if pa.types.is_string(kind):
+        return values
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return values.cast(pa.binary()).view(pa.string())
+    if any(is_kind(kind) for is_kind in _CAST):
+        return values.cast(pa.string())
+    return None
+
+
+def _without_nulls(text: pa.Array) -> pa.Array:
+    """Missing as empty text; a dictionary gets no second entry for it."""
+    if not text.null_count:
+        return text
+    if not pa.types.is_dictionary(text.type):
+        return text.fill_null("")
+    words = text.dictionary
+    empty = pc.index(words, "").as_py()
+    if empty < 0:
+        empty, words = len(words), pa.concat_arrays([words, pa.array([""])])
+    return pa.DictionaryArray.from_arrays(text.indices.fill_null(empty), words)
+
+
+def _invalid_utf8(text: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """The rows whose bytes aren't UTF-8, or None where all are."""
+    if pa.types.is_dictionary(text.type):
+        words = _invalid_utf8(text.dictionary)
+        return None if words is None else words[text.indices.to_numpy()]
+    letters = bytes_of(text)
+    if len(letters) == 0 or letters.max() < 128:  # noqa: PLR2004 - ASCII
+        return None
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        return np.array([not _decodes(value) for value in text.view(pa.binary()).to_pylist()])
+    return None
+
+
+def _decodes(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

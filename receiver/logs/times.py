@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from receiver.logs.arrow import bytes_of
+from receiver.logs.columns import bytes_of
 
 __all__ = ["MAX_US", "UNITS", "Times", "all_digits", "exact", "read_times", "utc_of_local"]
 
@@ -51,7 +51,7 @@ class Times(NamedTuple):
     us: npt.NDArray[np.int64]
     """-1 where the time can't be read."""
     units: npt.NDArray[np.uint8]
-    """The place in `UNITS` of the unit that a number was taken for, or `NO_UNIT`."""
+    """The index in `UNITS` of the unit that a number was taken for, or `NO_UNIT`."""
 
 
 def exact(text: str, unit: str | None, zone: tzinfo) -> tuple[int, int]:
@@ -85,8 +85,8 @@ def _exact_number(text: str, unit: str | None) -> tuple[int, int]:
         raise ValueError(f"not a time: {_shown(text)}; {_EXPECTED}") from None
     if not 0 <= number <= MAX_US:  # first, so that no exponent, however large, is multiplied out
         _in_range(-1 if number < 0 else MAX_US + 1, text)
-    place = UNITS.index(unit) if unit else sum(number >= limit for limit in _LIMITS.tolist())
-    return _in_range(int(_CUT.multiply(number, int(_SCALES[place]))), text), place
+    index = UNITS.index(unit) if unit else sum(number >= limit for limit in _LIMITS.tolist())
+    return _in_range(int(_CUT.multiply(number, int(_SCALES[index]))), text), index
 
 
 def _exact_iso(iso: re.Match[str], zone: tzinfo) -> int:
@@ -128,10 +128,10 @@ def utc_of_local(local_us: npt.NDArray[np.int64], zone: tzinfo) -> npt.NDArray[n
     hours, inverse = np.unique(np.where(in_range, local_us, 0) // _HOUR_US, return_inverse=True)
     offsets = np.zeros(len(hours), dtype=np.int64)
     steady = np.zeros(len(hours), dtype=bool)
-    for place, hour in enumerate((hours * _HOUR_US).tolist()):
+    for index, hour in enumerate((hours * _HOUR_US).tolist()):
         first, last = _utc_of_local_one(hour, zone), _utc_of_local_one(hour + _HOUR_US - 1, zone)
         if first is not None and last is not None and last - first == _HOUR_US - 1:
-            offsets[place], steady[place] = hour - first, True
+            offsets[index], steady[index] = hour - first, True
     instants = local_us - offsets[inverse]
     for row in np.flatnonzero(in_range & ~steady[inverse]).tolist():
         instant = _utc_of_local_one(int(local_us[row]), zone)
@@ -201,7 +201,7 @@ def _of_doubles(numbers: npt.NDArray[np.float64], unit: str | None) -> Times:
     Let k be the product of v and the scale, rounded to a whole number of microseconds. Below `_DOUBLES_BELOW` two
     doubles lie at most 0.5 us apart and the product is off by at most 0.25 us. So a whole microsecond that rounds to
     v, if there is one, is k, and k is the shortest form. If there is none, the shortest form is finer, and lies on the
-    same side of k as v itself: were k between the two, k would round to v. That side is told by k / scale, which is
+    same side of k as v itself: were k between the two, k would round to v. That side is given by k / scale, which is
     correctly rounded, hence monotone.
     """
     finite = np.isfinite(numbers)

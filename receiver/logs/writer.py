@@ -1,4 +1,7 @@
-"""Tables written as streams: CSV, JSON Lines or Parquet, told by the ending of the file's name.
+"""Files and folders that appear whole or not at all, and tables written to them as streams.
+
+What stood at the path before stays until the new one is complete. A table is CSV, JSON Lines or Parquet, by the ending
+of the file's name.
 
 Text stands exactly as it is in every format: nothing is trimmed, replaced or made harmless for a spreadsheet.
 """
@@ -6,10 +9,14 @@ Text stands exactly as it is in every format: nothing is trimmed, replaced or ma
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
+import secrets
+import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -21,14 +28,26 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import zstandard
 
-from receiver.errors import SettingsError
-from receiver.logs.arrow import bytes_of
-from receiver.logs.output import replacing
+from receiver.errors import OutputError, SettingsError
+from receiver.logs.columns import bytes_of
 
 if TYPE_CHECKING:
-    from _typeshed import StrPath
+    from _typeshed import ReadableBuffer, StrPath
 
-__all__ = ["TableWriter", "in_pieces", "json_lines", "open_table", "table_to_begin"]
+__all__ = [
+    "UNFINISHED",
+    "TableWriter",
+    "appearing",
+    "in_pieces",
+    "json_lines",
+    "naming",
+    "open_table",
+    "replacing",
+    "table_to_begin",
+]
+
+UNFINISHED = ".receiver-"
+"""What names begin with until the file or folder is complete."""
 
 _Write = Callable[[pa.RecordBatch], None]
 _Table = Callable[[IO[bytes], pa.Schema], AbstractContextManager[_Write]]
@@ -48,8 +67,8 @@ class TableWriter:
 
 @contextmanager
 def open_table(path: StrPath, schema: pa.Schema, *, unfinished: Path | None = None) -> Iterator[TableWriter]:
-    """A table to write batches to; it takes the place of `path` when the block ends well (see `replacing`, also
-    for `unfinished`).
+    """A table to write batches to; it replaces `path` when the block ends well (see `replacing`, also for
+    `unfinished`).
 
     Columns are text, also as dictionaries, whole numbers, booleans and `timestamp[us, UTC]`, which becomes ISO 8601
     text in CSV and JSON Lines. A missing text is empty in CSV. `SettingsError` for an ending that names no format,
@@ -110,8 +129,8 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[memoryview]:
 def _joined(parts: Iterable[pa.Array | str], rows: int) -> pa.Array:
     """One text a row. Text that all rows have is put together first: each part costs its time for every row."""
     merged: list[pa.Array | str] = []
-    for is_text, some in groupby(parts, lambda part: isinstance(part, str)):
-        alike = list(some)
+    for is_text, group in groupby(parts, lambda part: isinstance(part, str)):
+        alike = list(group)
         merged += ["".join(alike)] if is_text else alike
     return pa.repeat(merged[0], rows) if len(merged) == 1 else pc.binary_join_element_wise(*merged, "")
 
@@ -145,9 +164,9 @@ _FORMATS = {
 
 def _format_of(path: StrPath) -> tuple[_Table, _Compression | None]:
     name = os.fspath(path).lower()
-    for ending, found in _FORMATS.items():
+    for ending, known in _FORMATS.items():
         if name.endswith(ending):
-            return found
+            return known
     raise SettingsError(
         f"can't tell the format of {os.fspath(path)!r} by its ending", hint=f"one of {', '.join(_FORMATS)}"
     )
@@ -204,3 +223,110 @@ def _spelled_bytes(column: pa.Array) -> int:
     if pa.types.is_dictionary(column.type):
         return len(column) * int(pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
     return int(column.nbytes)
+
+
+@contextmanager
+def replacing(path: StrPath, *, unfinished: Path | None = None) -> Iterator[IO[bytes]]:
+    """A file to write bytes to, which replaces `path` when the block ends well.
+
+    It is made at once beside `path`, so a folder that can't be written is an `OutputError` before the work begins, as
+    a full disk is later. Any exception, Ctrl-C included, leaves `path` as it was and removes the unfinished file. A
+    link keeps pointing where it does; what isn't a regular file (`/dev/null`, a pipe) is written directly.
+
+    `unfinished` names the file until then, in the same folder. Nobody else may write it; one that a killed process left
+    is overwritten.
+    """
+    with naming(path):
+        mode = Path(path).stat().st_mode if Path(path).exists() else None
+        target = Path(os.path.realpath(path))  # unlike `resolve`, it takes links that lead in a circle
+        # Renaming over a file asks for no right to write to it; its owner does.
+        if mode is not None and not os.access(target, os.W_OK):
+            raise PermissionError(None, "it is read-only")
+    if mode is not None and not stat.S_ISREG(mode):
+        with _open(Path(path), "wb", path) as file:
+            yield file
+        return
+    opening = "xb" if unfinished is None else "wb"
+    unfinished = unfinished or _beside(target)
+    try:
+        with _open(unfinished, opening, path) as file:
+            yield file
+            with naming(path):
+                os.fsync(file.fileno())
+        with naming(path):
+            if mode is not None:
+                unfinished.chmod(stat.S_IMODE(mode))
+            unfinished.replace(target)
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to report
+            unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def appearing(path: StrPath) -> Iterator[Path]:
+    """A folder to fill, which stands at `path` when the block ends well; else nothing has changed.
+
+    It is made at once beside `path`. `SettingsError` where something is there already, but for an empty folder;
+    `OutputError` where it can't be made.
+    """
+    target = Path(os.path.realpath(path))
+    with naming(path):
+        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+            raise SettingsError(
+                f"{os.fspath(path)} is there already and isn't empty", hint="name a folder that isn't there yet"
+            )
+        if target.is_mount():
+            raise SettingsError(f"{os.fspath(path)} is where a disk is mounted", hint="name a folder within it")
+        unfinished = _beside(target)
+        unfinished.mkdir()
+    try:
+        yield unfinished
+        with naming(path):
+            unfinished.replace(target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)  # the first error is the one to report
+        raise
+
+
+@contextmanager
+def naming(path: StrPath) -> Iterator[None]:
+    """What the system refuses in the block is an `OutputError` that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"can't write {os.fspath(path)}: {error.strerror or error}") from error
+
+
+def _beside(target: Path) -> Path:
+    # Not named after the target, whose name may be as long as names can be.
+    return target.with_name(f"{UNFINISHED}{secrets.token_hex(8)}.part")
+
+
+def _open(file: Path, mode: str, path: StrPath) -> _NamedFile:
+    with naming(path):
+        return _NamedFile(file, mode, path)
+
+
+class _NamedFile(io.FileIO):
+    """A file whose failures name the path that was asked for.
+
+    Errors are distinguished here, at the lowest level, because the block around also reads, and what fails to be read
+    is not the output's fault. Unbuffered: its users write large pieces.
+    """
+
+    def __init__(self, file: Path, mode: str, path: StrPath) -> None:
+        self._path = path
+        super().__init__(file, mode)
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        view = memoryview(data).cast("B")
+        rest = view
+        with naming(self._path):
+            while rest:  # the system may take less than it was given
+                rest = rest[super().write(rest) :]
+        return len(view)
+
+    def close(self) -> None:
+        with naming(self._path):
+            super().close()

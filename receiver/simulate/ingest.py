@@ -5,7 +5,7 @@ A receipt takes about twenty bytes here, and each distinct id its text once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -106,7 +106,7 @@ class _Collector:
             self.columns.setdefault(name, []).append(values)
 
 
-def ingest(batches: LogBatches, key: DomainKey, *, advance: Callable[[int], None] | None = None) -> Receipts:
+def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
     """Read a log to its end.
 
     `LogFormatError` for a KEY that needs a column which the whole log lacks, and for more receipts than can be numbered:
@@ -118,8 +118,6 @@ def ingest(batches: LogBatches, key: DomainKey, *, advance: Callable[[int], None
     with closing(_read_ahead(batches)) as ahead:
         for batch in ahead:
             collector.add(batch)
-            if advance:
-                advance(len(batch))
     check_columns(batches.columns_present, key)
     domains: Names[str] = Names()
     channels = collector.channels.names

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from receiver.logs.columns import SCHEMA
+from receiver.logs import columns
 from receiver.simulate.scenarios import ScenarioPlan
 
 __all__ = ["SCENARIO_FUNCTIONS", "SCHEMA", "batches"]
@@ -341,23 +341,7 @@ def batches(plan: ScenarioPlan, block_rows: int = BLOCK_ROWS) -> Iterator[pa.Rec
 
 def _batch(receipts: ReceiptColumns, sources: pa.Array) -> pa.RecordBatch:
     source = pa.DictionaryArray.from_arrays(receipts.source, sources)
-    # The default id of Apama's senders: seqNo:messageSourceId.
-    ids = pc.binary_join_element_wise(pa.array(receipts.seq_no).cast(pa.string()), source.dictionary_decode(), ":")
-    queue = queue_of(receipts.source)
-    return pa.record_batch(
-        [
-            pa.array(receipts.received_at_us, pa.timestamp("us", "UTC")),
-            ids,
-            source,
-            _words(receipts.connection, _CONNECTIONS),
-            _words(queue, _DESTINATIONS),
-            _words(2 * queue + receipts.connection, _RECEIVERS),
-            pa.array(receipts.redelivered),
-            pa.array(receipts.sent_at_us // 1_000),
-            _digests(receipts),
-        ],
-        schema=SCHEMA,
-    )
+    return pa.record_batch([values(receipts, source) for values in _COLUMNS.values()], schema=SCHEMA)
 
 
 def _source_name(index: int, pays: bool) -> str:  # noqa: FBT001 - private
@@ -378,3 +362,21 @@ def _digests(receipts: ReceiptColumns) -> pa.Array:
     digits = _DIGITS[(mixed >> np.uint64(32)).astype(">u4").view(np.uint8)]
     offsets = np.arange(0, digits.size + 1, _DIGEST_LETTERS, dtype=np.int32)
     return pa.StringArray.from_buffers(len(receipts), pa.py_buffer(offsets), pa.py_buffer(digits))
+
+
+_COLUMNS: dict[str, Callable[[ReceiptColumns, pa.DictionaryArray], pa.Array]] = {
+    "received_at": lambda receipts, _source: pa.array(receipts.received_at_us, pa.timestamp("us", "UTC")),
+    # The default id of Apama's senders: seqNo:messageSourceId.
+    "unique_message_id": lambda receipts, source: pc.binary_join_element_wise(
+        pa.array(receipts.seq_no).cast(pa.string()), source.dictionary_decode(), ":"
+    ),
+    "message_source_id": lambda _receipts, source: source,
+    "connection_id": lambda receipts, _source: _words(receipts.connection, _CONNECTIONS),
+    "destination": lambda receipts, _source: _words(queue_of(receipts.source), _DESTINATIONS),
+    "receiver_id": lambda receipts, _source: _words(2 * queue_of(receipts.source) + receipts.connection, _RECEIVERS),
+    "jms_redelivered": lambda receipts, _source: pa.array(receipts.redelivered),
+    "jms_timestamp": lambda receipts, _source: pa.array(receipts.sent_at_us // 1_000),
+    "body_digest": lambda receipts, _source: _digests(receipts),
+}
+"""How each column is made, of receipts and their sources' names. A log has no other column."""
+SCHEMA = pa.schema([columns.SCHEMA.field(name) for name in _COLUMNS])

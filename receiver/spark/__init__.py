@@ -11,7 +11,7 @@ __all__ = ["judge", "size_windows"]
 
 
 def __getattr__(name: str) -> Any:
-    # The frames need PySpark; `receiver.spark.session` is there to tell who hasn't got it.
+    # The frames need PySpark; `receiver.spark.session` is there to say so to whoever hasn't got it.
     if name in __all__:
         from receiver.spark import frame
 

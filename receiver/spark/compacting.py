@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as sql
 
 from receiver.errors import OutputError, SettingsError
-from receiver.logs.columns import REQUIRED, SCHEMA
+from receiver.logs.columns import COLUMNS, Kind
 from receiver.logs.compacted import DomainFiles, Manifest, PartFile, adding, status_lines_text
 from receiver.logs.writer import in_pieces
 from receiver.simulate.numbering import plain_text
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from receiver.logs import Batch, ReadOptions
     from receiver.logs.compacted import Folder
     from receiver.logs.files import LogFile
-    from receiver.spark.progress import Told
+    from receiver.spark.progress import OnProgress
 
 __all__ = ["ROWS_PER_FILE", "BadRows", "compact"]
 
@@ -49,37 +49,42 @@ _NO_DIGEST = bytes(16)
 _TEXT_BYTES = 1 << 20
 _FOOTERS_AT_ONCE = 16
 _NAME = re.compile(r"domain=(\d+)/day=([^/]+)/part-(\d+)-[^/]*\.c(\d+)\.[^/]*$")
-"""Spark's, of a file: by domain, day and task, and by its place among those that the task wrote for them."""
-
-
-def _no_text() -> pa.Array:
-    return pa.array([], pa.string())
+"""Spark's, of a file: by domain, day and task, and by its number among those that the task wrote for them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Receipts:
-    """Receipts of a unit, in the columns of a log. A column that the unit lacks is empty."""
+class _Receipts:
+    """Receipts of a unit, and the order that they are to stand in."""
 
     unit: int
     row: npt.NDArray[np.int64]
     key_us: npt.NDArray[np.int64]
     """The largest time of the unit up to the receipt."""
     domain: pa.Array
-    received_at: npt.NDArray[np.int64]
-    """In microseconds."""
-    unique_message_id: pa.Array
-    message_source_id: pa.Array = field(default_factory=_no_text)
-    connection_id: pa.Array = field(default_factory=_no_text)
-    destination: pa.Array = field(default_factory=_no_text)
-    receiver_id: pa.Array = field(default_factory=_no_text)
-    jms_redelivered: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    jms_timestamp: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    body_digest: pa.Array = field(default_factory=_no_text)
+
+
+_CELLS: dict[Kind, tuple[str, Callable[[], Any]]] = {
+    Kind.TEXT: ("pa.Array", lambda: pa.array([], pa.string())),
+    Kind.FLAG: ("npt.NDArray[np.bool_]", lambda: np.zeros(0, np.bool_)),
+    Kind.TIME: ("npt.NDArray[np.int64]", lambda: np.zeros(0, np.int64)),
+    Kind.MILLISECONDS: ("npt.NDArray[np.int64]", lambda: np.zeros(0, np.int64)),
+}
+"""The type of a column's cells as `steps.rows` knows it, and none of them."""
+
+Receipts: type[_Receipts] = make_dataclass(
+    "Receipts",
+    [(name, _CELLS[column.kind][0], field(default_factory=_CELLS[column.kind][1])) for name, column in COLUMNS.items()],
+    bases=(_Receipts,),
+    namespace={"__module__": __name__},
+    frozen=True,
+    slots=True,
+)
+"""The same with the columns of a log, times in microseconds. A column that the unit lacks is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """What is wrong with rows of a unit: JSON Lines, cut anywhere. Key: the place among those of the unit."""
+    """What is wrong with rows of a unit: JSON Lines, cut anywhere. Key: their index among those of the unit."""
 
     unit: int
     lines: str
@@ -94,7 +99,7 @@ def compact(
     *,
     before: Manifest | None = None,
     rows_per_file: int = ROWS_PER_FILE,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Manifest:
     """Write the receipts of a log, in order, to a folder that every task sees. No file has more than `rows_per_file` rows.
 
@@ -104,18 +109,18 @@ def compact(
     """
     _check(files, key, before, rows_per_file)
     units = units_of(files, rows_per_unit=rows_per_file)
-    flow = start(spark, [Row(unit.number, unit) for unit in units], len(units), Unit, told)
+    flow = start(spark, [Row(unit.number, unit) for unit in units], len(units), Unit, on_progress)
     flow = flow.map(partial(_read, Reading(options, _NO_DIGEST), key), Receipts, UnitReport, BadRows)
     with adding(folder, before) as new:
-        read, found = flow.kept("Reading receipts", UnitReport)
-        reports = reports_of(found, units, key)
+        read, counts = flow.kept("Reading receipts", UnitReport)
+        reports = reports_of(counts, units, key)
         name_of, carry_us = names_of(reports, key), carry_us_of(reports, units)
         _check_order(reports, name_of, carry_us, before)
         lines, domains, columns = list(status_lines_of(reports)), sorted(set(name_of.values())), _columns(reports)
         receipts = sum(report.receipts for report in reports)
         # Ranges are of about the same size: a tenth more of them, and few are cut in two files.
         rows = _in_order(read.only(Receipts).frame, domains, carry_us, -(-receipts * 11 // (10 * rows_per_file)))
-        with watched(spark.sparkContext, "Writing files", told):
+        with watched(spark.sparkContext, "Writing files", on_progress):
             _write(rows.select(*columns, "domain", "day"), new.written, rows_per_file)
         manifest = Manifest(
             domain_key=key.text,
@@ -151,33 +156,25 @@ def _read(how: Reading, key: DomainKey, rows: Iterator[Row]) -> Iterator[Row]:
     for row in rows:
         unit = row.value
         with SpooledTemporaryFile(_TEXT_BYTES, "w+") as bad:
-            options = replace(how.options, on_skipped=partial(_tell, bad))
+            options = replace(how.options, on_skipped=partial(_write_problem, bad))
             for value in pieces_of(unit.number, read_unit(unit, options), how, partial(_receipts, key)):
                 yield from (Row(0, each) for each in ([value] if isinstance(value, UnitReport) else value))
             bad.seek(0)
-            for place, lines in enumerate(iter(partial(bad.read, _TEXT_BYTES), "")):
-                yield Row(place, BadRows(unit.number, lines))
+            for index, lines in enumerate(iter(partial(bad.read, _TEXT_BYTES), "")):
+                yield Row(index, BadRows(unit.number, lines))
 
 
-def _tell(file: IO[str], name: str, line: int, problem: str) -> None:
+def _write_problem(file: IO[str], name: str, line: int, problem: str) -> None:
     file.write(json.dumps({"file": name, "line": line, "problem": problem}) + "\n")
 
 
-def _receipts(key: DomainKey, piece: Piece, batch: Batch) -> Iterator[Receipts]:
+def _receipts(key: DomainKey, piece: Piece, batch: Batch) -> Iterator[_Receipts]:
     names = pa.array([key.name(channel) for channel in channels_of(piece)], pa.string())
     columns = {
         "row": piece.first_row + np.arange(len(batch)),
         "key_us": np.maximum.accumulate(np.maximum(batch.received_at_us, piece.latest_us)),
         "domain": pa.DictionaryArray.from_arrays(pa.array(channel_of(piece)), names),
-        "received_at": batch.received_at_us,
-        "unique_message_id": batch.unique_message_id,
-        "message_source_id": batch.message_source_id,
-        "connection_id": batch.connection_id,
-        "destination": batch.destination,
-        "receiver_id": batch.receiver_id,
-        "jms_redelivered": batch.jms_redelivered,
-        "jms_timestamp": batch.jms_timestamp_ms,
-        "body_digest": batch.body_digest,
+        **{name: getattr(batch, column.attribute) for name, column in COLUMNS.items()},
     }
     there = {name: pa.array(column) for name, column in columns.items() if column is not None}
     for part in in_pieces(pa.record_batch(there)):
@@ -190,8 +187,8 @@ def _cells(column: pa.Array) -> Any:
 
 
 def _columns(reports: Sequence[UnitReport]) -> list[str]:
-    present = {*REQUIRED, *(column for report in reports for column in report.columns_present)}
-    return [column for column in SCHEMA.names if column in present]
+    present = {column for report in reports for column in report.columns_present}
+    return [name for name, column in COLUMNS.items() if column.is_required or name in present]
 
 
 def _check_order(
@@ -214,9 +211,9 @@ def _check_order(
 
 
 def _in_order(receipts: DataFrame, domains: list[str], carry_us: npt.NDArray[np.int64], parts: int) -> DataFrame:
-    """A row for each receipt, in the order of domain, key and place; partitions have about as many rows each.
+    """A row for each receipt, in the order of domain, key, unit and row; partitions have about as many rows each.
 
-    `domain` is a number. The key of a receipt is the largest time of its file up to it, and tells its `day`.
+    `domain` is a number. The key of a receipt is the largest time of its file up to it; its `day` is that of the key.
     """
     spark = receipts.sparkSession
     numbers = spark.createDataFrame(pa.table({"domain": domains, "number": np.arange(len(domains))}))
@@ -237,7 +234,7 @@ def _write(rows: DataFrame, folder: Folder, rows_per_file: int) -> None:
     """Files of one domain and day each."""
     writer = rows.write.partitionBy("domain", "day").mode("append").option("compression", "zstd")
     writer = writer.option("maxRecordsPerFile", rows_per_file).option("parquet.block.row.count.limit", _GROUP_ROWS)
-    # Spark takes each letter of a path for itself, where a URI would write some as %20.
+    # Spark takes each letter of a path for itself, where a URI would write a blank as %20.
     writer.parquet(f"file://{folder.absolute()}" if isinstance(folder, Path) else str(folder))
 
 
@@ -245,17 +242,17 @@ def _files(written: Folder, domains: list[str], receipts: int) -> list[DomainFil
     """What Spark has written, in order; `OutputError` where that isn't all."""
     paths = list(written.rglob("*.parquet"))
     names = ((match, path) for path in paths if (match := _NAME.search(str(path))))
-    found = sorted(
+    written_files = sorted(
         (int(name[1]), np.datetime64(name[2]), int(name[3]), int(name[4]), name[0], path) for name, path in names
     )
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        footers = list(pool.map(_footer, (path for *_, path in found)))
+        footers = list(pool.map(_footer, (path for *_, path in written_files)))
     if sum(footer.num_rows for footer in footers) != receipts:
         raise OutputError(
             f"what tasks have written to {written} isn't there", hint="name a folder at a path that every task sees"
         )
     files: list[list[PartFile]] = [[] for _ in domains]
-    for (domain, *_, name, _), footer in zip(found, footers, strict=True):
+    for (domain, *_, name, _), footer in zip(written_files, footers, strict=True):
         groups = (footer.row_group(group).column(0) for group in range(footer.num_row_groups))
         latest_us = max(group.statistics.max_raw for group in groups)
         before_us = files[domain][-1].latest_us if files[domain] else 0

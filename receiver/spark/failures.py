@@ -159,10 +159,10 @@ def _all_of(printed: IO[bytes] | None) -> str:
 
 
 def _meaning(raised: str, printed: str, *, gone: bool) -> SparkError:
-    for text in (raised, printed):  # the latter may tell of troubles that Spark had got over
+    for text in (raised, printed):  # the latter may name troubles that Spark had got over
         for failure in _FAILURES:
-            if found := re.search(failure.sign, text):
-                names = found.groupdict(default="")
+            if match := re.search(failure.sign, text):
+                names = match.groupdict(default="")
                 return SparkError(failure.message.format(**names), hint=failure.hint.format(**names))
     if gone or "JAVA_GATEWAY_EXITED" in raised:
         said, what = _causes(printed), "Java ended while Spark ran in it"
@@ -173,7 +173,7 @@ def _meaning(raised: str, printed: str, *, gone: bool) -> SparkError:
 
 
 def _causes(text: str) -> list[str]:
-    """The lines that tell what happened, without the names of Java's packages."""
+    """The lines that say what happened, without the names of Java's packages."""
     return re.findall(
         r"^(?:: |Caused by: |Exception in thread \S+ )?(?:[\w.$]+\.)?(\w*(?:Exception|Error): \S.*)$",
         text,

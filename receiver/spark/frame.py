@@ -49,7 +49,7 @@ _ADDED = ("verdict", "tier")
 
 
 class FrameAnalysis(Analysis):
-    """What is found out about the receipts of a frame."""
+    """The analysis of a frame's receipts."""
 
     __slots__ = ()
 
@@ -72,8 +72,8 @@ def size_windows(
     """What `receiver simulate` says of the same receipts in the same order; `as_dict` gives its JSON object.
 
     `domain` is a KEY of `--domain`; windows (ids per source) and expiries (seconds) that are left None are chosen from the
-    log. `column_map` names the frame's column for one of ours. `max_missed` (0) and `margin` (2.0) are those of the
-    command. Raises `SettingsError` for what can't be meant, `LogFormatError` for a frame that is no log, and `SparkError`
+    log. `column_map` names the frame's column for one of ours. `max_missed` and `margin` are those of the command, and so
+    are their defaults. Raises `SettingsError` for what can't be meant, `LogFormatError` for a frame that is no log, and `SparkError`
     for what Spark fails at.
     """
     given: dict[str, Any] = {"max_missed": max_missed, "margin": margin}
@@ -112,7 +112,7 @@ def judge(
 ) -> DataFrame:
     """The frame with two more columns: `verdict` (`new`, `duplicate`, `unchecked`), and for a duplicate its `tier`.
 
-    `tier` is `source` where some source's queue of `window` ids still held the id, `time` where only the time queue did,
+    `tier` is `source` where at least one source's queue of `window` ids still held the id, `time` where only the time queue did,
     which keeps `expiry_secs` seconds. The rows are judged at once, and kept on the executors' disks for as long as the
     frame that is given back is in use. Raises as `size_windows` does.
     """
@@ -125,14 +125,14 @@ def judge(
         options = _options(column_map)
         id_column = named(frame.columns[fields_of(frame.columns, options, "the frame")["unique_message_id"]])
         # Numbers that are given while a frame is worked out must not be given twice, so it is worked out once.
-        places = [] if order_by is not None else file_and_row(frame) or []
-        base = frame.select("*", *places, monotonically_increasing_id().alias(_ROW_ID))
+        file_row = [] if order_by is not None else file_and_row(frame) or []
+        base = frame.select("*", *file_row, monotonically_increasing_id().alias(_ROW_ID))
         base = base.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         question = Question(domain, windows, expiries_us)
         log = _log(ordered(base, options, order_by, row_id=_ROW_ID), options, question, keeps_rows=True)
-        found = tiers(log, windows[0], expiries_us[0]).withColumnRenamed("number", _ROW_ID)
+        duplicates = tiers(log, windows[0], expiries_us[0]).withColumnRenamed("number", _ROW_ID)
         log.forget()
-    together = base.join(found, _ROW_ID, "left")
+    together = base.join(duplicates, _ROW_ID, "left")
     return together.select(*(named(name) for name in frame.columns), verdict_of(id_column).alias("verdict"), "tier")
 
 

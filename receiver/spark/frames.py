@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, lit
 
 from receiver.errors import ReceiverError
-from receiver.spark.progress import Told, watched
+from receiver.spark.progress import OnProgress, watched
 from receiver.steps.rows import Row, batches_of, failure_of, rows_of, schema_of
 from receiver.steps.schemas import Failure
 
@@ -55,14 +55,16 @@ def _type(kind: pa.DataType) -> str:
     return _SPARK_TYPES[kind]
 
 
-def start(spark: SparkSession, rows: Iterable[Row], tasks: int, kind: type[Any], told: Told | None = None) -> SparkFlow:
-    """Deal rows with values of a kind to tasks by their keys, round and round. `told` hears how far each step has come."""
+def start(
+    spark: SparkSession, rows: Iterable[Row], tasks: int, kind: type[Any], on_progress: OnProgress | None = None
+) -> SparkFlow:
+    """Deal rows with values of a kind to tasks by their keys, round and round. `on_progress` hears how far each step has come."""
     batches = list(batches_of(rows, kind))
     table = pa.Table.from_batches(batches, schema_of(kind)) if batches else []
     frame = spark.createDataFrame(table, ddl_of(kind))
     # Spark takes what it keeps of one flow for any other that is made alike, though the files may have changed.
     frame = frame.where(lit(token_hex()).isNotNull()).repartitionById(tasks, (col("key") % tasks).cast("int"))
-    return SparkFlow(frame, (kind,), told)
+    return SparkFlow(frame, (kind,), on_progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class SparkFlow:
 
     frame: DataFrame
     kinds: tuple[type[Any], ...]
-    told: Told | None = None
+    on_progress: OnProgress | None = None
     arriving: Callable[[Row], Row] | None = None
     """What is made of each row as work takes it."""
     held: DataFrame | None = None
@@ -124,7 +126,7 @@ class SparkFlow:
         return kept, kept.only(*counts).collect(what)
 
     def collect(self, what: str) -> list[Any]:
-        with watched(self.frame.sparkSession.sparkContext, what, self.told):
+        with watched(self.frame.sparkSession.sparkContext, what, self.on_progress):
             return [row.value for row in rows_of(self.frame.toArrow().to_batches(), *self.kinds)]
 
     def forget(self) -> None:

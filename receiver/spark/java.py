@@ -49,14 +49,14 @@ def keep_errors_apart() -> None:
 def archive_options() -> str:
     """What makes Java take its classes from an archive in the user's cache, or leave one there at its end.
 
-    Empty where there is no such place. Java ignores an archive that doesn't fit.
+    Empty where there is no such folder. Java ignores an archive that doesn't fit.
     """
     archive = _archive()
     if archive is None:
         return ""
     try:
         for unfinished in archive.parent.glob(f"{archive.stem}-*.new"):
-            # Java writes it after this process has ended, for some seconds.
+            # Java writes it after this process has ended, for a few seconds.
             if time.time() - unfinished.stat().st_mtime < _SETTLED_SECS:
                 return ""
             unfinished.replace(archive)  # never written over, for another Java may have mapped what is there

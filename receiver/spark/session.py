@@ -128,7 +128,7 @@ def tuned(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(name, value)
         yield
     finally:
-        with suppress(Exception):  # Java may be gone, which whoever lost it has told
+        with suppress(Exception):  # Java may be gone, which whoever lost it has reported
             for name, was in before.items():
                 spark.conf.unset(name) if was is None else spark.conf.set(name, was)
 
@@ -283,6 +283,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _stop(context: SparkContext) -> None:
-    # Where Java is gone, the step that lost it has told.
+    # Where Java is gone, the step that lost it has reported it.
     with suppress(Exception), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         context.stop()

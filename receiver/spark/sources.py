@@ -23,8 +23,7 @@ from pyspark.sql.functions import col, element_at, lit, split
 
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import no_receipt
-from receiver.logs.batch import BATCH_ROWS
-from receiver.logs.columns import COLUMNS, fields_of
+from receiver.logs.columns import BATCH_ROWS, COLUMNS, fields_of
 from receiver.logs.compacted import is_part_path
 from receiver.logs.files import open_content
 from receiver.logs.rows import BatchMaker, RawRows
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from receiver.domains import DomainKey
     from receiver.logs import Batch, ReadOptions
     from receiver.logs.files import LogFile
-    from receiver.spark.progress import Told
+    from receiver.spark.progress import OnProgress
 
 __all__ = [
     "Ordered",
@@ -81,13 +80,13 @@ def read_files(
     key: DomainKey,
     *,
     with_ids: bool = False,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Read:
     """Read files that every task can open. `options` are checked ones."""
     units = units_of(files, rows_per_unit=_UNIT_ROWS)
     tasks = min(len(units), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE)
     how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
-    flow = start(spark, [Row(unit.number, unit) for unit in units], tasks, Unit, told)
+    flow = start(spark, [Row(unit.number, unit) for unit in units], tasks, Unit, on_progress)
     pieces, reports = flow.map(reading(how), Piece, UnitReport).kept(_WHAT, UnitReport)
     return Read(pieces.only(Piece), units, reports_of(reports, units, key))
 
@@ -100,7 +99,7 @@ def read_elsewhere(
     *,
     order_by: str | None = None,
     with_ids: bool = False,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
     note: Callable[[str], None] = lambda _text: None,
 ) -> Read:
     """Read a table, or what stands at URLs: files, globs, and folders with folders of partitions in them."""
@@ -127,12 +126,12 @@ def read_elsewhere(
         if not all(name.endswith(".parquet") for name in names):
             if order_by is not None:
                 raise SettingsError("--order-by is for tables and Parquet", hint="rows of text stand in their order")
-            return _read_contents(contents, how, key, told)
+            return _read_contents(contents, how, key, on_progress)
         frame = spark.read.option("mergeSchema", "true").parquet(*logs)
     receipts = ordered(frame, options, order_by)
     if receipts.note:
         note(receipts.note)
-    return read_frame(receipts, how, key, told=told)
+    return read_frame(receipts, how, key, on_progress=on_progress)
 
 
 def _there(log: str, opened: Callable[[], DataFrame]) -> DataFrame:
@@ -150,23 +149,23 @@ def _contents(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
     return _there(", ".join(logs), lambda: reader.load(list(logs))).where(~name.startswith("_") & ~name.startswith("."))
 
 
-def _read_contents(contents: DataFrame, how: Reading, key: DomainKey, told: Told | None) -> Read:
+def _read_contents(contents: DataFrame, how: Reading, key: DomainKey, on_progress: OnProgress | None) -> Read:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task_output(partial(_read_content, how), batches, Piece, UnitReport)
 
     frame = contents.select("path", "content").mapInArrow(task, ddl_of(Piece, UnitReport))
-    found, reports = SparkFlow(frame, (Piece, UnitReport), told).kept(_WHAT, UnitReport)
-    return _found(found, reports, key)
+    pieces, reports = SparkFlow(frame, (Piece, UnitReport), on_progress).kept(_WHAT, UnitReport)
+    return _numbered(pieces, reports, key)
 
 
 def _read_content(how: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
-    place = 0
+    number = 0
     for batch in batches:
         for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
             name = unquote(path.as_py())
-            for value in pieces_of(_first_unit() + place, _batches(name, content.as_py(), how), how):
+            for value in pieces_of(_first_unit() + number, _batches(name, content.as_py(), how), how):
                 yield Row(0, replace(value, file=name) if isinstance(value, UnitReport) else value)
-            place += 1
+            number += 1
 
 
 def _batches(name: str, content: bytes, how: Reading) -> Iterator[Batch]:
@@ -175,7 +174,7 @@ def _batches(name: str, content: bytes, how: Reading) -> Iterator[Batch]:
 
 
 def _first_unit() -> int:
-    """Units are numbered as tasks find them."""
+    """Units are numbered as tasks come upon them."""
     context = TaskContext.get()
     return (0 if context is None else context.partitionId()) * _RUNS_PER_TASK
 
@@ -198,7 +197,7 @@ def ordered(frame: DataFrame, options: ReadOptions, order_by: str | None, row_id
     else by time. Ties go by content. `LogFormatError` for columns that aren't a log's; `row_id` names one to keep.
     """
     fields = fields_of(frame.columns, options, _FRAME)
-    columns = [named(frame.columns[place]).alias(column) for column, place in fields.items()]
+    columns = [named(frame.columns[index]).alias(column) for column, index in fields.items()]
     kept = [] if row_id is None else [named(row_id).alias(_ID)]
     receipts = frame.select(*columns, *kept)
     _checked_types(receipts, options)
@@ -215,8 +214,8 @@ def ordered(frame: DataFrame, options: ReadOptions, order_by: str | None, row_id
             raise SettingsError(
                 f"the column {order_by!r} has no order", hint="order by a number, a time or a text"
             ) from error
-    if (places := file_and_row(frame)) is not None:
-        return Ordered(frame.select(*columns, *kept, *places), by_file=True, note=None)
+    if (file_row := file_and_row(frame)) is not None:
+        return Ordered(frame.select(*columns, *kept, *file_row), by_file=True, note=None)
     note = "the source has no order of rows: receipts go by their time, those of one time by their content"
     return Ordered(_with_times(receipts, options).orderBy(_ORDER, *content).drop(_ORDER), by_file=False, note=note)
 
@@ -262,22 +261,22 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind))
 
 
-def read_frame(receipts: Ordered, how: Reading, key: DomainKey, *, told: Told | None = None) -> Read:
+def read_frame(receipts: Ordered, how: Reading, key: DomainKey, *, on_progress: OnProgress | None = None) -> Read:
     """Read a frame's receipts."""
-    found, reports = _read(receipts, how, told)
+    pieces, reports = _read(receipts, how, on_progress)
     if receipts.by_file and not _in_order(reports):
         # The rows of a file don't come one after the other, as after a shuffle.
-        found.forget()
-        found, reports = _read(replace(receipts, frame=receipts.frame.orderBy(_FILE, _ROW)), how, told)
-    return _found(found, reports, key)
+        pieces.forget()
+        pieces, reports = _read(replace(receipts, frame=receipts.frame.orderBy(_FILE, _ROW)), how, on_progress)
+    return _numbered(pieces, reports, key)
 
 
-def _found(pieces: SparkFlow, reports: list[UnitReport], key: DomainKey) -> Read:
-    """What was read in units that are told apart only now."""
+def _numbered(pieces: SparkFlow, reports: list[UnitReport], key: DomainKey) -> Read:
+    """What was read, in units that are known only after reading."""
     if not reports:
         raise no_receipt([_FRAME])
     reports.sort(key=lambda report: (report.file, report.first_row, report.unit))
-    files = {name: place for place, name in enumerate(dict.fromkeys(report.file for report in reports))}
+    files = {name: index for index, name in enumerate(dict.fromkeys(report.file for report in reports))}
     units = [
         Unit(number, files[report.file], b"", report.file or _FRAME, 0, 0, 0) for number, report in enumerate(reports)
     ]
@@ -286,7 +285,7 @@ def _found(pieces: SparkFlow, reports: list[UnitReport], key: DomainKey) -> Read
     return Read(replace(pieces.only(Piece), arriving=renumbered(numbers)), units, checked)
 
 
-def _read(receipts: Ordered, how: Reading, told: Told | None) -> tuple[SparkFlow, list[UnitReport]]:
+def _read(receipts: Ordered, how: Reading, on_progress: OnProgress | None) -> tuple[SparkFlow, list[UnitReport]]:
     work = partial(_read_task, how, by_file=receipts.by_file)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -294,7 +293,7 @@ def _read(receipts: Ordered, how: Reading, told: Told | None) -> tuple[SparkFlow
 
     # Spark takes what it keeps of one frame for any other that is made alike, though the source may have changed.
     frame = receipts.frame.where(lit(secrets.token_hex()).isNotNull())
-    flow = SparkFlow(frame.mapInArrow(task, ddl_of(Piece, UnitReport)), (Piece, UnitReport), told)
+    flow = SparkFlow(frame.mapInArrow(task, ddl_of(Piece, UnitReport)), (Piece, UnitReport), on_progress)
     return flow.kept(_WHAT, UnitReport)
 
 
@@ -318,14 +317,14 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _read_task(how: Reading, batches: Iterator[pa.RecordBatch], *, by_file: bool) -> Iterator[Row]:
     """Each run of rows of one file, or the whole partition, is a unit."""
     first = _first_unit()
-    for place, (file, rows) in enumerate(_runs_of_files(batches) if by_file else _whole(batches)):
-        if place == _RUNS_PER_TASK:
+    for number, (file, rows) in enumerate(_runs_of_files(batches) if by_file else _whole(batches)):
+        if number == _RUNS_PER_TASK:
             raise SettingsError(
-                f"more than {place:,} files, or parts of files, come to one task", hint="give a column to order by"
+                f"more than {number:,} files, or parts of files, come to one task", hint="give a column to order by"
             )
         at = _At()
         checked = _checked(rows, how, file or f"{_FRAME}, partition {first // _RUNS_PER_TASK}", at)
-        for value in pieces_of(first + place, checked, how, at.told):
+        for value in pieces_of(first + number, checked, how, at.with_row_ids):
             if isinstance(value, UnitReport):
                 value = replace(value, file=file, first_row=at.first_row, last_row=at.last_row)  # noqa: PLW2901
             yield Row(0, value)
@@ -333,18 +332,18 @@ def _read_task(how: Reading, batches: Iterator[pa.RecordBatch], *, by_file: bool
 
 @dataclass(slots=True)
 class _At:
-    """Where the batch in hand stands in its file."""
+    """The rows of the file that the batch in hand has."""
 
     first_row: int = -1
     last_row: int = -1
     row_id: npt.NDArray[np.int64] | None = None
 
-    def told(self, piece: Piece, _batch: Batch) -> Piece:
+    def with_row_ids(self, piece: Piece, _batch: Batch) -> Piece:
         return piece if self.row_id is None else replace(piece, row_id=self.row_id)
 
 
 def _whole(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
-    return (("", chain(some, batches)) for some in islice(zip(batches, strict=False), 1))
+    return (("", chain(first, batches)) for first in islice(zip(batches, strict=False), 1))
 
 
 def _runs_of_files(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
@@ -358,7 +357,7 @@ def _runs_of_files(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Ite
         before = file, batch.column(_ROW)[len(batch) - 1].as_py()
         return run, unquote(file)
 
-    for (_, file), rows in groupby((some for batch in batches for some in _cut_by_file(batch)), run_of):
+    for (_, file), rows in groupby((part for batch in batches for part in _cut_by_file(batch)), run_of):
         yield file, rows
 
 
@@ -387,5 +386,5 @@ def _checked(batches: Iterator[pa.RecordBatch], how: Reading, name: str, at: _At
         yield maker.batch(RawRows(columns, partial(_line, row)))
 
 
-def _line(rows: npt.NDArray[np.int64], place: int) -> int:
-    return int(rows[place]) + 1
+def _line(rows: npt.NDArray[np.int64], index: int) -> int:
+    return int(rows[index]) + 1

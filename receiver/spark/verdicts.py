@@ -28,8 +28,7 @@ from pyspark.sql.functions import (
 
 from receiver.domains import domain_key
 from receiver.errors import OutputError
-from receiver.logs.output import UNFINISHED, appearing, naming
-from receiver.logs.writer import open_table
+from receiver.logs.writer import UNFINISHED, appearing, naming, open_table
 from receiver.message import Tier, Verdict
 from receiver.simulate.verdict_rows import SCHEMA
 from receiver.spark.frames import SparkFlow
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from receiver.spark.sources import Read
     from receiver.steps.log import ChunkedLog
     from receiver.steps.rows import Row
-    from receiver.steps.schemas import Plan
+    from receiver.steps.schemas import CutPlan
 
 __all__ = ["tiers", "verdict_of", "verdict_rows", "verdicts_file"]
 
@@ -58,10 +57,10 @@ def tiers(log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
     frame = cast("SparkFlow", caught).frame.where(col("Caught").isNotNull())
     each = frame.select(explode(arrays_zip("Caught.number", "Caught.by_time")).alias("each"))
     tier = when(col("each.by_time"), lit(Tier.TIME.value)).otherwise(lit(Tier.SOURCE.value))
-    found = each.select(col("each.number").alias("number"), tier.alias("tier"))
-    found = found.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+    duplicates = each.select(col("each.number").alias("number"), tier.alias("tier"))
+    duplicates = duplicates.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
     caught.forget()
-    return found
+    return duplicates
 
 
 def verdict_of(unique_message_id: Column) -> Column:
@@ -80,7 +79,7 @@ def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> Da
     receipts = pieces.to_frame(work, _RECEIPT)
     judged = receipts.join(tiers(log, window, expiry_us), "number", "left")
     parts = -(-sum(report.receipts for report in read.reports) // _ROWS_PER_PART)
-    # A receipt's number is its place in the order of reading.
+    # A receipt's number is its index in the order of reading.
     order = ["key_us", "number"]
     ordered = judged.repartitionByRange(parts, *order).sortWithinPartitions(*order).persist(StorageLevel.DISK_ONLY)
     counts = ordered.groupBy(spark_partition_id().alias("part")).count().collect()
@@ -94,7 +93,7 @@ def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> Da
     )
 
 
-def _receipts(plan: Plan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatch]]:
+def _receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatch]]:
     name = domain_key(plan.key).name
 
     def work(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
@@ -118,7 +117,7 @@ def _receipts(plan: Plan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatch]]
 def verdicts_file(path: str) -> Iterator[Callable[[DataFrame], None]]:
     """What writes rows to a path: Parquet into a new folder there, or at a URL, by the tasks; else one file.
 
-    Parts are ordered by name as their rows are. `OutputError` and `SettingsError` as `logs.output` and `logs.writer` do.
+    Parts are ordered by name as their rows are. `OutputError` and `SettingsError` as `logs.writer` does.
     """
     if "://" in path:
         yield lambda rows: rows.write.option("compression", "zstd").parquet(path)

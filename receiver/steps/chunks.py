@@ -22,7 +22,7 @@ from receiver.steps.columns import (
     used,
 )
 from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import NEVER, Departures, Leaving, Plan, Repeats, State, Stretch, Tally
+from receiver.steps.schemas import NEVER, ChunkCounts, CutPlan, Departures, Leaving, Repeats, State, Stretch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,9 +31,9 @@ __all__ = ["assembled"]
 
 
 def assembled(
-    plan: Plan, before_us: npt.NDArray[np.int64], source_keys: int
+    plan: CutPlan, before_us: npt.NDArray[np.int64], source_keys: int
 ) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `Flow.grouped`: `Stretch`, `Repeats`, `Departures` -> `State`, `Tally`, `Leaving`.
+    """For `Flow.grouped`: `Stretch`, `Repeats`, `Departures` -> `State`, `ChunkCounts`, `Leaving`.
 
     `before_us` is, per chunk, the latest time of its domain before it, -1 if none; `source_keys` is how many keys
     `Leaving` may have.
@@ -88,7 +88,7 @@ def _at(unit: npt.NDArray[np.int32] | int, row: npt.NDArray[Any]) -> npt.NDArray
     return at
 
 
-def _chunks(plan: Plan, stretches: list[Stretch]) -> Iterator[tuple[int, _Receipts, list[str]]]:
+def _chunks(plan: CutPlan, stretches: list[Stretch]) -> Iterator[tuple[int, _Receipts, list[str]]]:
     """The receipts of each chunk in order, and what the numbers of their sources stand for."""
     if not stretches:
         return
@@ -103,7 +103,7 @@ def _chunks(plan: Plan, stretches: list[Stretch]) -> Iterator[tuple[int, _Receip
         yield int(chunk[start]), receipts.taken(slice(start, end)), sources
 
 
-def _joined(plan: Plan, stretches: Sequence[Stretch]) -> tuple[_Receipts, list[str]]:
+def _joined(plan: CutPlan, stretches: Sequence[Stretch]) -> tuple[_Receipts, list[str]]:
     """All receipts by unit, then chunk, then row."""
     source, sources = in_one((each.source, each.sources) for each in stretches)
     sizes = [len(each.received_at_us) for each in stretches]
@@ -186,7 +186,7 @@ def _assembled(  # noqa: PLR0917 - one chunk's values
     )
 
 
-def _tally(plan: Plan, made: _Assembled) -> Tally:
+def _tally(plan: CutPlan, made: _Assembled) -> ChunkCounts:
     state, checked = made.state, made.checked
     steps_back = state.received_at_us - checked.received_at_us
     again = state.repeat_row[made.is_again]
@@ -207,7 +207,7 @@ def _tally(plan: Plan, made: _Assembled) -> Tally:
         return np.bincount(state.source[rows], minlength=len(state.sources)).astype(np.int64)
 
     receipts = by_source(slice(None))
-    return Tally(
+    return ChunkCounts(
         chunk=state.chunk,
         duplicates=len(again),
         clock_clamped=int(np.count_nonzero(steps_back)),

@@ -51,17 +51,17 @@ def column(values: Iterable[object], name: str, kind: type[_Number]) -> npt.NDAr
 
 def by_chunk(values: Iterable[_Value]) -> defaultdict[int, list[_Value]]:
     """Values by the chunk they are for."""
-    found: defaultdict[int, list[_Value]] = defaultdict(list)
+    by_number: defaultdict[int, list[_Value]] = defaultdict(list)
     for value in values:
-        found[value.chunk].append(value)
-    return found
+        by_number[value.chunk].append(value)
+    return by_number
 
 
 def changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Where a value isn't the one before it; the first never is."""
-    found = np.ones(len(values), np.bool_)
-    found[1:] = values[1:] != values[:-1]
-    return found
+    is_change = np.ones(len(values), np.bool_)
+    is_change[1:] = values[1:] != values[:-1]
+    return is_change
 
 
 def runs(begins: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
@@ -87,7 +87,7 @@ def stable_order(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def order_unless_sorted(values: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
-    """The same; None where they are in order."""
+    """The order that sorts values, equal ones as they stand; None where they are in order."""
     return None if np.all(values[1:] >= values[:-1]) else stable_order(values)
 
 
@@ -104,5 +104,5 @@ def in_one(
 
 def used(numbers: npt.NDArray[np.int32], names: Sequence[_Name]) -> tuple[npt.NDArray[np.int32], list[_Name]]:
     """Numbers anew for the names that they stand for, which are often few of all, and those names."""
-    found, place = distinct(numbers)
-    return place, [names[number] for number in found.tolist()]
+    in_use, index = distinct(numbers)
+    return index, [names[number] for number in in_use.tolist()]

@@ -12,7 +12,7 @@ from receiver.domains import domain_key
 from receiver.simulate.numbering import distinct
 from receiver.steps.columns import changes, order_unless_sorted, runs, used
 from receiver.steps.rows import Row
-from receiver.steps.schemas import Ids, Latest, Piece, Plan, Stretch, channel_of, channels_of
+from receiver.steps.schemas import CutPlan, Ids, Latest, Piece, Stretch, channel_of, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,12 +22,12 @@ __all__ = ["cut_ids", "cut_receipts", "keys_us"]
 _Number = TypeVar("_Number", bound=np.generic)
 
 
-def cut_ids(plan: Plan) -> Callable[[Iterator[Row]], Iterator[Row]]:
+def cut_ids(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[Row]]:
     """For `Flow.map`: each `Piece` becomes `Ids`, one for each part, and `Latest`."""
     return partial(_cut, plan, _ids)
 
 
-def cut_receipts(plan: Plan) -> Callable[[Iterator[Row]], Iterator[Row]]:
+def cut_receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[Row]]:
     """For `Flow.map`: each `Piece` becomes stretches, one for each bundle."""
     return partial(_cut, plan, _stretches)
 
@@ -52,7 +52,7 @@ class _Cuts(NamedTuple):
 
 
 def _chunks_of_pieces(
-    plan: Plan,
+    plan: CutPlan,
 ) -> Callable[[Piece], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
     """Tells of each receipt of a piece its key and its chunk."""
     name = domain_key(plan.key).name
@@ -68,7 +68,7 @@ def _chunks_of_pieces(
     return of_piece
 
 
-def keys_us(plan: Plan, piece: Piece) -> npt.NDArray[np.int64]:
+def keys_us(plan: CutPlan, piece: Piece) -> npt.NDArray[np.int64]:
     """Of each receipt of a piece, the largest time of its file up to it."""
     latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
     keys: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
@@ -76,7 +76,7 @@ def keys_us(plan: Plan, piece: Piece) -> npt.NDArray[np.int64]:
 
 
 def _chunks(
-    plan: Plan, cuts: _Cuts, domain: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+    plan: CutPlan, cuts: _Cuts, domain: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int32]:
     """The chunk of each receipt of a piece, by its domain and the cuts that the piece lies behind."""
     passed = np.bincount(plan.chunk_domain[cuts.chunk[positions == 0]], minlength=len(plan.domains))
@@ -88,10 +88,10 @@ def _chunks(
     return chunk
 
 
-_Cutter = Callable[[Plan, Piece, "npt.NDArray[np.int64]", "npt.NDArray[np.int32]"], Iterable[Row]]
+_Cutter = Callable[[CutPlan, Piece, "npt.NDArray[np.int64]", "npt.NDArray[np.int32]"], Iterable[Row]]
 
 
-def _cut(plan: Plan, cutter: _Cutter, rows: Iterator[Row]) -> Iterator[Row]:
+def _cut(plan: CutPlan, cutter: _Cutter, rows: Iterator[Row]) -> Iterator[Row]:
     of_piece = _chunks_of_pieces(plan)
     for row in rows:
         yield from cutter(plan, row.value, *of_piece(row.value))
@@ -128,7 +128,7 @@ def _groups(key: npt.NDArray[np.int32], chunk: npt.NDArray[np.int32], rows: npt.
         )
 
 
-def _ids(plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]) -> Iterator[Row]:
+def _ids(plan: CutPlan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]) -> Iterator[Row]:
     rows = np.flatnonzero(piece.id_high | piece.id_low)
     latest_us = np.full(plan.chunks, -1, np.int64)
     np.maximum.at(latest_us, chunk[rows], piece.received_at_us[rows])
@@ -136,7 +136,7 @@ def _ids(plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDA
     yield Row(piece.unit % plan.partitions, Latest(chunks.astype(np.int32), latest_us[chunks]))
     part = _parts(plan, chunk[rows], piece.id_low[rows])
     unit_row = (piece.first_row + np.arange(len(chunk))).astype(np.int32)
-    channels_of_rows = channel_of(piece) if plan.looks_for_crossing else piece.channel[:0]
+    channels_of_rows = channel_of(piece) if plan.looks_across_domains else piece.channel[:0]
     for group in _groups(part, chunk[rows], rows):
         source, sources = used(group.of(piece.source), piece.sources)
         channel, channels = used(
@@ -163,7 +163,7 @@ def _ids(plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDA
         )
 
 
-def _parts(plan: Plan, chunk: npt.NDArray[np.int32], id_low: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+def _parts(plan: CutPlan, chunk: npt.NDArray[np.int32], id_low: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """Where ids go: equal ones of a domain to the same part.
 
     A small domain stays together where only ids of one domain are compared: of many small domains, each would
@@ -176,7 +176,9 @@ def _parts(plan: Plan, chunk: npt.NDArray[np.int32], id_low: npt.NDArray[np.int6
     return np.where(plan.is_whole[domain], domain % plan.partitions, parts).astype(np.int32)
 
 
-def _stretches(plan: Plan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]) -> Iterator[Row]:
+def _stretches(
+    plan: CutPlan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]
+) -> Iterator[Row]:
     clock_steps_back = not np.array_equal(key_us, piece.received_at_us)
     unit_row = (piece.first_row + np.arange(len(chunk))).astype(np.int32)
     has_id = (piece.id_high | piece.id_low) != 0

@@ -1,6 +1,6 @@
 """Digests of ids: SipHash-2-4 of 128 bits under a key that each run draws, so that nobody can make two ids collide.
 
-Of n ids some two are taken for one with a probability of n^2 / 2^129: of 10^12 ids, less than one run in 10^14.
+Of n ids two are taken for one with a probability of n^2 / 2^129: of 10^12 ids, less than one run in 10^14.
 """
 
 from __future__ import annotations

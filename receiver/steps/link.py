@@ -15,7 +15,7 @@ from receiver.simulate.replays import cross_domain_counts, queues_of
 from receiver.steps.columns import changes, column, in_one, joined, split_by, used
 from receiver.steps.digests import numbered
 from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import NEVER, Departures, Ids, Latest, LinkCounts, Plan, Repeats
+from receiver.steps.schemas import NEVER, CutPlan, Departures, Ids, Latest, LinkCounts, Repeats
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -56,20 +56,20 @@ class _Linked(NamedTuple):
     """In that order: as `Repeats.next_in`."""
 
 
-def linked(plan: Plan) -> Callable[[int, Iterator[Row]], Iterator[Row]]:
+def linked(plan: CutPlan) -> Callable[[int, Iterator[Row]], Iterator[Row]]:
     """For `Flow.grouped`: all `Ids` of a part become `Repeats`, `Departures` and one `LinkCounts`; `Latest` is passed on."""
     return partial(_link, plan)
 
 
-def _link(plan: Plan, part: int, rows: Iterator[Row]) -> Iterator[Row]:
+def _link(plan: CutPlan, part: int, rows: Iterator[Row]) -> Iterator[Row]:
     ids, latest = values_in(rows, Ids, Latest)
     yield from (Row(0, each) for each in latest)
     at, several = _several(ids)
     links = _links(plan, several)
     yield from _repeats(plan, part, links)
     yield from _departures(plan, links)
-    ways = _ways(plan, ids, at, several) if plan.looks_for_crossing else {}
-    yield Row(0, _counts(links, ways))
+    cross_domain = _cross_domain(plan, ids, at, several) if plan.looks_across_domains else {}
+    yield Row(0, _counts(links, cross_domain))
 
 
 def _several(ids: Sequence[Ids]) -> tuple[list[npt.NDArray[np.intp]], _Several]:
@@ -99,7 +99,7 @@ def _several(ids: Sequence[Ids]) -> tuple[list[npt.NDArray[np.intp]], _Several]:
     )
 
 
-def _links(plan: Plan, several: _Several) -> _Linked:
+def _links(plan: CutPlan, several: _Several) -> _Linked:
     order = np.lexsort((several.unit_row, several.unit, several.key_us, several.chunk, several.id))
     receipts = several.taken(order)
     first = changes(receipts.id) | changes(plan.chunk_domain[receipts.chunk])
@@ -111,7 +111,7 @@ def _links(plan: Plan, several: _Several) -> _Linked:
     return _Linked(receipts, first, run, by_source, same_source, next_in)
 
 
-def _repeats(plan: Plan, part: int, links: _Linked) -> Iterator[Row]:
+def _repeats(plan: CutPlan, part: int, links: _Linked) -> Iterator[Row]:
     receipts = links.receipts
     replaces = np.empty(len(receipts.id), np.bool_)
     replaces[links.by_source] = links.same_source
@@ -132,7 +132,7 @@ def _repeats(plan: Plan, part: int, links: _Linked) -> Iterator[Row]:
         yield Row(int(plan.chunk_bundle[chunk]), repeats)
 
 
-def _departures(plan: Plan, links: _Linked) -> Iterator[Row]:
+def _departures(plan: CutPlan, links: _Linked) -> Iterator[Row]:
     # A stop is a stretch of rows of one chunk. Where a run ends and the next begins in that chunk, they share it.
     receipts, by_source = links.receipts, links.by_source
     stops = changes(receipts.chunk)
@@ -157,19 +157,19 @@ def _counted_up(lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     return np.arange(1, 1 + int(lengths.sum())) - np.repeat(begins, lengths)
 
 
-def _counts(links: _Linked, ways: dict[tuple[str, str], int]) -> LinkCounts:
+def _counts(links: _Linked, cross_domain: dict[tuple[str, str], int]) -> LinkCounts:
     now, before = links.receipts.digest_hash[1:], links.receipts.digest_hash[:-1]
     reused = ~links.first[1:] & (now != before) & (now != 0) & (before != 0)
     return LinkCounts(
         reused=int(np.count_nonzero(reused)),
-        way_from=[source for source, _ in ways],
-        way_to=[target for _, target in ways],
-        way_count=np.array(list(ways.values()), np.int64),
+        cross_from=[source for source, _ in cross_domain],
+        cross_to=[target for _, target in cross_domain],
+        cross_count=np.array(list(cross_domain.values()), np.int64),
     )
 
 
-def _ways(
-    plan: Plan, ids: Sequence[Ids], at: Sequence[npt.NDArray[np.intp]], several: _Several
+def _cross_domain(
+    plan: CutPlan, ids: Sequence[Ids], at: Sequence[npt.NDArray[np.intp]], several: _Several
 ) -> dict[tuple[str, str], int]:
     """Repeats that the domain KEY hides: ids of one queue that are new in several domains."""
     rows = list(zip(ids, at, strict=True))

@@ -36,26 +36,26 @@ from receiver.steps.link import linked
 from receiver.steps.lookback import arriving, looked_back
 from receiver.steps.plan import names_of, plan_of
 from receiver.steps.read import status_lines_of
-from receiver.steps.replaying import Asked, judging, replayed, top_needs
+from receiver.steps.replaying import ReplayRequest, judging, replayed, top_needs
 from receiver.steps.rows import Flow
 from receiver.steps.schemas import (
     Arrivals,
     Caught,
+    ChunkCounts,
     ChunkNeeds,
     ChunkReplay,
+    CutPlan,
     Departures,
     Ids,
     Latest,
     Leaving,
     LinkCounts,
     Piece,
-    Plan,
     Ready,
     Repeats,
     State,
     Stretch,
     Tail,
-    Tally,
     TopNeeds,
     Unit,
     UnitReport,
@@ -98,7 +98,7 @@ def chunked_log(
 ) -> ChunkedLog:
     """Cut a log up that was read: `pieces` holds every `Piece`, kept (see `read`); `cores` work at once.
 
-    `keeps_rows` keeps the pieces, and what it takes to tell which receipts are duplicates by verdict (`caught`); `question`
+    `keeps_rows` keeps the pieces, and what it takes to know which receipts are duplicates by verdict (`caught`); `question`
     is what will be asked, as far as it is known.
     """
     sizes = sizes or Sizes()
@@ -115,23 +115,23 @@ def chunked_log(
     return ChunkedLog(plan, reports, pieces, question=question)
 
 
-def linked_ids(pieces: Flow, plan: Plan) -> Flow:
+def linked_ids(pieces: Flow, plan: CutPlan) -> Flow:
     """`Repeats` and `Departures`, `Latest` and `LinkCounts`."""
     ids = pieces.map(cut_ids(plan), Ids, Latest)
     return ids.grouped(linked(plan), plan.partitions, Repeats, Departures, Latest, LinkCounts)
 
 
-def assembled_chunks(pieces: Flow, links: Flow, plan: Plan, before_us: npt.NDArray[np.int64]) -> Flow:
-    """`State`, `Tally` and `Leaving` of each chunk; `before_us` as for `assembled`."""
+def assembled_chunks(pieces: Flow, links: Flow, plan: CutPlan, before_us: npt.NDArray[np.int64]) -> Flow:
+    """`State`, `ChunkCounts` and `Leaving` of each chunk; `before_us` as for `assembled`."""
     receipts = pieces.map(cut_receipts(plan), Stretch).plus(links.only(Repeats, Departures))
-    return receipts.grouped(assembled(plan, before_us, plan.partitions), plan.bundles, State, Tally, Leaving)
+    return receipts.grouped(assembled(plan, before_us, plan.partitions), plan.bundles, State, ChunkCounts, Leaving)
 
 
 class ChunkedLog:
     """The `Replays` of a log whose `pieces` hold every `Piece`. They are forgotten as soon as they aren't needed."""
 
     def __init__(
-        self, plan: Plan, reports: Sequence[UnitReport], pieces: Flow, *, question: Question | None = None
+        self, plan: CutPlan, reports: Sequence[UnitReport], pieces: Flow, *, question: Question | None = None
     ) -> None:
         self._question = question or Question(plan.key)
         self._settings = self._question.settings or SimulateSettings()
@@ -144,8 +144,8 @@ class ChunkedLog:
         links, counts = linked_ids(self._pieces, plan).kept("Linking ids", Latest, LinkCounts)
         self._link_counts = [each for each in counts if isinstance(each, LinkCounts)]
         before_us = _latest_before_us(plan, [each for each in counts if isinstance(each, Latest)])
-        chunks, tallies = assembled_chunks(self._pieces, links, plan, before_us).kept("Assembling chunks", Tally)
-        self._tallies: list[Tally] = sorted(tallies, key=lambda tally: tally.chunk)
+        chunks, tallies = assembled_chunks(self._pieces, links, plan, before_us).kept("Assembling chunks", ChunkCounts)
+        self._tallies: list[ChunkCounts] = sorted(tallies, key=lambda tally: tally.chunk)
         links.forget()
         if not plan.keeps_rows:
             pieces.forget()
@@ -244,16 +244,16 @@ class ChunkedLog:
 
     def _source_needs(self, sent: dict[tuple[int, str], tuple[int, int]]) -> list[SourceNeeds]:
         """Of all sources with duplicates; `sent` is of all sources."""
-        found: dict[tuple[int, str], tuple[int, int, int]] = {}
+        needs: dict[tuple[int, str], tuple[int, int, int]] = {}
         for each in self._needs:
             domain = int(self.plan.chunk_domain[each.chunk])
             columns = (each.duplicates.tolist(), each.window_need.tolist(), each.expiry_need_us.tolist())
             for source, count, window, expiry_us in zip(each.sources, *columns, strict=True):
-                before = found.get((domain, source), (0, 0, 0))
-                found[domain, source] = before[0] + count, max(before[1], window), max(before[2], expiry_us)
+                before = needs.get((domain, source), (0, 0, 0))
+                needs[domain, source] = before[0] + count, max(before[1], window), max(before[2], expiry_us)
         return [
             SourceNeeds(self.plan.domains[domain], source, sent[domain, source][0], *figures)
-            for (domain, source), figures in found.items()
+            for (domain, source), figures in needs.items()
         ]
 
     def _timeline(self) -> Timeline:
@@ -263,11 +263,11 @@ class ChunkedLog:
         return Timeline(plan.start_us, plan.slice_us, tuple(receipts.tolist()), tuple(duplicates.tolist()))
 
     def _crossing(self) -> CrossDomainDuplicates | None:
-        ways: Counter[tuple[str, str]] = Counter()
+        cross_domain: Counter[tuple[str, str]] = Counter()
         for each in self._link_counts:
-            for before, after, count in zip(each.way_from, each.way_to, each.way_count.tolist(), strict=True):
-                ways[before, after] += count
-        return CrossDomainDuplicates(ways.total(), dict(ways)) if ways else None
+            for before, after, count in zip(each.cross_from, each.cross_to, each.cross_count.tolist(), strict=True):
+                cross_domain[before, after] += count
+        return CrossDomainDuplicates(cross_domain.total(), dict(cross_domain)) if cross_domain else None
 
     def _lacking(self) -> dict[str, int]:
         lacking: Counter[str] = Counter()
@@ -283,11 +283,11 @@ class ChunkedLog:
         behind = self._behind_tails(*self._widest(windows, max_missed))
         work = top_needs(short, max_missed + 1)
         tops = behind.each_key(work, TopNeeds).collect("Trying windows")
-        found = {
-            window: expiry_need_us(np.concatenate([top.expiry_us[top.window == place] for top in tops]), max_missed)
-            for place, window in enumerate(short)
+        largest_us = {
+            window: expiry_need_us(np.concatenate([top.expiry_us[top.window == index] for top in tops]), max_missed)
+            for index, window in enumerate(short)
         }
-        return [found.get(window, 0) for window in windows]
+        return [largest_us.get(window, 0) for window in windows]
 
     def _widest(self, tried: Sequence[int], max_missed: int) -> tuple[int, int]:
         """The largest window and expiry that replays will ask for, the windows tried being those of the candidates."""
@@ -302,7 +302,7 @@ class ChunkedLog:
 
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
         sources = self._facts.sources
-        asked = Asked(list(windows), list(expiries_us), list(pairs), sources)
+        asked = ReplayRequest(list(windows), list(expiries_us), list(pairs), sources)
         behind = self._behind_tails(
             max([*windows, *(window for window, _ in pairs)]),
             max([*expiries_us, *(expiry_us for _, expiry_us in pairs)]),
@@ -318,10 +318,10 @@ class ChunkedLog:
             np.maximum(peaks[domain], share.peak_ids.reshape(shape), out=peaks[domain])
             np.maximum(pair_peaks[domain], share.pair_peak_ids, out=pair_peaks[domain])
         pair_caught = sum((share.pair_caught for share in shares), np.zeros(len(pairs), np.int64))
-        lefts = [_lefts(shares, place, len(pairs), len(sources)) for place in range(len(pairs))]
+        slacks = [_slack(shares, pair, len(pairs), len(sources)) for pair in range(len(pairs))]
         outcomes = [
             pair_outcome(int(each), int(peak), left)
-            for each, peak, left in zip(pair_caught, pair_peaks.sum(axis=0), lefts, strict=True)
+            for each, peak, left in zip(pair_caught, pair_peaks.sum(axis=0), slacks, strict=True)
         ]
         return Replayed(tuple(caught), tuple(peaks), tuple(outcomes))
 
@@ -345,7 +345,7 @@ class ChunkedLog:
         return kept
 
 
-def _latest_before_us(plan: Plan, latest: Sequence[Latest]) -> npt.NDArray[np.int64]:
+def _latest_before_us(plan: CutPlan, latest: Sequence[Latest]) -> npt.NDArray[np.int64]:
     """Per chunk, the largest time of the receipts with an id in its domain's earlier chunks, -1 if none."""
     latest_us = np.full(plan.chunks, -1, np.int64)
     for each in latest:
@@ -357,13 +357,13 @@ def _latest_before_us(plan: Plan, latest: Sequence[Latest]) -> npt.NDArray[np.in
     return before_us
 
 
-def _lefts(shares: Sequence[ChunkReplay], place: int, pairs: int, sources: int) -> SlackCounts:
-    lefts = SlackCounts.none(sources)
+def _slack(shares: Sequence[ChunkReplay], pair: int, pairs: int, sources: int) -> SlackCounts:
+    slack = SlackCounts.none(sources)
     for share in shares:
-        lefts += SlackCounts(
+        slack += SlackCounts(
             *(
-                values.reshape(pairs, -1)[place]
+                values.reshape(pairs, -1)[pair]
                 for values in (share.window_counts, share.expiry_counts, share.least_window, share.least_expiry_us)
             )
         )
-    return lefts
+    return slack

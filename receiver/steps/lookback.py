@@ -17,7 +17,7 @@ from receiver.simulate.replays import ValueCounts, counts_of
 from receiver.simulate.rows import link_rows
 from receiver.steps.columns import by_chunk, changes, column, in_one, split_by, stable_order, used
 from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import NEVER, Arrivals, ChunkNeeds, Leaving, Plan, Ready, State
+from receiver.steps.schemas import NEVER, Arrivals, ChunkNeeds, CutPlan, Leaving, Ready, State
 from receiver.steps.standings import Standings
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class _Needs(NamedTuple):
 
 
 def looked_back(
-    plan: Plan, before_us: npt.NDArray[np.int64], most: int
+    plan: CutPlan, before_us: npt.NDArray[np.int64], most: int
 ) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
     """For `Flow.grouped`: `State`, `Arrivals` -> `Ready`, `ChunkNeeds` with up to `most` of the largest expiries needed.
 
@@ -78,7 +78,7 @@ def dense_ids(earlier: npt.NDArray[np.int64], state: State) -> tuple[npt.NDArray
 
 
 def _entries(state: State, arrivals: list[Arrivals]) -> tuple[list[str], _Entries]:
-    source, sources = in_one(((some.source, some.sources) for some in arrivals), first=state.sources)
+    source, sources = in_one(((each.source, each.sources) for each in arrivals), first=state.sources)
     entries = _Entries(
         chunk=column(arrivals, "from_chunk", np.int32),
         row=column(arrivals, "from_row", np.int32),
@@ -120,9 +120,9 @@ def _between(entries: _Entries) -> npt.NDArray[np.int64]:
     between = newer.copy()
     same = entries.source[order[:-1]] == entries.source[order[1:]]
     between[:-1][same] -= newer[1:][same] + 1
-    found = np.empty(len(order), np.int64)
-    found[order] = between
-    return found
+    in_order = np.empty(len(order), np.int64)
+    in_order[order] = between
+    return in_order
 
 
 def _ready(state: State, sources: list[str], entries: _Entries, needs: _Needs) -> Ready:
@@ -140,10 +140,10 @@ def _ready(state: State, sources: list[str], entries: _Entries, needs: _Needs) -
 
 def _counted(state: State, sources: list[str], needs: _Needs, most: int) -> ChunkNeeds:
     windows = ValueCounts.of(needs.window)
-    place, with_duplicates = used(state.source[needs.row], sources)
+    source_index, with_duplicates = used(state.source[needs.row], sources)
     largest = np.zeros((2, len(with_duplicates)), np.int64)
-    np.maximum.at(largest[0], place, needs.window)
-    np.maximum.at(largest[1], place, needs.expiry_us)
+    np.maximum.at(largest[0], source_index, needs.window)
+    np.maximum.at(largest[1], source_index, needs.expiry_us)
     return ChunkNeeds(
         chunk=state.chunk,
         window_values=windows.values,
@@ -152,7 +152,7 @@ def _counted(state: State, sources: list[str], needs: _Needs, most: int) -> Chun
         most_expiry_us=int(needs.expiry_us.max(initial=0)),
         top_expiry_us=np.sort(needs.expiry_us)[-most:],
         sources=with_duplicates,
-        duplicates=np.bincount(place, minlength=len(with_duplicates)).astype(np.int64),
+        duplicates=np.bincount(source_index, minlength=len(with_duplicates)).astype(np.int64),
         window_need=largest[0],
         expiry_need_us=largest[1],
     )
@@ -205,7 +205,7 @@ def _spanning(
     return spanning
 
 
-def arriving(plan: Plan, standings: Standings) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
+def arriving(plan: CutPlan, standings: Standings) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
     """For `Flow.grouped`: `Leaving` -> `Arrivals`."""
 
     def work(_key: int, rows: Iterator[Row]) -> Iterator[Row]:
@@ -216,17 +216,17 @@ def arriving(plan: Plan, standings: Standings) -> Callable[[int, Iterator[Row]],
     return work
 
 
-def _series_of(standings: Standings, some: Leaving) -> npt.NDArray[np.int64]:
+def _series_of(standings: Standings, leaving: Leaving) -> npt.NDArray[np.int64]:
     # Only those that leave are sure to be known here.
-    numbers = np.full(len(some.sources), -1, np.int64)
-    for source in np.unique(some.source).tolist():
-        numbers[source] = standings.series[some.domain, some.sources[source]]
-    return numbers[some.source]
+    numbers = np.full(len(leaving.sources), -1, np.int64)
+    for source in np.unique(leaving.source).tolist():
+        numbers[source] = standings.series[leaving.domain, leaving.sources[source]]
+    return numbers[leaving.source]
 
 
-def _arrivals(plan: Plan, standings: Standings, leaving: list[Leaving]) -> Iterator[Row]:
-    series = np.concatenate([_series_of(standings, some) for some in leaving])
-    chunk = np.repeat(np.array([some.chunk for some in leaving], np.int32), [len(some.row) for some in leaving])
+def _arrivals(plan: CutPlan, standings: Standings, leaving: list[Leaving]) -> Iterator[Row]:
+    series = np.concatenate([_series_of(standings, each) for each in leaving])
+    chunk = np.repeat(np.array([each.chunk for each in leaving], np.int32), [len(each.row) for each in leaving])
     row, to_chunk, next_in = (column(leaving, name, np.int32) for name in ("row", "to_chunk", "next_in"))
     order = np.lexsort((to_chunk, row, chunk, series))
     series, chunk = series[order], chunk[order]

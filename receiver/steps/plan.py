@@ -1,4 +1,4 @@
-"""How a log is cut up: its domains, the places where their chunks begin, and what is worked on together."""
+"""How a log is cut up: its domains, the receipts at which their chunks begin, and what is worked on together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from receiver.domains import Channel, DomainKey
 from receiver.simulate.replays import parted_queues, slices_of
-from receiver.steps.schemas import Plan, Unit, UnitReport, channels_of
+from receiver.steps.schemas import CutPlan, Unit, UnitReport, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -20,7 +20,7 @@ __all__ = ["names_of", "plan_of"]
 _BEFORE_EVERYTHING = -1
 
 
-class _Places(NamedTuple):
+class _Samples(NamedTuple):
     """Some receipts of one domain, in order, by which it may be cut."""
 
     key_us: npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ def plan_of(
     tasks: int = 1,
     chunks_per_domain: int | None = None,
     keeps_rows: bool = False,
-) -> Plan:
+) -> CutPlan:
     """Cut a log into chunks and bundles of about `chunk_rows` receipts, and its ids into parts of about
     `partition_rows`, at least one for each of `tasks` that run at once.
 
@@ -57,19 +57,19 @@ def plan_of(
     channels = [channels_of(report) for report in reports]
     name_of = names_of(reports, key)
     domains = sorted(set(name_of.values()))
-    number = {name: place for place, name in enumerate(domains)}
+    number = {name: index for index, name in enumerate(domains)}
     domain_of = [np.array([number[name_of[channel]] for channel in each], np.int64) for each in channels]
     carry_us = carry_us_of(reports, units)
     chunks = [
         chunk
-        for domain, places in enumerate(_places(reports, domain_of, carry_us, len(domains)))
-        for chunk in _cut(domain, places, chunks_per_domain or -(-round(places.receipts.sum()) // chunk_rows))
+        for domain, samples in enumerate(_samples(reports, domain_of, carry_us, len(domains)))
+        for chunk in _cut(domain, samples, chunks_per_domain or -(-round(samples.receipts.sum()) // chunk_rows))
     ]
     chunk_domain = np.array([chunk.domain for chunk in chunks], np.int32)
     start_us, slice_us, slices = time_of(reports)
     receipts = sum(report.receipts for report in reports)
-    looks_for_crossing = splits_a_queue(name_of)
-    return Plan(
+    looks_across_domains = splits_a_queue(name_of)
+    return CutPlan(
         key=key.text,
         domains=domains,
         carry_us=carry_us,
@@ -81,11 +81,11 @@ def plan_of(
         partitions=max(tasks, -(-receipts // partition_rows)),
         unit_number=np.cumsum([0, *(report.receipts for report in reports)], dtype=np.int64),
         keeps_rows=keeps_rows,
-        is_whole=(np.bincount(chunk_domain, minlength=len(domains)) == 1) & (not looks_for_crossing),
+        is_whole=(np.bincount(chunk_domain, minlength=len(domains)) == 1) & (not looks_across_domains),
         start_us=start_us,
         slice_us=slice_us,
         slices=slices,
-        looks_for_crossing=looks_for_crossing,
+        looks_across_domains=looks_across_domains,
     )
 
 
@@ -103,7 +103,7 @@ def time_of(reports: Sequence[UnitReport]) -> tuple[int, int, int]:
 
 
 def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> npt.NDArray[np.int64]:
-    """As in `Plan`."""
+    """Per unit, the largest time of its file before it, -1 if none: `CutPlan.carry_us`."""
     carry_us = np.full(len(units), -1, np.int64)
     for before, unit in pairwise(units):
         if before.file == unit.file:
@@ -112,16 +112,16 @@ def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> npt.NDA
 
 
 def splits_a_queue(name_of: dict[Channel, str]) -> bool:
-    """Whether some queue is read in several domains, so that a repeat may hide from all of them."""
+    """Whether at least one queue is read in several domains, so that a repeat may hide from all of them."""
     return bool((parted_queues(name_of.keys(), name_of.values()) >= 0).any())
 
 
-def _places(
+def _samples(
     reports: Sequence[UnitReport],
     domain_of: Sequence[npt.NDArray[np.int64]],
     carry_us: npt.NDArray[np.int64],
     domains: int,
-) -> Iterable[_Places]:
+) -> Iterable[_Samples]:
     """The samples of each domain."""
     domain, key_us, unit, row, receipts = (
         np.concatenate(column)
@@ -143,7 +143,7 @@ def _places(
     ends = np.searchsorted(domain[order], np.arange(domains), side="right").tolist()
     for start, end in zip([0, *ends], ends, strict=False):
         rows = order[start:end]
-        yield _Places(key_us[rows], unit[rows], row[rows], receipts[rows])
+        yield _Samples(key_us[rows], unit[rows], row[rows], receipts[rows])
 
 
 def _receipts_per_sample(report: UnitReport) -> npt.NDArray[np.float64]:
@@ -153,17 +153,17 @@ def _receipts_per_sample(report: UnitReport) -> npt.NDArray[np.float64]:
     return each
 
 
-def _cut(domain: int, places: _Places, wanted: int) -> list[_Chunk]:
+def _cut(domain: int, samples: _Samples, wanted: int) -> list[_Chunk]:
     """At most so many chunks of about the same number of receipts; the first begins before everything."""
-    ends = np.cumsum(places.receipts)
-    before = ends - places.receipts
+    ends = np.cumsum(samples.receipts)
+    before = ends - samples.receipts
     total = float(ends[-1])
     near = np.searchsorted(before, total * np.arange(1, wanted) / wanted - 0.5)  # half a receipt, for rounding
     cuts = np.unique(near[(near > 0) & (near < len(before))])
     sizes = np.diff(before[cuts], prepend=0, append=total).tolist()
     first = _Chunk(domain, _BEFORE_EVERYTHING, 0, 0, sizes[0])
     return [first] + [
-        _Chunk(domain, int(places.key_us[cut]), int(places.unit[cut]), int(places.row[cut]), size)
+        _Chunk(domain, int(samples.key_us[cut]), int(samples.unit[cut]), int(samples.row[cut]), size)
         for cut, size in zip(cuts.tolist(), sizes[1:], strict=True)
     ]
 

@@ -15,7 +15,7 @@ import numpy as np
 from receiver.domains import DomainKey
 from receiver.errors import LogFormatError
 from receiver.logs import Batch, ReadOptions, StatusLine, no_receipt, optional_columns
-from receiver.logs.batch import TimeUnit
+from receiver.logs.columns import TimeUnit
 from receiver.logs.files import LogFile, open_log
 from receiver.logs.parquet import RowGroups, group_sizes, read_parquet
 from receiver.logs.remote import is_url
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 SAMPLE_ROWS = 8_192
-"""One receipt in so many of a channel tells the plan where it stands: chunks come out about so exact."""
+"""One receipt in so many of a channel shows the plan where it comes in the order: chunks come out about so exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def reading(how: Reading) -> Callable[[Iterator[Row]], Iterator[Row]]:
 
 
 def renumbered(numbers: dict[int, int]) -> Callable[[Row], Row]:
-    """Gives pieces other units: where units are found as they are read, their order is known at the end."""
+    """Gives pieces other units: where units are numbered as they are read, their order is known at the end."""
     return lambda row: Row(row.key, replace(row.value, unit=numbers[row.value.unit]))
 
 
@@ -88,24 +88,24 @@ def pieces_of(
     how: Reading,
     carry: Callable[[Piece, Batch], Any] = lambda piece, _batch: piece,
 ) -> Iterator[Any]:
-    """The pieces of a unit in order, then its report. What is wrong with the unit is told by the report.
+    """The pieces of a unit in order, then its report. The report says what is wrong with the unit.
 
     `carry` may make of a piece something that holds more of its batch.
     """
-    tally = _Tally(unit, how)
+    counts = _UnitCounts(unit, how)
     problem = None
     try:
         for batch in batches:
-            piece = tally.add(batch)
+            piece = counts.add(batch)
             if piece is not None:
                 yield carry(piece, batch)
     except LogFormatError as error:
         problem = error
-    yield tally.report(problem)
+    yield counts.report(problem)
 
 
 @dataclass(slots=True)
-class _Tally:
+class _UnitCounts:
     """What is known of a unit so far."""
 
     unit: int
@@ -217,7 +217,7 @@ class _Tally:
             samples_row=row,
             status_at_us=np.array([line.logged_at_us for line in self.status_lines], np.int64),
             status_values=[json.dumps(line.values) for line in self.status_lines],
-            problem_place=problem.place if problem else "",
+            problem_location=problem.location if problem else "",
             problem=problem.problem if problem else "",
             problem_hint=(problem.hint or "") if problem else "",
         )
@@ -226,18 +226,18 @@ class _Tally:
 _NO_SAMPLE = (np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def reports_of(found: Iterable[UnitReport], units: Sequence[Unit], key: DomainKey) -> list[UnitReport]:
-    """The reports by unit; `LogFormatError` for what is wrong with the log, as reading it in one place would tell."""
-    reports = sorted(found, key=lambda report: report.unit)
-    told: dict[int, TimeUnit] = {}
+def reports_of(unordered: Iterable[UnitReport], units: Sequence[Unit], key: DomainKey) -> list[UnitReport]:
+    """The reports by unit; `LogFormatError` for what is wrong with the log, as one process that reads it would raise."""
+    reports = sorted(unordered, key=lambda report: report.unit)
+    first_units: dict[int, TimeUnit] = {}
     for report, unit in zip(reports, units, strict=True):
         if report.time_unit:
             time_unit = TimeUnit(report.time_unit, report.time_unit_line)
-            first = told.setdefault(unit.file, time_unit)
+            first = first_units.setdefault(unit.file, time_unit)
             if first.unit != time_unit.unit:
                 raise two_units(unit.name, first, time_unit)
         if report.problem:
-            raise LogFormatError(report.problem_place, report.problem, hint=report.problem_hint or None)
+            raise LogFormatError(report.problem_location, report.problem, hint=report.problem_hint or None)
     if not any(report.receipts for report in reports):
         raise no_receipt(list({unit.file: unit.name for unit in units}.values()))
     check_columns({column for report in reports for column in report.columns_present}, key)
@@ -257,13 +257,13 @@ def units_of(files: Sequence[LogFile], *, rows_per_unit: int | None) -> list[Uni
     Nothing is read but the footers of Parquet files that may be cut.
     """
     units: list[Unit] = []
-    place = -1
+    file_index = -1
     for file in files:
-        place += not file.follows
+        file_index += not file.follows
         path = file.url if file.path is None else file.path.absolute()
         assert path is not None  # noqa: S101 - standard input can't be read by many
         units += [
-            Unit(len(units) + number, place, os.fsencode(path), file.name, run.first, run.groups, run.rows_before)
+            Unit(len(units) + number, file_index, os.fsencode(path), file.name, run.first, run.groups, run.rows_before)
             for number, run in enumerate(_runs(file.path, rows_per_unit))
         ]
     return units

@@ -16,16 +16,16 @@ from receiver.simulate.rows import DomainRows, link_rows
 from receiver.steps.columns import by_chunk, changes, column, in_one
 from receiver.steps.lookback import dense_ids
 from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import Caught, ChunkReplay, Plan, Ready, Tail, TopNeeds
+from receiver.steps.schemas import Caught, ChunkReplay, CutPlan, Ready, Tail, TopNeeds
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Asked", "Started", "grid_counts", "judging", "replayed", "started", "top_needs"]
+__all__ = ["ReplayRequest", "Started", "grid_counts", "judging", "replayed", "started", "top_needs"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReplayRequest:
     """As `Replays.replay` takes it, and the sources whose headroom is wanted: `Facts.sources`."""
 
     windows: Sequence[int]
@@ -45,7 +45,7 @@ class Started(NamedTuple):
     counted_from: int
 
 
-def replayed(plan: Plan, asked: Asked) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
+def replayed(plan: CutPlan, asked: ReplayRequest) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
     """For `Flow.grouped`: `Ready`, `Tail` -> `ChunkReplay`."""
 
     def work(_bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
@@ -131,27 +131,27 @@ def grid_counts(
     )
 
 
-def _replay(plan: Plan, asked: Asked, started: Started) -> ChunkReplay:
+def _replay(plan: CutPlan, asked: ReplayRequest, started: Started) -> ChunkReplay:
     grid = grid_counts(started, asked.windows, asked.expiries_us)
     replay = partial(grid_counts, started, with_needs=True)
-    source = _asked_sources(plan, asked, started)
+    source = _source_index(plan, asked, started)
     outcomes = outcomes_of(asked.pairs, replay, started.ready.window_needs, source, len(asked.sources))
-    lefts = [left for _, _, left in outcomes]
+    slacks = [slack for _, _, slack in outcomes]
     return ChunkReplay(
         chunk=started.ready.chunk,
         caught=grid.caught.ravel(),
         peak_ids=grid.peak_ids.ravel(),
         pair_caught=np.array([caught for caught, _, _ in outcomes], np.int64),
         pair_peak_ids=np.array([peak_ids for _, peak_ids, _ in outcomes], np.int64),
-        window_counts=np.concatenate([left.window_counts for left in lefts]),
-        expiry_counts=np.concatenate([left.expiry_counts for left in lefts]),
-        least_window=np.concatenate([left.least_window for left in lefts]),
-        least_expiry_us=np.concatenate([left.least_expiry_us for left in lefts]),
+        window_counts=np.concatenate([slack.window_counts for slack in slacks]),
+        expiry_counts=np.concatenate([slack.expiry_counts for slack in slacks]),
+        least_window=np.concatenate([slack.least_window for slack in slacks]),
+        least_expiry_us=np.concatenate([slack.least_expiry_us for slack in slacks]),
     )
 
 
-def _asked_sources(plan: Plan, asked: Asked, started: Started) -> npt.NDArray[np.int32]:
-    """Per duplicate, the place of its source among those asked for, or their number."""
+def _source_index(plan: CutPlan, asked: ReplayRequest, started: Started) -> npt.NDArray[np.int32]:
+    """Per duplicate, the index of its source among those asked for; how many these are, for another."""
     domain = plan.domains[plan.chunk_domain[started.ready.chunk]]
     rows = started.rows
     duplicates = np.flatnonzero(rows.earlier[started.counted_from :] >= 0) + started.counted_from

@@ -1,6 +1,6 @@
 """Rows on their way between tasks: what a step takes and gives, as typed columns of Arrow.
 
-A row holds one value, a dataclass of `schemas`: columns of some receipts as lists, or counts. Its table has a column of
+A row holds one value, a dataclass of `schemas`: columns of receipts as lists, or counts. Its table has a column of
 structs for each kind of value that the step gives, null in the rows of other kinds.
 """
 
@@ -47,11 +47,11 @@ class Row(NamedTuple):
 class Flow(Protocol):
     """Rows, somewhere. Only `kept` and `collect` do work; what is kept is worked out once.
 
-    `kinds` are those of the values that some work gives.
+    `kinds` are those of the values that the work gives.
     """
 
     def map(self, work: Callable[[Iterator[Row]], Iterable[Row]], *kinds: type[Any]) -> Flow:
-        """Work on rows one by one, in many tasks; each sees some of them, in no order."""
+        """Work on rows one by one, in many tasks; each sees a share of them, in no order."""
         ...
 
     def grouped(self, work: Callable[[int, Iterator[Row]], Iterable[Row]], keys: int, *kinds: type[Any]) -> Flow:
@@ -88,10 +88,10 @@ class Flow(Protocol):
 
 def values_in(rows: Iterable[Row], *kinds: type[Any]) -> tuple[list[Any], ...]:
     """The values of each kind; there are no others."""
-    found: dict[type[Any], list[Any]] = {kind: [] for kind in kinds}
+    values: dict[type[Any], list[Any]] = {kind: [] for kind in kinds}
     for row in rows:
-        found[type(row.value)].append(row.value)
-    return tuple(found.values())
+        values[type(row.value)].append(row.value)
+    return tuple(values.values())
 
 
 @cache
@@ -128,8 +128,8 @@ def _blocks(rows: Iterable[Row]) -> Iterator[tuple[tuple[int, ...], type[Any], d
         blocks = -(-size_bytes // _BLOCK_BYTES) or 1
         number = secrets.randbits(62) if blocks > 1 else 0
         for block in range(blocks):
-            some = cells if blocks == 1 else {name: _part(cell, block, blocks) for name, cell in cells.items()}
-            yield (key, number, block, blocks), kind, some, size_bytes // blocks
+            part = cells if blocks == 1 else {name: _part(cell, block, blocks) for name, cell in cells.items()}
+            yield (key, number, block, blocks), kind, part, size_bytes // blocks
 
 
 def _size_bytes(cell: Any) -> int:
@@ -157,8 +157,8 @@ def _batch(rows: list[tuple[tuple[int, ...], Any, dict[str, Any]]], schema: pa.S
             fields=list(field.type),
         )
         if len(values) < len(rows):
-            place = np.cumsum(of_kind) - 1
-            structs = structs.take(pa.array(place, pa.int64(), mask=~np.array(of_kind)))
+            index = np.cumsum(of_kind) - 1
+            structs = structs.take(pa.array(index, pa.int64(), mask=~np.array(of_kind)))
         columns.append(structs)
     return pa.record_batch(columns, schema=schema)
 
@@ -186,28 +186,28 @@ def rows_of(batches: Iterable[pa.RecordBatch], *kinds: type[Any]) -> Iterator[Ro
     for batch in batches:
         keys, numbers, block, blocks = (batch.column(name).to_pylist() for name in _LEAD)
         for name in batch.schema.names[len(_LEAD) :]:
-            for place, value in _values(batch.column(name), by_name[name]):
+            for row, value in _values(batch.column(name), by_name[name]):
                 if isinstance(value, Failure):
                     raise _raised(value)
-                if blocks[place] == 1:
-                    yield Row(keys[place], value)
+                if blocks[row] == 1:
+                    yield Row(keys[row], value)
                     continue
-                together = unfinished.setdefault(numbers[place], {})
-                together[block[place]] = value
-                if len(together) == blocks[place]:
-                    whole = unfinished.pop(numbers[place])
-                    yield Row(keys[place], _joined([whole[number] for number in sorted(whole)]))
+                together = unfinished.setdefault(numbers[row], {})
+                together[block[row]] = value
+                if len(together) == blocks[row]:
+                    whole = unfinished.pop(numbers[row])
+                    yield Row(keys[row], _joined([whole[number] for number in sorted(whole)]))
     if unfinished:
         raise AssertionError("a value came without all of its blocks")
 
 
 def _values(structs: pa.StructArray, kind: type[Any]) -> Iterator[tuple[int, Any]]:
-    places = np.flatnonzero(structs.is_valid().to_numpy(zero_copy_only=False)).tolist()
-    if not places:
+    rows = np.flatnonzero(structs.is_valid().to_numpy(zero_copy_only=False)).tolist()
+    if not rows:
         return
     readers = [_reader(structs.field(each.name), str(each.type)) for each in fields(kind)]
-    for place in places:
-        yield place, kind(*(read(place) for read in readers))
+    for row in rows:
+        yield row, kind(*(read(row) for read in readers))
 
 
 def _reader(column: pa.Array, kind: str) -> Callable[[int], Any]:
@@ -216,11 +216,11 @@ def _reader(column: pa.Array, kind: str) -> Callable[[int], Any]:
     made = _LISTS[kind][1]
     elements, offsets = column.values, column.offsets.to_pylist()
     if made is pa.Array:
-        return lambda place: elements[offsets[place] : offsets[place + 1]]
+        return lambda row: elements[offsets[row] : offsets[row + 1]]
     if made is list:
-        return lambda place: elements[offsets[place] : offsets[place + 1]].to_pylist()
+        return lambda row: elements[offsets[row] : offsets[row + 1]].to_pylist()
     numbers = elements.to_numpy(zero_copy_only=False).view(made)
-    return lambda place: numbers[offsets[place] : offsets[place + 1]]
+    return lambda row: numbers[offsets[row] : offsets[row + 1]]
 
 
 def _joined(blocks: list[Any]) -> Any:
@@ -239,14 +239,16 @@ def _joined(blocks: list[Any]) -> Any:
 
 def failure_of(error: errors.ReceiverError) -> Failure:
     """An error as a value."""
-    place, problem = (error.place, error.problem) if isinstance(error, errors.LogFormatError) else ("", error.message)
-    return Failure(type(error).__name__, place, problem, error.hint or "")
+    location, problem = (
+        (error.location, error.problem) if isinstance(error, errors.LogFormatError) else ("", error.message)
+    )
+    return Failure(type(error).__name__, location, problem, error.hint or "")
 
 
 def _raised(failure: Failure) -> errors.ReceiverError:
     kind, hint = getattr(errors, failure.error), failure.hint or None
     if kind is errors.LogFormatError:
-        return errors.LogFormatError(failure.place, failure.problem, hint=hint)
+        return errors.LogFormatError(failure.location, failure.problem, hint=hint)
     error: errors.ReceiverError = kind.__new__(kind)  # a class may ask for other arguments than a message
     errors.ReceiverError.__init__(error, failure.problem, hint=hint)
     return error

@@ -1,9 +1,9 @@
 """What the steps hand to each other: one dataclass per kind of row, whose fields are the columns (see `rows`).
 
-Rows are told by numbers: a *unit* is a file, or a part of one; a *chunk* is a stretch of one domain's receipts in order;
-a *row* of a chunk is its place among the chunk's receipts with an id. A *bundle* is the chunks that one task works on. An
+Rows are known by numbers: a *unit* is a file, or a part of one; a *chunk* is a stretch of one domain's receipts in order;
+a *row* of a chunk is its index among the chunk's receipts with an id. A *bundle* is the chunks that one task works on. An
 id is a digest of 128 bits under a key that is drawn for each run. Other text stays text: each value has its own list of
-sources, since numbers for the whole log would have to be handed out in one place.
+sources, since numbers for the whole log would have to be handed out by one task.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ __all__ = [
     "NEVER",
     "Arrivals",
     "Caught",
+    "ChunkCounts",
     "ChunkNeeds",
     "ChunkReplay",
+    "CutPlan",
     "Departures",
     "Failure",
     "Ids",
@@ -32,13 +34,11 @@ __all__ = [
     "Leaving",
     "LinkCounts",
     "Piece",
-    "Plan",
     "Ready",
     "Repeats",
     "State",
     "Stretch",
     "Tail",
-    "Tally",
     "TopNeeds",
     "Unit",
     "UnitReport",
@@ -56,7 +56,7 @@ class Failure:
 
     error: str
     """Its class."""
-    place: str
+    location: str
     problem: str
     hint: str
 
@@ -67,7 +67,7 @@ class Unit:
 
     number: int
     file: int
-    """Place of its file among the files; the rows of a file stand in their order. Files that follow each other
+    """The index of its file among the files; the rows of a file stand in their order. Files that follow each other
     (`LogFile.follows`) are one.
     """
     path: bytes
@@ -78,12 +78,12 @@ class Unit:
     groups: int
     """Row groups of a Parquet file; 0: the whole file, of any format."""
     first_row: int
-    """Rows of the file before it, so that errors can tell the line."""
+    """Rows of the file before it, so that errors can name the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some receipts of a unit in order, as read. A column that the log lacks is empty."""
+    """Receipts of a unit that follow each other, as read. A column that the log lacks is empty."""
 
     unit: int
     first_row: int
@@ -95,7 +95,7 @@ class Piece:
     """The digest of the id in two halves; both are 0 where the id is missing."""
     id_low: npt.NDArray[np.int64]
     unique_message_id: pa.Array
-    """Only where verdicts will be told, else empty."""
+    """Only where verdicts are asked for, else empty."""
     source: npt.NDArray[np.int32]
     """Indices of `sources`."""
     sources: list[str]
@@ -109,7 +109,7 @@ class Piece:
     digest_hash: npt.NDArray[np.uint64]
     """0 where the digest is missing."""
     row_id: npt.NDArray[np.int64]
-    """What a caller's frame tells its rows by; empty where nobody asks."""
+    """The number of each row in a caller's frame; empty where nobody asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class UnitReport:
 
     unit: int
     file: str
-    """Of units that were found in a frame: their file, and the first and last row in it."""
+    """Of units that come from a frame: their file, and the first and last row in it."""
     first_row: int
     last_row: int
     receipts: int
@@ -139,16 +139,16 @@ class UnitReport:
     receivers: list[str]
     receipts_by_channel: npt.NDArray[np.int64]
     sources: list[str]
-    """Once for each channel that it sent to, which the next column tells."""
+    """Once for each channel that it sent to; the next column has the channel."""
     sources_channel: npt.NDArray[np.int32]
     samples_channel: npt.NDArray[np.int32]
-    """Every so many receipts of a channel, one of them: its channel, and its place in the log but for `Plan.carry_us`."""
+    """Every so many receipts of a channel, one of them: its channel, and what orders it in the log, but for `CutPlan.carry_us`."""
     samples_latest_us: npt.NDArray[np.int64]
     samples_row: npt.NDArray[np.int64]
     status_at_us: npt.NDArray[np.int64]
     status_values: list[str]
     """Per status line, its values in JSON."""
-    problem_place: str
+    problem_location: str
     """Where the log couldn't be read; empty where it could, as are the next two."""
     problem: str
     problem_hint: str
@@ -165,7 +165,7 @@ def channel_of(piece: Piece) -> npt.NDArray[np.int32]:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CutPlan:
     """How the log is cut up. The order of receipts is that of (key, unit, row in unit): a receipt's key is the largest
     time of its file up to it.
     """
@@ -180,22 +180,22 @@ class Plan:
     """Chunk -> domain. Chunks are numbered domain by domain, in order of receipt."""
     chunk_bundle: npt.NDArray[np.int32]
     cut_key_us: npt.NDArray[np.int64]
-    """Chunk -> the place in the log where it begins, in three columns; a domain's first chunk begins before everything."""
+    """Chunk -> the receipt in the order of the log at which it begins, in three columns; a domain's first chunk begins before everything."""
     cut_unit: npt.NDArray[np.int32]
     cut_row: npt.NDArray[np.int64]
     partitions: int
     """Into how many parts the ids are dealt."""
     unit_number: npt.NDArray[np.int64]
-    """Unit -> the place of its first receipt in the order of reading."""
+    """Unit -> the number of its first receipt in the order of reading."""
     keeps_rows: bool
-    """Whether verdicts will be told, so that each receipt keeps its number."""
+    """Whether verdicts are asked for, so that each receipt keeps its number."""
     is_whole: npt.NDArray[np.bool_]
     """Per domain, whether it is so small that all of its ids go to one part."""
     start_us: int
     slice_us: int
     slices: int
     """The timeline's."""
-    looks_for_crossing: bool
+    looks_across_domains: bool
     """Whether ids of one queue may hide in several domains."""
 
     @property
@@ -235,7 +235,7 @@ class Ids:
     digest_hash: npt.NDArray[np.uint64]
     """Empty where there is none."""
     channel: npt.NDArray[np.int32]
-    """Only where the plan looks for crossing, else empty."""
+    """Only where the plan looks across domains, else empty."""
     connections: list[str]
     destinations: list[str]
 
@@ -285,7 +285,7 @@ class Stretch:
 
     unit: int
     chunk: npt.NDArray[np.int32]
-    """As in `Ids`, and so is the next."""
+    """Receipts of one chunk stand together, as in `Ids`, whose `chunk_end` is the next column."""
     chunk_end: npt.NDArray[np.int64]
     first_row: int
     """The number of its first receipt in the unit, where all follow each other; else `unit_row` has their numbers."""
@@ -298,7 +298,7 @@ class Stretch:
     redelivered_row: npt.NDArray[np.int32]
     """Which of these receipts are marked as redelivered."""
     row_id: npt.NDArray[np.int64]
-    """As in `Piece`."""
+    """The number of each row in a caller's frame, as in `Piece`."""
     unchecked_row: npt.NDArray[np.int32]
     """Which of these receipts have no id."""
 
@@ -309,10 +309,10 @@ class LinkCounts:
 
     reused: int
     """Duplicates whose digest isn't that of the id's newest earlier receipt in the domain, both being there."""
-    way_from: list[str]
-    """As `replays.CrossDomainDuplicates.ways`, in three parallel lists."""
-    way_to: list[str]
-    way_count: npt.NDArray[np.int64]
+    cross_from: list[str]
+    """Cross-domain duplicates, as `replays.CrossDomainDuplicates.ways` has them, in three parallel lists."""
+    cross_to: list[str]
+    cross_count: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,20 +340,20 @@ class State:
     """Clamped (rule 2)."""
     source: npt.NDArray[np.int32]
     sources: list[str]
-    """Each of them sent some of these receipts."""
+    """Each of them sent at least one of these receipts."""
     number: npt.NDArray[np.int64]
-    """Only where verdicts will be told, else empty: the `Piece.row_id`, or the receipt's number in the order of reading."""
+    """Only where verdicts are asked for, else empty: the `Piece.row_id`, or the receipt's number in the order of reading."""
     repeat_row: npt.NDArray[np.int32]
-    """The receipts that `Repeats` tells of, ascending."""
+    """The receipts that `Repeats` is about, ascending."""
     label: npt.NDArray[np.int64]
     next_in: npt.NDArray[np.int32]
     leaving_row: npt.NDArray[np.int32]
-    """The receipts that `Departures` tells of, ascending, then by `leaving_to`."""
+    """The receipts that `Departures` is about, ascending, then by `leaving_to`."""
     leaving_to: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ChunkCounts:
     """What adds up over the chunks. To the driver."""
 
     chunk: int
@@ -400,7 +400,7 @@ class Leaving:
     to_chunk: npt.NDArray[np.int32]
     next_in: npt.NDArray[np.int32]
     lasts_within: npt.NDArray[np.int64]
-    """The `Tally.lasts` of its source in the chunk, up to this receipt and with it."""
+    """The `ChunkCounts.lasts` of its source in the chunk, up to this receipt and with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,7 +453,7 @@ class TopNeeds:
     """Per window, the largest expiries that duplicates which it misses need, not more than asked for. To the driver."""
 
     window: npt.NDArray[np.int32]
-    """Its place among the windows."""
+    """Its index among the windows."""
     expiry_us: npt.NDArray[np.int64]
 
 

@@ -1,6 +1,6 @@
 """What is known of every source after each chunk, added up from the chunks' tallies.
 
-A *series* is one source of one domain. The ids that a source has sent after some receipt of its own, up to the begin of
+A *series* is one source of one domain. The ids that a source has sent after a receipt of its own, up to the begin of
 a chunk, are those it had sent before the chunk less those it last sent at that receipt or earlier. And an id that it
 last sent so early either never comes from it again, or comes next in the chunk or later. So three sums give what would
 otherwise take a walk through all of the log between.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.simulate.compiled import compiled
-from receiver.steps.schemas import Plan, Tally
+from receiver.steps.schemas import ChunkCounts, CutPlan
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,7 +29,7 @@ class Standings:
 
     series: dict[tuple[int, str], int]
     """(domain, source) -> its number; only domains of several chunks. Numbered as they come, chunk by chunk."""
-    place: npt.NDArray[np.int64]
+    entry: npt.NDArray[np.int64]
     """series << 32 | chunk."""
     firsts: npt.NDArray[np.int64]
     """Ids that the source sent first in this chunk or before."""
@@ -45,37 +45,37 @@ class Standings:
     def _before(
         self, sums: npt.NDArray[np.int64], series: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.int64]:
-        at = np.searchsorted(self.place, (series << 32) | chunk) - 1
-        same = (at >= 0) & (self.place[at] >> 32 == series)
+        at = np.searchsorted(self.entry, (series << 32) | chunk) - 1
+        same = (at >= 0) & (self.entry[at] >> 32 == series)
         return np.where(same, sums[at], 0)
 
 
-def standings_of(plan: Plan, tallies: Sequence[Tally]) -> Standings:
+def standings_of(plan: CutPlan, tallies: Sequence[ChunkCounts]) -> Standings:
     """Of the tallies of all chunks, in any order."""
     several = np.bincount(plan.chunk_domain, minlength=len(plan.domains)) > 1
     series: dict[tuple[int, str], int] = {}
-    places, firsts, lasts = [], [], []
+    entries, firsts, lasts = [], [], []
     for tally in sorted(tallies, key=lambda tally: tally.chunk):
         domain = int(plan.chunk_domain[tally.chunk])
         if several[domain]:
             numbers = [series.setdefault((domain, source), len(series)) for source in tally.sources]
-            places.append((np.array(numbers, np.int64) << 32) | tally.chunk)
+            entries.append((np.array(numbers, np.int64) << 32) | tally.chunk)
             firsts.append(tally.firsts)
             lasts.append(tally.lasts)
-    if not places:
+    if not entries:
         nothing = np.empty(0, np.int64)
         return Standings(series, nothing, nothing, nothing)
-    place = np.concatenate(places)
-    order = np.argsort(place)
-    place = place[order]
-    begins = np.flatnonzero(np.diff(place >> 32, prepend=-1))
+    entry = np.concatenate(entries)
+    order = np.argsort(entry)
+    entry = entry[order]
+    begins = np.flatnonzero(np.diff(entry >> 32, prepend=-1))
     return Standings(
-        series, place, _running(np.concatenate(firsts)[order], begins), _running(np.concatenate(lasts)[order], begins)
+        series, entry, _running(np.concatenate(firsts)[order], begins), _running(np.concatenate(lasts)[order], begins)
     )
 
 
 def _running(counts: npt.NDArray[np.int64], begins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Running sums that begin anew at some places."""
+    """Running sums that begin anew at these indices."""
     sums = np.cumsum(counts)
     before = np.concatenate([[0], sums])[begins]
     running: npt.NDArray[np.int64] = sums - np.repeat(before, np.diff(begins, append=len(sums)))
@@ -94,15 +94,15 @@ class Depths:
     series: npt.NDArray[np.int64]
     count: npt.NDArray[np.int64]
     reached: npt.NDArray[np.int32]
-    """Per chunk, the newest chunk in which some source's id number `depth` lies, seen from its begin; -1 if none."""
+    """Per chunk, the newest chunk in which the `depth`-th newest id of any source lies, seen from the chunk's begin; -1 if none."""
 
 
 @compiled()
 def _walk(  # noqa: PLR0917 - compiled functions take no names
     chunks: int,
     first_chunk: npt.NDArray[np.int32],
-    place_chunk: npt.NDArray[np.int32],
-    place_series: npt.NDArray[np.int64],
+    entry_chunk: npt.NDArray[np.int32],
+    entry_series: npt.NDArray[np.int64],
     by_chunk: npt.NDArray[np.int64],
     alive: npt.NDArray[np.int64],
     gone_at: npt.NDArray[np.int64],
@@ -110,17 +110,17 @@ def _walk(  # noqa: PLR0917 - compiled functions take no names
     gone_count: npt.NDArray[np.int64],
     depth: int,
     reached: npt.NDArray[np.int32],
-    found: npt.NDArray[np.int64],
+    held: npt.NDArray[np.int64],
 ) -> int:
-    """Fill `found` with (place, to_chunk, count) as far as it reaches. -> how many there are."""
+    """Fill `held` with (entry, to_chunk, count) as far as it has room; gives how many there are."""
     count = 0
-    newest = np.full(int(place_series.max()) + 1, -1, np.int64)  # series -> its newest place so far
+    newest = np.full(int(entry_series.max()) + 1, -1, np.int64)  # series -> its newest entry so far
     seen, gone = 0, 0
     begin, end = 0, 0  # the series of the chunk's domain that have come so far
     for chunk in range(chunks):
-        while seen < len(by_chunk) and place_chunk[by_chunk[seen]] < chunk:
-            newest[place_series[by_chunk[seen]]] = by_chunk[seen]
-            end = max(end, place_series[by_chunk[seen]] + 1)
+        while seen < len(by_chunk) and entry_chunk[by_chunk[seen]] < chunk:
+            newest[entry_series[by_chunk[seen]]] = by_chunk[seen]
+            end = max(end, entry_series[by_chunk[seen]] + 1)
             seen += 1
         if first_chunk[chunk] == chunk:
             begin = end
@@ -129,60 +129,58 @@ def _walk(  # noqa: PLR0917 - compiled functions take no names
             gone += 1
         for s in range(begin, end):
             at, left = newest[s], depth
-            while left > 0 and at >= 0 and place_series[at] == s and place_chunk[at] >= first_chunk[chunk]:
-                some = min(left, alive[at])
-                if some:
-                    if count < len(found):
-                        found[count, 0], found[count, 1], found[count, 2] = at, chunk, some
+            while left > 0 and at >= 0 and entry_series[at] == s and entry_chunk[at] >= first_chunk[chunk]:
+                ids = min(left, alive[at])
+                if ids:
+                    if count < len(held):
+                        held[count, 0], held[count, 1], held[count, 2] = at, chunk, ids
                     count += 1
-                    left -= some
+                    left -= ids
                 if left == 0:
-                    reached[chunk] = max(reached[chunk], place_chunk[at])
+                    reached[chunk] = max(reached[chunk], entry_chunk[at])
                 at -= 1
     return count
 
 
-def depths_of(plan: Plan, standings: Standings, tallies: Sequence[Tally], depth: int) -> Depths:
+def depths_of(plan: CutPlan, standings: Standings, tallies: Sequence[ChunkCounts], depth: int) -> Depths:
     """Plan which receipts of which chunks the queues hold when each chunk begins."""
     reached = np.full(plan.chunks, -1, np.int32)
-    if not len(standings.place):
+    if not len(standings.entry):
         nothing = np.empty(0, np.int32)
         return Depths(nothing, nothing, nothing.astype(np.int64), nothing.astype(np.int64), reached)
-    alive = np.zeros(len(standings.place), np.int64)
+    alive = np.zeros(len(standings.entry), np.int64)
     gone: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]] = []
     for tally in tallies:
         domain = int(plan.chunk_domain[tally.chunk])
         if tally.sources and (domain, tally.sources[0]) in standings.series:
             numbers = np.array([standings.series[domain, source] for source in tally.sources], np.int64)
-            at = np.searchsorted(standings.place, (numbers << 32) | tally.chunk)
+            at = np.searchsorted(standings.entry, (numbers << 32) | tally.chunk)
             alive[at] = tally.distinct
             gone.append((at[tally.replaced_source], tally.replaced_in, tally.replaced_count))
     gone_at, gone_in, gone_count = (np.concatenate(parts) for parts in zip(*gone, strict=True))
     order = np.argsort(gone_in, kind="stable")
-    place_chunk = (standings.place & 0xFFFFFFFF).astype(np.int32)
-    place_series = standings.place >> 32
-    found = np.empty((4 * len(alive) + 16, 3), np.int64)
+    entry_chunk = (standings.entry & 0xFFFFFFFF).astype(np.int32)
+    entry_series = standings.entry >> 32
+    held = np.empty((4 * len(alive) + 16, 3), np.int64)
     while True:
         reached[:] = -1
         count = _walk(
             plan.chunks,
             plan.first_chunk,
-            place_chunk,
-            place_series,
-            np.argsort(place_chunk, kind="stable"),
+            entry_chunk,
+            entry_series,
+            np.argsort(entry_chunk, kind="stable"),
             alive.copy(),
             gone_at[order],
             gone_in[order],
             gone_count[order],
             depth,
             reached,
-            found,
+            held,
         )
-        if count <= len(found):
+        if count <= len(held):
             break
-        found = np.empty((count, 3), np.int64)
-    found = found[:count]
-    found = found[np.argsort(place_chunk[found[:, 0]], kind="stable")]
-    return Depths(
-        place_chunk[found[:, 0]], found[:, 1].astype(np.int32), place_series[found[:, 0]], found[:, 2], reached
-    )
+        held = np.empty((count, 3), np.int64)
+    held = held[:count]
+    held = held[np.argsort(entry_chunk[held[:, 0]], kind="stable")]
+    return Depths(entry_chunk[held[:, 0]], held[:, 1].astype(np.int32), entry_series[held[:, 0]], held[:, 2], reached)

@@ -6,7 +6,7 @@ Of these the kernel needs no more than it can meet again or must forget:
   the clock of the time queue or older;
 - what the time queue may hold: the newest receipts of ids, back to the clock less the largest expiry;
 - the newest receipt that was replaced, as that moves the clock too;
-- where one of these ids came last from another source, that receipt, since it tells the id's age.
+- where one of these ids came last from another source, that receipt, since it has the id's age.
 
 More receipts than these would do no harm, as long as each is the newest of its id and source.
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 from receiver.steps.columns import stable_order, used
 from receiver.steps.rows import Row
-from receiver.steps.schemas import NEVER, Plan, Ready, Tail, Tally
+from receiver.steps.schemas import NEVER, ChunkCounts, CutPlan, Ready, Tail
 from receiver.steps.standings import Depths, Standings, depths_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ class TailPlan:
     """Per chunk, the newest chunk before it that is known to hold a replaced receipt, or its domain's first."""
 
 
-def tail_plan(plan: Plan, standings: Standings, tallies: Sequence[Tally], window: int, expiry_us: int) -> TailPlan:
+def tail_plan(
+    plan: CutPlan, standings: Standings, tallies: Sequence[ChunkCounts], window: int, expiry_us: int
+) -> TailPlan:
     """For windows and expiries up to these."""
     by_chunk = sorted(tallies, key=lambda tally: tally.chunk)
     depths = depths_of(plan, standings, by_chunk, window + 1)
@@ -66,7 +68,7 @@ def tail_plan(plan: Plan, standings: Standings, tallies: Sequence[Tally], window
     return TailPlan(standings, depths, window + 1, horizon_us, dead_from)
 
 
-def tailing(plan: Plan, tails: TailPlan) -> Callable[[Iterator[Row]], Iterable[Row]]:
+def tailing(plan: CutPlan, tails: TailPlan) -> Callable[[Iterator[Row]], Iterable[Row]]:
     """For `Flow.map`: `Ready` -> `Tail`."""
 
     def work(rows: Iterator[Row]) -> Iterator[Row]:
@@ -76,7 +78,7 @@ def tailing(plan: Plan, tails: TailPlan) -> Callable[[Iterator[Row]], Iterable[R
     return work
 
 
-def _tails(plan: Plan, tails: TailPlan, ready: Ready) -> Iterator[Row]:
+def _tails(plan: CutPlan, tails: TailPlan, ready: Ready) -> Iterator[Row]:
     domain = int(plan.chunk_domain[ready.chunk])
     later = range(ready.chunk + 1, plan.of_domain(domain).stop)
     if not later or not len(ready.source):

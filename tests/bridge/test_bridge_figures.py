@@ -11,8 +11,7 @@ from receiver.bridge.metrics import export
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.durable.status import LOG_FORMAT
 from receiver.errors import StoreBusyError
-from receiver.logs import read_logs
-from receiver.logs.batch import ReadOptions
+from receiver.logs import ReadOptions, read_logs
 from receiver.settings import BridgeSettings, ReceiverSettings
 from tests.bridge.bridged import TEN, Route, open_from, send
 

@@ -36,6 +36,13 @@ def test_work_that_takes_long_shows(monkeypatch):
         assert terminal.shows("10/100")
 
 
+def test_bytes_read_of_bytes_in_all(monkeypatch):
+    terminal = on_terminal(monkeypatch, patience_secs=0.0)
+    with progress("Reading receipts", 3_000_000, in_bytes=True) as advance:
+        advance(1_500_000)
+        assert terminal.shows("1.5/3.0 MB")
+
+
 def test_short_work_does_not(monkeypatch):
     terminal = on_terminal(monkeypatch, patience_secs=3600.0)
     with progress("Generating", 100) as advance:

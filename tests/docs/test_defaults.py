@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from dataclasses import MISSING, fields
 
 import pytest
 import yaml
 
+from receiver import settings
 from tests.docs.markdown import ROOT
 
 RECEIVER = (sys.executable, "-m", "receiver")
@@ -27,6 +29,10 @@ STATED = (
     ("docs/bridge.md", f"A body of {MEGABYTES} MB passes several times through memory"),
     ("docs/bridge.md", f"Every {BRIDGE['status_secs']} s (`--status-secs`)"),
     ("docs/embedding.md", f"ends after `lock_timeout_secs`, {STORE['lock_timeout_secs']} s by default"),
+    ("docs/embedding.md", f"more than `retire_sources_after_days` ({RULE['retire_sources_after_days']}),"),
+    ("docs/embedding.md", f"more than `max_sources` ({RULE['max_sources']:,}),"),
+    ("docs/embedding.md", f"says whether it is dropped as a {RULE['id_reuse']} (the default)"),
+    ("docs/embedding.md", f"(`synchronous={STORE['sqlite_synchronous']}`)"),
     ("docs/performance.md", f"| `memory` | {SIMULATE['memory_bytes_per_id']} bytes |"),
     ("settings.yaml", f"and the bridge stops: {MEGABYTES} MB."),
 )
@@ -35,6 +41,25 @@ STATED = (
 @pytest.mark.parametrize(("page", "words"), STATED)
 def test_documents_state_the_defaults(page, words):
     assert words in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+CLASSES = {
+    "receiver": settings.ReceiverSettings,
+    "store": settings.StoreSettings,
+    "recording": settings.Recording,
+    "bridge": settings.BridgeSettings,
+    "simulate": settings.SimulateSettings,
+    "compare": settings.CompareSettings,
+}
+
+
+@pytest.mark.parametrize("section", SETTINGS)
+def test_no_class_of_settings_has_a_default_of_its_own(section):
+    declared = [each for each in fields(CLASSES[section]) if each.name != "path"]
+    assert [each.name for each in declared if each.default is not MISSING] == []
+    defaults = {each.name: each.default_factory() for each in declared}
+    # What becomes of an id that is used twice is said by `Receiver.open`, not by the domain's settings.
+    assert defaults == {name: value for name, value in SETTINGS[section].items() if name != "id_reuse"}
 
 
 HELP = {

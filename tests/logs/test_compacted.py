@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.errors import LogFormatError
-from receiver.logs.batch import StatusLine
+from receiver.logs import StatusLine
 from receiver.logs.compacted import (
     DomainFiles,
     Manifest,
@@ -134,7 +134,7 @@ def test_a_missing_file(tmp_path):
     gone = next(folder.glob("*/*/*1.parquet"))
     gone.unlink()
     error = refusal(folder)
-    assert error.place == str(gone)
+    assert error.location == str(gone)
     assert "missing" in error.problem
     assert error.hint is not None
 
@@ -175,7 +175,7 @@ def test_a_manifest_that_is_none(tmp_path, content):
     folder = made(tmp_path, STEPPED_BACK)
     (folder / "_receiver_log.json").write_bytes(content)
     error = refusal(folder)
-    assert error.place == str(folder / "_receiver_log.json")
+    assert error.location == str(folder / "_receiver_log.json")
     assert error.hint is not None
 
 

@@ -76,7 +76,7 @@ def test_mapped_properties_and_headers(log):
 def test_a_property_that_no_message_has_is_an_error_that_names_those_there_are(log):
     log.write_text(message("a").replace("uniqueMessageId", "orderId"))
     error = refusal(log)
-    assert error.place == str(log)
+    assert error.location == str(log)
     assert "no column unique_message_id; there is: 'orderId', 'messageSourceId', 'JMSDestination'" in error.problem
     assert "--map unique_message_id=" in error.hint
     assert (
@@ -134,7 +134,7 @@ def test_bytes_that_are_not_utf8(log):
     text = BANNER + message("a") + message("b\udcff") + message("c", body='"\udcff"')
     log.write_bytes(text.encode(errors="surrogateescape"))
     error = refusal(log)
-    assert error.place == f"{log}:11"
+    assert error.location == f"{log}:11"
     assert "unique_message_id is not UTF-8" in error.problem
     rows, skipped = read_skipping(log)
     assert [row.unique_message_id for row in rows] == ["a", "c"]
@@ -143,7 +143,7 @@ def test_bytes_that_are_not_utf8(log):
 
 def test_a_time_that_never_was_names_the_header(log):
     log.write_text((BANNER + message("a") + message("b")).replace("2017-03-05 18:17", "2017-03-26 02:17"))
-    assert refusal(log, time_zone="Europe/Paris").place == f"{log}:2"
+    assert refusal(log, time_zone="Europe/Paris").location == f"{log}:2"
     assert read(log)[0].unique_message_id == "a"
 
 

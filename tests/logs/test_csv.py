@@ -11,7 +11,7 @@ from reading import Row, csv_bytes, read, read_skipping, refusal
 
 from receiver.errors import LogFormatError
 from receiver.logs import LogSource, ReadOptions, csv_log
-from receiver.logs.blocks import Block
+from receiver.logs.source import Block
 
 HEADER = b"received_at,unique_message_id,note\n"
 HOSTILE = [
@@ -111,7 +111,7 @@ def test_an_unreadable_row_stops_at_its_line_or_is_counted(tmp_path, body, line,
     path = tmp_path / "log.csv"
     path.write_bytes(HEADER + body)
     error = refusal(path)
-    assert error.place == f"{path}:{line}"
+    assert error.location == f"{path}:{line}"
     assert problem in error.problem
     rows, skipped = read_skipping(path)
     assert rows[0].received_at == 1_000_000
@@ -137,7 +137,7 @@ def test_jms_redelivered(tmp_path, value, expected):
     path = tmp_path / "log.csv"
     path.write_bytes(b"received_at,unique_message_id,JMSRedelivered\n1,a,false\n2,b," + value + b"\n")
     if expected is None:
-        assert refusal(path).place == f"{path}:3"
+        assert refusal(path).location == f"{path}:3"
     else:
         assert read(path)[1].jms_redelivered is expected
 
@@ -151,7 +151,7 @@ def test_jms_timestamp(tmp_path, value, expected):
     path = tmp_path / "log.csv"
     path.write_text(f"received_at,unique_message_id,JMSTimestamp\n1,a,5\n2,b,{value}\n", encoding="utf-8")
     if expected is None:
-        assert refusal(path).place == f"{path}:3"
+        assert refusal(path).location == f"{path}:3"
         assert "jms_timestamp" in refusal(path).problem
     else:
         assert read(path)[1].jms_timestamp == expected
@@ -182,5 +182,5 @@ def test_plain_blocks_do_take_the_fast_way():
 def test_the_header_may_come_after_any_number_of_blank_lines(tmp_path):
     log = tmp_path / "log.csv"
     log.write_bytes(b"\n" * 100_000 + b"\r\nreceived_at,unique_message_id\n1,a\nx,b\n")
-    assert refusal(log).place == f"{log}:100004"
+    assert refusal(log).location == f"{log}:100004"
     assert [row.unique_message_id for row in read_skipping(log)[0]] == ["a"]

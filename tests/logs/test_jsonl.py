@@ -111,7 +111,7 @@ def test_against_a_naive_reading(texts, cuts):
     if bad:
         with pytest.raises(LogFormatError) as caught:
             list(read_jsonl(source_of(data, cuts), ReadOptions(time_unit="s")))
-        assert caught.value.place == f"log:{bad[0]}"
+        assert caught.value.location == f"log:{bad[0]}"
 
 
 def test_integers_of_any_size_are_their_digits(tmp_path):
@@ -157,7 +157,7 @@ def test_an_unreadable_row_stops_at_its_line_or_is_counted(tmp_path, line, probl
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"received_at":1,"unique_message_id":"a"}\n\n' + line + b'\n{"received_at":3}\n')
     error = refusal(path)
-    assert error.place == f"{path}:3"
+    assert error.location == f"{path}:3"
     assert problem in error.problem
     rows, skipped = read_skipping(path)
     assert [row.received_at for row in rows] == [1_000_000, 3_000_000]
@@ -182,7 +182,7 @@ def test_a_row_without_the_id_is_unchecked_but_a_log_without_ids_is_an_error(tmp
     assert [row.unique_message_id for row in read(path)] == ["", ""]
     path.write_text('{"received_at":1,"uniqueMessageID":"a"}\n{"received_at":2,"uniqueMessageID":"b"}\n')
     error = refusal(path)
-    assert error.place == str(path)
+    assert error.location == str(path)
     assert "no column unique_message_id; there is: 'received_at', 'uniqueMessageID'" in error.problem
     assert "--map unique_message_id=uniqueMessageID" in error.hint
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reading import Row, csv_bytes, opened, parquet_bytes, read, rows_of
 
-from receiver.logs import Batch
-from receiver.logs.merge import Waiting, merge
+from receiver.logs import Batch, Waiting, merge
 
 
 def batch_of(rows, shape):

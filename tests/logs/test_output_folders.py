@@ -3,7 +3,7 @@
 import pytest
 
 from receiver.errors import OutputError, SettingsError
-from receiver.logs.output import appearing
+from receiver.logs.writer import appearing
 
 
 def _filled(folder):

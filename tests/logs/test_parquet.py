@@ -70,7 +70,7 @@ def test_whole_numbers_are_their_digits(log):
 def test_other_types_are_an_error_of_the_file(log, column, values, expected):
     columns = {"received_at": [1], "unique_message_id": ["a"]} | {column: values}
     error = refusal(written(log, **columns), on_error="skip")
-    assert error.place == str(log)
+    assert error.location == str(log)
     assert f"the column {column} is of type" in error.problem
     assert expected in error.problem
 
@@ -78,7 +78,7 @@ def test_other_types_are_an_error_of_the_file(log, column, values, expected):
 def test_bytes_that_are_not_utf8(log):
     ids = pa.array([b"a", b"\xff", b"caf\xc3\xa9", b"\xed\xa0\x80"], pa.binary())
     written(log, received_at=[1, 2, 3, 4], unique_message_id=ids, message_source_id=["s"] * 4)
-    assert refusal(log).place == f"{log}:2"
+    assert refusal(log).location == f"{log}:2"
     assert "unique_message_id is not UTF-8" in refusal(log).problem
     rows, skipped = read_skipping(log)
     assert [row.unique_message_id for row in rows] == ["a", "caf\u00e9"]
@@ -87,14 +87,14 @@ def test_bytes_that_are_not_utf8(log):
         values = pa.array([b"1", b"\xff"], pa.binary())
         for typed in (values, values.view(pa.string())):
             written(log, **{"received_at": [1, 2], "unique_message_id": ["a", "b"], column: typed})
-            assert refusal(log).place == f"{log}:2"
+            assert refusal(log).location == f"{log}:2"
 
 
 def test_text_that_claims_to_be_utf8_is_checked(log):
     """Writers that never looked at their bytes mark them as text all the same."""
     forged = pa.array([b"a", b"\xff\xfe"], pa.binary()).view(pa.string())
     written(log, received_at=[1, 2], unique_message_id=forged, receiver_id=forged)
-    assert refusal(log).place == f"{log}:2"
+    assert refusal(log).location == f"{log}:2"
 
 
 def test_times_of_every_type(log):
@@ -121,13 +121,13 @@ def test_times_of_every_type(log):
 @pytest.mark.parametrize("value", [-1, None, float("nan"), float("inf"), -0.5, 1e300, 2**62])
 def test_a_time_that_cannot_be_meant_names_its_row(log, value):
     written(log, received_at=[1, 2, value], unique_message_id=["a", "b", "c"])
-    assert refusal(log).place == f"{log}:3"
+    assert refusal(log).location == f"{log}:3"
     assert read_skipping(log)[1] == 1
 
 
 def test_a_timestamp_out_of_range_names_its_row(log):
     written(log, received_at=pa.array([1, -1]).cast(pa.timestamp("us", "UTC")), unique_message_id=["a", "b"])
-    assert refusal(log).place == f"{log}:2"
+    assert refusal(log).location == f"{log}:2"
 
 
 def test_jms_columns_of_every_type(log):
@@ -140,7 +140,7 @@ def test_jms_columns_of_every_type(log):
         assert [row.jms_timestamp for row in read(log)] == [5, 0, 0]
     for column, bad in (("JMSRedelivered", [0, 2]), ("JMSTimestamp", [0.0, 0.5]), ("JMSTimestamp", [0, -1])):
         written(log, received_at=[1, 2], unique_message_id=["a"] * 2, **{column: bad})
-        assert refusal(log).place == f"{log}:2"
+        assert refusal(log).location == f"{log}:2"
 
 
 def test_hostile_ids_stand_as_they_are(log):
@@ -155,7 +155,7 @@ def test_rows_are_numbered_through_all_row_groups(log):
         log,
         row_group_size=30_000,
     )
-    assert refusal(log).place == f"{log}:200000"
+    assert refusal(log).location == f"{log}:200000"
     assert len(read_skipping(log)[0]) == 199_999
 
 
@@ -175,7 +175,7 @@ def test_a_broken_file_is_refused(log):
     whole = parquet_bytes([Row(1, "a")])
     for data in (whole[:-1], whole[: len(whole) // 2], b"PAR1", whole[:4] + b"\0" * 60 + whole[64:]):
         log.write_bytes(data)
-        assert refusal(log).place == str(log)
+        assert refusal(log).location == str(log)
 
 
 def test_columns_missing_or_there_twice(log):

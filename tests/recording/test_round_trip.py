@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from recorded import FORMATS, START_US, ids, read, receipt, segments, simulate, unfinished
 
 from receiver.domains import Channel
-from receiver.logs.receipts import columns_of, recordable, refused
+from receiver.logs.journal import columns_of, recordable, refused
 from receiver.logs.times import MAX_US
 from receiver.message import Receipt
 from receiver.recording import Recorder

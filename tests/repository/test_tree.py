@@ -28,18 +28,6 @@ def tracked_texts() -> dict[str, str]:
     return texts
 
 
-LONG_ON_PURPOSE = {
-    "receiver/detector.py": "all rules on what is a duplicate stand in one file",
-    "receiver/steps/schemas.py": "all columns that travel between tasks stand in one file",
-}
-
-
-def test_no_file_needs_scrolling_for_ever():
-    """A file of more than 400 lines does more than one thing, unless there is a reason."""
-    long = {name: text.count("\n") for name, text in tracked_texts().items() if name.endswith((".py", ".sh"))}
-    assert {name: lines for name, lines in long.items() if lines > 400}.keys() == LONG_ON_PURPOSE.keys()
-
-
 def test_no_two_modules_of_the_tests_have_one_name():
     """Most are imported by that name alone, from their folder: the first folder would do for both."""
     modules = Counter(Path(name).name for name in tracked_texts() if name.startswith("tests/") and name.endswith(".py"))

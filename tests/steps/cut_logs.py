@@ -20,10 +20,10 @@ from receiver.steps.plan import plan_of
 from receiver.steps.read import Reading, reading, reports_of, units_of
 from receiver.steps.rows import Row as Made
 from receiver.steps.schemas import (
+    CutPlan,
     Ids,
     Latest,
     Piece,
-    Plan,
     State,
     Unit,
     UnitReport,
@@ -58,7 +58,7 @@ class Cutting(NamedTuple):
 class Assembled(NamedTuple):
     units: list[Unit]
     reports: list[UnitReport]
-    plan: Plan
+    plan: CutPlan
     pieces: PlainFlow
 
     def ids(self) -> PlainFlow:
@@ -95,8 +95,8 @@ def small_pieces(rows: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("receiver.logs.parquet._PIECE_ROWS", rows)
         patch.setattr("receiver.logs.parquet.BATCH_ROWS", rows)
-        patch.setattr("receiver.logs.blocks.FIRST_BLOCK_BYTES", 50 * rows)
-        patch.setattr("receiver.logs.blocks.BLOCK_BYTES", 50 * rows)
+        patch.setattr("receiver.logs.source.FIRST_BLOCK_BYTES", 50 * rows)
+        patch.setattr("receiver.logs.source.BLOCK_BYTES", 50 * rows)
         patch.setattr("receiver.logs.files._PIECE_BYTES", 50 * rows)
         patch.setattr("receiver.logs.files._HEAD_BYTES", 200)
         yield

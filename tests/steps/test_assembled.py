@@ -79,7 +79,7 @@ def test_each_id_goes_to_one_part(log, cutting, key):
             number = int(made.plan.unit_number[ids.unit]) + unit_row
             numbers.append(number)
             assert chunk_of[number] == chunks[at]
-            domain = "" if made.plan.looks_for_crossing else made.plan.chunk_domain[chunks[at]]
+            domain = "" if made.plan.looks_across_domains else made.plan.chunk_domain[chunks[at]]
             assert part_of.setdefault((domain, *digest), part) == part < made.plan.partitions
             file, line = numbered[number]
             receipt = log[file].rows[line]
@@ -88,7 +88,7 @@ def test_each_id_goes_to_one_part(log, cutting, key):
             assert ids.sources[ids.source[at]] == receipt.message_source_id
             assert (ids.digest_hash[at] != 0) == bool(receipt.body_digest)
             assert ids.key_us[at] == max(row.received_at for row in log[file].rows[: line + 1])
-            if made.plan.looks_for_crossing:
+            if made.plan.looks_across_domains:
                 channel = ids.connections[ids.channel[at]], ids.destinations[ids.channel[at]]
                 assert channel == (receipt.connection_id, receipt.destination)
             else:
@@ -135,7 +135,7 @@ def test_crossings_are_looked_for_where_a_queue_has_several_domains(log):
         for row in file.rows
         if not row.destination.startswith("topic://")
     }
-    assert made.plan.looks_for_crossing == (len(queues) > len({queue for queue, _ in queues}))
+    assert made.plan.looks_across_domains == (len(queues) > len({queue for queue, _ in queues}))
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 7, 64])

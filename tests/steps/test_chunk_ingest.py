@@ -116,7 +116,7 @@ def told_apart(path, on_error="stop", key="default", **options) -> LogFormatErro
     with pytest.raises(LogFormatError) as cut:
         reports_of(reports_by_unit(flow), units, domain_key(key))
     assert str(cut.value) == str(whole.value)
-    assert (cut.value.place, cut.value.hint) == (whole.value.place, whole.value.hint)
+    assert (cut.value.location, cut.value.hint) == (whole.value.location, whole.value.hint)
     return cut.value
 
 
@@ -128,14 +128,14 @@ def write_groups(path: Path, rows_per_group: int = 2, **columns) -> Path:
 def test_a_row_that_cannot_be_read_is_named_by_its_line_in_the_file(tmp_path):
     ids = pa.array([b"a", b"b", b"c", b"d", b"\xff"], pa.binary())
     log = write_groups(tmp_path / "log.parquet", received_at=[1, 2, 3, 4, 5], unique_message_id=ids)
-    assert told_apart(log).place == f"{log}:5"
+    assert told_apart(log).location == f"{log}:5"
 
 
 def test_times_in_two_units_are_seen_over_the_units_of_a_file(tmp_path):
     times = [1_700_000_000, 1_700_000_001, 1_700_000_002_000, 1_700_000_003_000]
     log = write_groups(tmp_path / "log.parquet", received_at=times, unique_message_id=["a", "b", "c", "d"])
     error = told_apart(log)
-    assert error.place == str(log)
+    assert error.location == str(log)
     assert "line 1 is in s, line 3 in ms" in error.problem
 
 
@@ -162,7 +162,7 @@ def test_a_unit_with_an_unreadable_row_gives_what_came_before_and_says_so(tmp_pa
     log.write_bytes(csv_bytes([Row(number, "a") for number in range(9)]) + b"soon,a\n")
     _, flow = read_units([str(log)], Cutting(piece_rows=1))
     (report,) = reports_by_unit(flow)
-    assert report.problem_place == f"{log}:11"
+    assert report.problem_location == f"{log}:11"
     assert report.receipts == sum(len(piece.received_at_us) for piece in pieces_of(flow)) > 0
 
 

@@ -14,7 +14,7 @@ from receiver.domains import destination_name
 from receiver.steps.digests import digests_of
 from receiver.steps.link import linked
 from receiver.steps.rows import Row
-from receiver.steps.schemas import NEVER, Departures, Ids, Latest, LinkCounts, Plan, Repeats
+from receiver.steps.schemas import NEVER, CutPlan, Departures, Ids, Latest, LinkCounts, Repeats
 
 IDS = ["a", "b", "c", "A", "a\0", " a", "é", "e\u0301", "x" * 300]
 SOURCES = ["", "s", "t", "S"]
@@ -88,9 +88,9 @@ def logs(draw, most=40):
     return Log(sorted(placed), chunk_domain, bundles)
 
 
-def plan_of(log: Log, *, looks_for_crossing: bool, partitions: int = 1) -> Plan:
+def plan_of(log: Log, *, looks_across_domains: bool, partitions: int = 1) -> CutPlan:
     nothing = np.zeros(len(log.chunk_domain), np.int64)
-    return Plan(
+    return CutPlan(
         key="default",
         domains=["x", "y", "z"],
         carry_us=nothing[:0],
@@ -106,7 +106,7 @@ def plan_of(log: Log, *, looks_for_crossing: bool, partitions: int = 1) -> Plan:
         start_us=0,
         slice_us=1,
         slices=1,
-        looks_for_crossing=looks_for_crossing,
+        looks_across_domains=looks_across_domains,
     )
 
 
@@ -148,7 +148,7 @@ def parts_of(log: Log, partitions: int, without_digest: set[int], has_places: bo
     return parts
 
 
-def links_of(log: Log, plan: Plan, parts: dict[int, list[Row]]) -> Links:
+def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Links:
     """What the work on the parts yields, put together."""
     repeats, by_label, departures, reused, ways = {}, defaultdict(list), [], 0, Counter()
     for part, rows_ in parts.items():
@@ -161,7 +161,9 @@ def links_of(log: Log, plan: Plan, parts: dict[int, list[Row]]) -> Links:
                 assert key == 0
                 reused += value.reused
                 ways.update(
-                    dict(zip(zip(value.way_from, value.way_to, strict=True), value.way_count.tolist(), strict=True))
+                    dict(
+                        zip(zip(value.cross_from, value.cross_to, strict=True), value.cross_count.tolist(), strict=True)
+                    )
                 )
             elif isinstance(value, Repeats):
                 assert key == log.chunk_bundle[value.chunk]
@@ -187,7 +189,7 @@ def where(placed: Placed) -> tuple[int, int, int]:
     return placed.chunk, *placed.receipt.place[1:]
 
 
-def expected(log: Log, without_digest: set[int], looks_for_crossing: bool) -> Links:
+def expected(log: Log, without_digest: set[int], looks_across_domains: bool) -> Links:
     """By dictionaries, as the words of the values say."""
     reused, ways = 0, Counter()
     seen: dict[tuple[int, str], list[Placed]] = defaultdict(list)
@@ -201,7 +203,7 @@ def expected(log: Log, without_digest: set[int], looks_for_crossing: bool) -> Li
                 0 if each.receipt.place[1] in without_digest else each.receipt.digest for each in (earlier[-1], placed)
             ]
             reused += 0 not in digests and digests[0] != digests[1]
-        elif queue in over and looks_for_crossing:
+        elif queue in over and looks_across_domains:
             ways[over[queue], receipt.connection] += 1
         if queue[0].startswith("queue://"):
             over[queue] = receipt.connection
@@ -228,23 +230,23 @@ def departures_of(run: list[Placed]):
     log=logs(),
     partitions=st.sampled_from([1, 2, 7]),
     without_digest=st.sets(st.integers(0, 17)),
-    looks_for_crossing=st.booleans(),
+    looks_across_domains=st.booleans(),
     random=st.randoms(use_true_random=False),
 )
 @settings(max_examples=400)
-def test_links_are_those_of_dictionaries(log, partitions, without_digest, looks_for_crossing, random):
-    parts = parts_of(log, partitions, without_digest, looks_for_crossing)
+def test_links_are_those_of_dictionaries(log, partitions, without_digest, looks_across_domains, random):
+    parts = parts_of(log, partitions, without_digest, looks_across_domains)
     for rows_ in parts.values():
         random.shuffle(rows_)
-    plan = plan_of(log, looks_for_crossing=looks_for_crossing, partitions=partitions)
-    assert links_of(log, plan, parts) == expected(log, without_digest, looks_for_crossing)
+    plan = plan_of(log, looks_across_domains=looks_across_domains, partitions=partitions)
+    assert links_of(log, plan, parts) == expected(log, without_digest, looks_across_domains)
 
 
 @pytest.mark.parametrize("rows_", [[], [ids_of(0, [], has_digest=True, has_places=True)]])
 def test_a_part_without_receipts_has_no_links(rows_):
     log = Log([], [0], [0])
     parts = {0: [Row(0, ids) for ids in rows_]}
-    assert links_of(log, plan_of(log, looks_for_crossing=True), parts) == Links({}, [], [], 0, {})
+    assert links_of(log, plan_of(log, looks_across_domains=True), parts) == Links({}, [], [], 0, {})
 
 
 def receipt(number: int, id_: str, source: str = "s") -> Receipt:
@@ -254,7 +256,7 @@ def receipt(number: int, id_: str, source: str = "s") -> Receipt:
 def test_a_receipt_is_looked_back_to_until_its_source_sends_again():
     chunks = ["s", "t", "s", "t"]
     log = Log([Placed(receipt(c, "a", source), c, 0) for c, source in enumerate(chunks)], [0] * 4, [0] * 4)
-    links = links_of(log, plan_of(log, looks_for_crossing=False), parts_of(log, 1, set(), has_places=False))
+    links = links_of(log, plan_of(log, looks_across_domains=False), parts_of(log, 1, set(), has_places=False))
     assert links.departures == [(0, 0, 0, 1), (0, 0, 0, 2), (1, 0, 1, 2), (1, 0, 1, 3), (2, 0, 2, 3)]
     assert links.repeats == {
         (0, 0, 0): (False, False, 2),

@@ -1,0 +1,93 @@
+"""What a reader is given: how to read, and the bytes of one log, also in blocks that end where a line ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from receiver.errors import LogFormatError
+
+__all__ = ["BOM", "Block", "LogSource", "OnError", "ReadOptions", "blocks_of"]
+
+BLOCK_BYTES = 2 << 20
+"""Large enough that the cost per block vanishes, small enough that a few of them are no matter."""
+FIRST_BLOCK_BYTES = 64 << 10
+"""Blocks start small, so that the first receipts are there at once."""
+MAX_LINE_BYTES = 256 << 20
+"""A longer line is no row of any log; holding it would only fill the memory."""
+BOM = b"\xef\xbb\xbf"
+
+OnError = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How to read, whatever the format."""
+
+    time_unit: Literal["s", "ms", "us"] | None = None
+    """The unit of times that are numbers; None takes it from each value's magnitude."""
+    time_zone: str = "UTC"
+    """The zone of times that have none, by its IANA name."""
+    on_error: OnError = "stop"
+    column_map: dict[str, str] = field(default_factory=dict)
+    """Canonical column name -> the field to read it from (`--map`)."""
+    on_skipped: Callable[[str, int, str], None] | None = None
+    """Called for each unreadable row that is left out, with the file, the line, and what is wrong with the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """One opened log."""
+
+    name: str
+    """As errors name it: the path, or `-` for standard input."""
+    pieces: Iterator[bytes]
+    """The decompressed bytes, in pieces of any size."""
+    path: Path | None = None
+    """A plain file with the same bytes, for readers that seek; None where there is none."""
+    advanced: Callable[[float], None] = lambda _share: None
+    """For a reader that takes `path` instead of `pieces`: called with the share of the file read since the last call."""
+
+
+class Block(NamedTuple):
+    data: bytes
+    """Whole lines; only the file's last may lack its line break."""
+    line: int
+    """The physical line, from 1, that the block begins with."""
+
+
+def blocks_of(pieces: Iterator[bytes], name: str) -> Iterator[Block]:
+    """Cut a log at line breaks into blocks of at most a few MB, without the byte order mark that it may begin with."""
+    held: list[bytes] = []
+    held_bytes = 0
+    wanted = FIRST_BLOCK_BYTES
+    line = 1
+    fresh = True
+    for piece in pieces:
+        held.append(piece)
+        held_bytes += len(piece)
+        if held_bytes < wanted:
+            continue
+        data = b"".join(held)
+        if fresh:
+            data, fresh = data.removeprefix(BOM), False
+        end = data.rfind(b"\n") + 1
+        if end:
+            block = Block(data[:end], line)
+            line += block.data.count(b"\n")
+            held = [data[end:]]
+            yield block
+            wanted = min(2 * wanted, BLOCK_BYTES)
+        else:
+            held = [data]
+        held_bytes = len(held[0])
+        if held_bytes > MAX_LINE_BYTES:
+            raise LogFormatError(f"{name}:{line}", f"a line of more than {MAX_LINE_BYTES >> 20} MB")
+        wanted = max(wanted, 2 * held_bytes)  # a long line is joined a few times only
+    last = b"".join(held)
+    if fresh:
+        last = last.removeprefix(BOM)
+    if last:
+        yield Block(last, line)
