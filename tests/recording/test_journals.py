@@ -5,13 +5,20 @@ from pathlib import Path
 from recorded import ids, read, receipt, unfinished
 
 from receiver.logs.journal import scanned
-from receiver.message import Receipt
+from receiver.message import Receipt, ReceiptRow
 from receiver.recording import Recorder
 from receiver.settings import Recording
 
 
 def rows(*numbers):
-    return [(number, *receipt(number)[:3], None, None, None) for number in numbers]
+    return [
+        row(number, each.unique_message_id, each.message_source_id, each.received_at_us)
+        for number, each in zip(numbers, map(receipt, numbers), strict=True)
+    ]
+
+
+def row(seq, id_, source, received_at_us) -> ReceiptRow:
+    return ReceiptRow(seq, received_at_us, None, source, id_)
 
 
 def journal_of(folder) -> Path:
@@ -72,9 +79,7 @@ def test_texts_of_several_lines(tmp_path):
     """Each stands as it is, among others that are kept another way."""
     texts = ["a", "b\nc", "", "\n", "d"]
     with Recorder(tmp_path) as recorder:
-        recorder.write(
-            1, [(1, text, text, 5, None, None, None) for text in texts if text], [(2, Receipt(None, "s", 4))]
-        )
+        recorder.write(1, [row(1, text, text, 5) for text in texts if text], [(2, Receipt(None, "s", 4))])
         recorder.commit(1)
         recorder.write(2, rows(1, 2), [])
         recorder.commit(2)
