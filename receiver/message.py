@@ -16,6 +16,7 @@ __all__ = [
     "Decision",
     "Receipt",
     "ReceiptRow",
+    "ReceiptValues",
     "Tier",
     "Verdict",
     "check_receipt",
@@ -79,6 +80,12 @@ class ReceiptRow(NamedTuple):
     policy_state: int | None = None
     """What else the policy keeps of the receipt: when it was sent, its slot in a ring, or that its source was retired
     later; None for most."""
+
+
+ReceiptValues = tuple[int, int, int | None, str | None, str, str | None, int | None]
+"""The fields of a `ReceiptRow` in their order. A batch has its rows as such: a plain tuple is made in a third of the time,
+and the garbage collector needn't look at it again. `ReceiptRow._make` names its values.
+"""
 
 
 @dataclass(frozen=True, slots=True)

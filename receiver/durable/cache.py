@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from receiver.detector import GONE, RETIRED, TwoTierDetector
 from receiver.errors import StoreCorruptError
-from receiver.message import ReceiptRow
+from receiver.message import ReceiptRow, ReceiptValues
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
 from receiver.settings import ReceiverSettings
@@ -95,13 +95,14 @@ def _silent(by_silence: Sequence[tuple[int, str | None]], before_us: int) -> int
 
 
 def as_retired(
-    rows: Sequence[ReceiptRow], sources: Sequence[str | None]
-) -> tuple[Sequence[ReceiptRow], list[PolicyStates]]:
+    rows: Sequence[ReceiptValues], sources: Sequence[str | None]
+) -> tuple[Sequence[ReceiptValues], list[PolicyStates]]:
     """A batch's rows as they are appended once these sources are retired, and the policy states of rows from before."""
     if not sources:
         return rows, []
     retired = {source or None for source in sources}
-    rows = [row._replace(policy_state=RETIRED) if row.message_source_id in retired else row for row in rows]
+    named = map(ReceiptRow._make, rows)
+    rows = [row._replace(policy_state=RETIRED) if row.message_source_id in retired else row for row in named]
     return rows, [PolicyStates(RETIRED, list(retired))]
 
 
@@ -277,8 +278,8 @@ class DomainCache:
         self._outdated.clear()
 
     def take_deletable(
-        self, rows: Sequence[ReceiptRow], *, all_of_them: bool = False
-    ) -> tuple[Sequence[ReceiptRow], list[int]]:
+        self, rows: Sequence[ReceiptValues], *, all_of_them: bool = False
+    ) -> tuple[Sequence[ReceiptValues], list[int]]:
         """Those of a batch's rows that are worth appending, and the numbers of earlier ones that are to be deleted now.
 
         Deleting waits, though for no more than a quarter of what is remembered: rows are forgotten roughly in order, so
@@ -292,9 +293,9 @@ class DomainCache:
         seqs = sorted(self._deletable)
         worth_it = len(seqs) - enough // 2 - (seqs[-1] == self.policy.serial and not enough // 2)
         seqs, self._deletable = seqs[:worth_it], seqs[worth_it:]
-        if rows and seqs and seqs[-1] >= rows[0].seq:
+        if rows and seqs and seqs[-1] >= ReceiptRow._make(rows[0]).seq:
             gone = set(seqs)
-            rows = [row for row in rows if row.seq not in gone]
+            rows = [row for row in map(ReceiptRow._make, rows) if row.seq not in gone]
         return rows, seqs
 
     def retire_due(self) -> list[str | None]:

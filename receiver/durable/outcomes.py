@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from receiver.durable.status import Tally
-from receiver.message import ReceiptRow
+from receiver.message import ReceiptRow, ReceiptValues
 from receiver.recording import Recorder
 from receiver.store.log import BatchNumber, DomainLog
 from receiver.store.sql_log import JoinedLog
@@ -45,7 +45,7 @@ class Outcomes:
         """Those that have left their number: in a transaction of the caller's, or recorded."""
         self._unsettled: deque[_Unsettled] = deque()
 
-    def prepare(self, log: DomainLog, rows: Sequence[ReceiptRow], tally: Tally) -> BatchNumber | None:
+    def prepare(self, log: DomainLog, rows: Sequence[ReceiptValues], tally: Tally) -> BatchNumber | None:
         """Write the batch to the recording, if there is one, and number it if its outcome may have to be looked up."""
         transaction = log.transaction if isinstance(log, JoinedLog) else None
         if transaction is None and self.recorder is None:
@@ -53,7 +53,9 @@ class Outcomes:
         self.batches += 1
         self._unsettled.append(_Unsettled(self.batches, None, transaction))
         if self.recorder is not None:
-            self.recorder.write(self.batches, tally.plain_rows(rows), tally.full_receipts)
+            self.recorder.write(
+                self.batches, [ReceiptRow._make(row) for row in tally.plain_rows(rows)], tally.full_receipts
+            )
         return BatchNumber(self.writer, self.batches)
 
     def expect(self, tally: Tally) -> None:

@@ -22,7 +22,7 @@ from receiver.durable.opening import Opened, new_number
 from receiver.durable.outcomes import Outcomes
 from receiver.durable.status import Tally
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
-from receiver.message import ReceiptRow
+from receiver.message import ReceiptValues
 from receiver.recording import Recorder
 from receiver.retrying import Backoff, until_done
 from receiver.settings import Recording
@@ -326,7 +326,7 @@ class Transaction:
         self.log.rollback()
         self._end()
 
-    def record(self, rows: Sequence[ReceiptRow], tally: Tally) -> None:
+    def record(self, rows: Sequence[ReceiptValues], tally: Tally) -> None:
         """Record the batch and commit; `StoreError` if it isn't committed, or not proven to be."""
         session, log, cache = self._session, self.log, self.cache
         try:
@@ -364,7 +364,7 @@ class Transaction:
         finally:
             self._end()
 
-    def _check_whole(self, rows: Sequence[ReceiptRow], state: DomainState) -> None:
+    def _check_whole(self, rows: Sequence[ReceiptValues], state: DomainState) -> None:
         if self._state.last_seq + len(rows) != state.last_seq:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
 

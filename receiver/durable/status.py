@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from receiver.durable.cache import DomainCache
 from receiver.durable.events import Duplicate
-from receiver.message import Decision, Receipt, ReceiptRow, Tier
+from receiver.message import Decision, Receipt, ReceiptValues, Tier
 from receiver.recording import Recorder
 from receiver.store.tables import DomainState
 
@@ -240,7 +240,7 @@ class Tally:
                     self.max_delivery_us, receipt.received_at_us - receipt.jms_timestamp_ms * 1000
                 )
 
-    def plain_rows(self, rows: Sequence[ReceiptRow]) -> Sequence[ReceiptRow]:
+    def plain_rows(self, rows: Sequence[ReceiptValues]) -> Sequence[ReceiptValues]:
         """Of the rows of the batch, those that say all of their receipt."""
         if not self.full_receipts:
             return rows

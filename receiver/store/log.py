@@ -7,15 +7,18 @@ that are left and from the domain's own row. Nothing here knows what counts as a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple, NoReturn, Protocol
 
 from sqlalchemy import Connection
 
 from receiver.errors import SettingsError
-from receiver.message import ReceiptRow
+from receiver.message import ReceiptRow, ReceiptValues
 from receiver.store.tables import DomainState
 
 __all__ = ["BatchNumber", "Changes", "DomainLog", "MemoryLog", "PolicyStates"]
+
+_seq_of = itemgetter(ReceiptRow._fields.index("seq"))
 
 
 class PolicyStates(NamedTuple):
@@ -42,7 +45,7 @@ class Changes(NamedTuple):
     """The numbers of rows to delete, ascending."""
     policy_states: Sequence[PolicyStates] = ()
     """Set on rows that are there already."""
-    rows: Sequence[ReceiptRow] = ()
+    rows: Sequence[ReceiptValues] = ()
     """Appended."""
     batch_number: BatchNumber | None = None
     """Left for a batch whose outcome may have to be looked up."""
@@ -99,7 +102,7 @@ class DomainLog(Protocol):
 class MemoryLog:
     def __init__(self, state: DomainState) -> None:
         self._state = state
-        self._rows: dict[int, ReceiptRow] = {}
+        self._rows: dict[int, ReceiptValues] = {}
         self._marked = 0
 
     def begin(self) -> DomainState:
@@ -109,17 +112,17 @@ class MemoryLog:
 
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
         del last_seq
-        yield [row for row in self._rows.values() if row.seq > seq]
+        yield (row for row in map(ReceiptRow._make, self._rows.values()) if row.seq > seq)
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         del since
         for seq in changes.gone:
             self._rows.pop(seq, None)
         for policy_state, sources in changes.policy_states:
-            for seq, row in self._rows.items():
+            for row in map(ReceiptRow._make, self._rows.values()):
                 if sources is None or (row.message_source_id in sources and row.policy_state is None):
-                    self._rows[seq] = row._replace(policy_state=policy_state)
-        self._rows.update((row.seq, row) for row in changes.rows)
+                    self._rows[row.seq] = row._replace(policy_state=policy_state)
+        self._rows.update(zip(map(_seq_of, changes.rows), changes.rows, strict=True))
         self._state = state
         if changes.batch_number is not None:
             self._marked = changes.batch_number.batch

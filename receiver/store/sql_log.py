@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Engine, RootTransaction, delete
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
-from receiver.message import ReceiptRow
+from receiver.message import ReceiptRow, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.log import BatchNumber, Changes, PolicyStates
 from receiver.store.tables import DomainState, domain_rows, domains, joined, receipt_rows, receipts, to_bytes
@@ -130,7 +130,7 @@ class SqlLog(ABC):
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]: ...
 
     @abstractmethod
-    def append(self, rows: Sequence[ReceiptRow]) -> None: ...
+    def append(self, rows: Sequence[ReceiptValues]) -> None: ...
 
     @abstractmethod
     def delete(self, seqs: Sequence[int]) -> None: ...
@@ -206,7 +206,7 @@ class SqlLog(ABC):
         if self.cursor.rowcount != 1:
             raise _ended_inside()
 
-    def stored(self, rows: Sequence[ReceiptRow]) -> list[tuple[Any, ...]]:
+    def stored(self, rows: Sequence[ReceiptValues]) -> list[tuple[Any, ...]]:
         """The values of `sql_append` for each row."""
         return [(self.domain_id, *values) for values in receipt_rows.stored_many(rows)]
 

@@ -361,7 +361,7 @@ class Codec(Generic[_R]):
         """The values of a row."""
         return _converted(row, self._encoders)
 
-    def stored_many(self, rows: Sequence[_R]) -> Iterator[tuple[Any, ...]]:
+    def stored_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
         return _all_converted(rows, self._encoders)
 
     def read(self, values: Sequence[Any]) -> _R:

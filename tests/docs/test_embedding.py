@@ -224,8 +224,10 @@ def test_watching(store_url, names, capsys, caplog):
         names["thread"].join()
         orders.close()
     # Other tests' receivers of this domain count too.
-    for name, least in (("duplicates_total{%s,tier="source"}", 1), ("commit_seconds_count{%s}", 2)):
-        sample = f"receiver_{name} " % 'domain="broker-a:queue://orders"'
+    for sample, least in (
+        ('receiver_duplicates_total{domain="broker-a:queue://orders",tier="source"} ', 1),
+        ('receiver_commit_seconds_count{domain="broker-a:queue://orders"} ', 2),
+    ):
         assert float(shown.partition(sample)[2].partition("\n")[0]) >= least
     assert 'receiver_headroom_ratio_bucket{domain="broker-a:queue://orders",le="0.1"} 0.0' in shown
 

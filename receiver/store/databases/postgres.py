@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError
 
 from receiver.errors import MissingExtraError, SettingsError
-from receiver.message import ReceiptRow
+from receiver.message import ReceiptRow, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.databases.database import (
     ADDRESSES,
@@ -142,7 +142,7 @@ class PostgresLog(SqlLog):
         self.save(statement, values, state, since)
         self.change_rows(changes)
 
-    def append(self, rows: Sequence[ReceiptRow]) -> None:
+    def append(self, rows: Sequence[ReceiptValues]) -> None:
         with self.cursor.copy(self._sql_copy) as copy:
             for values in self.stored(rows):
                 copy.write_row(values)

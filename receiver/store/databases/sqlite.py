@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, 
 from sqlalchemy.dialects import sqlite
 
 from receiver.errors import SettingsError, StoreCorruptError
-from receiver.message import ReceiptRow
+from receiver.message import ReceiptRow, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.databases.database import (
     BUSY,
@@ -144,7 +144,7 @@ class SqliteLog(SqlLog):
         while rows := cursor.fetchmany(_ROWS_AT_ONCE):
             yield receipt_rows.read_many(rows)
 
-    def append(self, rows: Sequence[ReceiptRow]) -> None:
+    def append(self, rows: Sequence[ReceiptValues]) -> None:
         insert_rows(self.dbapi, self.sql_append, self.stored(rows))
 
     def delete(self, seqs: Sequence[int]) -> None:
