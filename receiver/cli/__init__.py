@@ -12,8 +12,6 @@ import typer
 
 from receiver.cli.bridge import EPILOG as BRIDGE_EPILOG
 from receiver.cli.bridge import bridge
-from receiver.cli.check import EPILOG as CHECK_EPILOG
-from receiver.cli.check import check
 from receiver.cli.compare import EPILOG as COMPARE_EPILOG
 from receiver.cli.compare import compare
 from receiver.cli.demo import EPILOG as DEMO_EPILOG
@@ -22,16 +20,20 @@ from receiver.cli.domain import domain
 from receiver.cli.generate import EPILOG as GENERATE_EPILOG
 from receiver.cli.generate import generate
 from receiver.cli.inbox import inbox
-from receiver.cli.migrate import EPILOG as MIGRATE_EPILOG
-from receiver.cli.migrate import migrate
 from receiver.cli.options import CommandWithSettings
 from receiver.cli.parked import parked
-from receiver.cli.retire import EPILOG as RETIRE_EPILOG
-from receiver.cli.retire import retire
 from receiver.cli.simulate import EPILOG as SIMULATE_EPILOG
 from receiver.cli.simulate import simulate
-from receiver.cli.status import EPILOG as STATUS_EPILOG
-from receiver.cli.status import status
+from receiver.cli.stores import (
+    CHECK_EPILOG,
+    MIGRATE_EPILOG,
+    RETIRE_EPILOG,
+    STATUS_EPILOG,
+    check,
+    migrate,
+    retire,
+    status,
+)
 from receiver.cli.streams import shielded
 from receiver.errors import MissingExtraError, OutputError, ReceiverError, SettingsError
 from receiver.report.words import sanitised

@@ -25,7 +25,7 @@ from receiver.policies.names import POLICIES, examples, form_of, stated_policies
 from receiver.report.words import listed
 
 if TYPE_CHECKING:
-    from receiver.compare.comparison import Comparison
+    from receiver.compare import Comparison
     from receiver.logs import ReadOptions
 
 __all__ = ["EPILOG", "compare"]

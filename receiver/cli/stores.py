@@ -1,4 +1,4 @@
-"""What the commands that look after a store share: its address, choosing a row, the question before data are destroyed."""
+"""`receiver status`, `check`, `migrate` and `retire`; and what these share with other commands that look after a store."""
 
 from __future__ import annotations
 
@@ -8,13 +8,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from receiver.cli.options import AsJson
+from receiver.cli.output import console, print_json, progress
 from receiver.errors import SettingsError
-from receiver.report.words import sanitised
+from receiver.report.words import count, named_domain, sanitised
 
 if TYPE_CHECKING:
     from receiver.durable.audit import StoreFigures
 
-__all__ = ["StoreAddress", "Yes", "confirm", "number_of", "print_if_broken", "sanitised_address", "shown_address"]
+__all__ = [
+    "CHECK_EPILOG",
+    "MIGRATE_EPILOG",
+    "RETIRE_EPILOG",
+    "STATUS_EPILOG",
+    "StoreAddress",
+    "Yes",
+    "check",
+    "confirm",
+    "migrate",
+    "number_of",
+    "print_if_broken",
+    "retire",
+    "sanitised_address",
+    "shown_address",
+    "status",
+]
 
 _LONGEST_ADDRESS = 2000
 
@@ -71,3 +89,162 @@ def print_if_broken(figures: StoreFigures) -> None:
     """Say on standard error that a store is broken, if it is."""
     if figures.findings:
         print("note: the store is broken: receiver check says where", file=sys.stderr)
+
+
+STATUS_EPILOG = """Examples:
+
+receiver status sqlite:///receiver.db
+
+receiver status postgresql://bridge:secret@db.example.com/orders --json
+
+receiver status sqlite:///receiver.db --quick
+"""
+
+
+def status(
+    url: StoreAddress,
+    as_json: AsJson = False,  # noqa: FBT002
+    quick: Annotated[  # noqa: FBT002
+        bool, typer.Option("--quick", help="Leave out the ids remembered, for which all rows are read.")
+    ] = False,
+) -> None:
+    """Show the figures of each domain in a store.
+
+    What came, what of it was caught, and what is kept: counted since the domain was made, over all its receivers, which
+    may go on meanwhile. Nothing is changed.
+    """
+    from receiver.durable.audit import look
+    from receiver.report.json_object import dumped
+    from receiver.report.store import print_status, status_object
+
+    address = shown_address(url)
+    with progress("Reading rows", None) as advance:
+        figures = look(url, with_ids=not quick, advance=advance)
+    if as_json:
+        print_json(dumped(status_object(address, figures)))
+    else:
+        print_status(address, figures, console())
+    print_if_broken(figures)
+
+
+CHECK_EPILOG = """Examples:
+
+receiver check sqlite:///receiver.db
+
+receiver check postgresql://bridge:secret@db.example.com/orders --json
+"""
+
+_BROKEN = 1
+
+
+def check(
+    url: StoreAddress,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a list.")] = False,  # noqa: FBT002
+) -> int:
+    """Check every invariant of a store.
+
+    Exits with 1 and a list of what is broken, with 2 if the store can't be opened. Receivers may go on meanwhile: one
+    state of the store is read, and nothing is changed.
+    """
+    from receiver.durable.audit import audit
+    from receiver.report.json_object import dumped
+    from receiver.report.store import check_object, print_check
+
+    address = shown_address(url)
+    with progress("Checking rows", None) as advance:
+        figures = audit(url, advance=advance)
+    if as_json:
+        print_json(dumped(check_object(address, figures)))
+    else:
+        print_check(address, figures, console())
+    return _BROKEN if figures.findings else 0
+
+
+MIGRATE_EPILOG = """Examples:
+
+receiver migrate sqlite:///receiver.db
+
+receiver migrate postgresql://bridge:secret@db.example.com/orders
+"""
+
+
+def migrate(
+    url: StoreAddress,
+    revision: Annotated[
+        str,
+        typer.Option(
+            help="The version to go to: head, the newest, or a number; base drops the tables with all they hold."
+        ),
+    ] = "head",
+    yes: Yes = False,  # noqa: FBT002
+) -> None:
+    """Make a store's tables, or upgrade them.
+
+    Every receiver does so when it opens; going back is done here alone. Receivers at work meanwhile wait, and all of it
+    happens or nothing. Going back is refused while the older version would judge wrongly or
+    lose messages. What else it can't hold is lost: the command shows what and how much, and asks unless there is --yes.
+    """
+    from receiver.store.engine import store_url
+    from receiver.store.schema import losses
+    from receiver.store.schema import migrate as migrate_store
+
+    address = sanitised_address(url)
+    lost = ", ".join(losses(store_url(url), revision))
+    if lost:
+        confirm(f"{address}: this drops {lost}", yes=yes)
+    before, after = migrate_store(store_url(url), revision, may_lose=bool(lost) or yes)
+    if before == after:
+        print(f"{address}: {_named(before)} already")
+    else:
+        print(f"{address}: from {_named(before)} to {_named(after)}{f', without {lost}' if lost else ''}")
+
+
+def _named(version: str | None) -> str:
+    return "no tables" if version is None else f"version {version}"
+
+
+_LONGEST_NAME = 2000
+
+RETIRE_EPILOG = """Examples:
+
+receiver retire sqlite:///receiver.db --idle {receiver.retire_sources_after_days}
+
+receiver retire sqlite:///receiver.db --source gateway-1:4711 --source gateway-1:4712 --domain queue://orders
+"""
+
+
+def retire(
+    url: StoreAddress,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option("--source", metavar="NAME", help="A messageSourceId; may be given several times."),
+    ] = None,
+    idle_days: Annotated[
+        float | None,
+        typer.Option("--idle", metavar="DAYS", help="All that haven't sent for longer, by the times of the receipts."),
+    ] = None,
+    domain: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only in domains of this name. [default: in all]")
+    ] = None,
+) -> None:
+    """Retire sources that have ended.
+
+    A source keeps its newest W ids until it is retired. Then they expire by E as if newer ids had pushed them out. If the
+    source sends again, it begins a new queue. Receivers, which may go on meanwhile, retire by themselves
+    those silent for {receiver.retire_sources_after_days} days, and beyond {receiver.max_sources} sources those silent
+    longest: the settings retire_sources_after_days and max_sources (0: never).
+    """
+    from receiver.durable.retiring import retire_sources
+
+    if not sources and idle_days is None:
+        raise SettingsError("say which sources: --source NAME or --idle DAYS", hint="receiver status counts them")
+    if idle_days is not None and not 0 <= idle_days < float("inf"):
+        raise SettingsError(f"--idle must be a number of days of at least 0, not {idle_days}")
+    done = retire_sources(url, domain=domain, sources=sources or (), idle_days=idle_days)
+    for name, retired, forgotten_ids, left in done:
+        print(
+            f"{named_domain(name, _LONGEST_NAME)}: {count(retired, 'source')} retired,"
+            f" {count(forgotten_ids, 'id')} forgotten, {count(left, 'source')} left"
+        )
+    if not done:
+        print(f"{sanitised_address(url)}: no domain keeps ids by source")

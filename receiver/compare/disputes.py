@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from receiver.compare.comparison import Cause, Dispute
+from receiver.compare import Cause, Dispute
 from receiver.policies.interface import Limit
 
 if TYPE_CHECKING:

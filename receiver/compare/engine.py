@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.compare.comparison import Cause, ComparedDomain, Comparison, PolicyFigures
+from receiver.compare import Cause, ComparedDomain, Comparison, PolicyFigures
 from receiver.compare.compiled_policies import CompiledPolicy, Judged, compiled_policy_of
 from receiver.compare.disputes import CAUSES, Disputes, missed_causes
 from receiver.errors import IdFormatError

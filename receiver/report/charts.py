@@ -13,7 +13,7 @@ from typing import Any
 
 import altair as alt
 
-from receiver.compare.comparison import Cause, PolicyFigures
+from receiver.compare import Cause, PolicyFigures
 from receiver.report.comparing import with_number
 from receiver.report.sizing import Grid, all_settings, frontier, recommended_of, thinned
 from receiver.report.words import compact, count, duration, second, seconds, size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from receiver.compare.comparison import Cause, Comparison, Dispute, PolicyFigures
+from receiver.compare import Cause, Comparison, Dispute, PolicyFigures
 from receiver.policies.names import POLICIES, two_tier, unasked
 from receiver.report.words import count, listed, of_duplicates, sanitised
 

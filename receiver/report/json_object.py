@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from receiver.compare.comparison import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
+from receiver.compare import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
 from receiver.message import Verdict
 from receiver.report.words import moment
 from receiver.simulate.figures import Analysis, LogFigures, Recommendation, SettingFigures

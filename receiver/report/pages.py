@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from receiver.compare.comparison import Cause, Comparison
+from receiver.compare import Cause, Comparison
 from receiver.report import charts
 from receiver.report.comparing import (
     best_of,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from receiver.compare.comparison import Comparison
+from receiver.compare import Comparison
 from receiver.report.comparing import (
     best_of,
     disagreement,

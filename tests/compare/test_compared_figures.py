@@ -5,7 +5,7 @@ from compared_logs import PLAIN, RGMID, SEQUENCE, by_id, judged, logs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from receiver.compare.comparison import Cause, Dispute
+from receiver.compare import Cause, Dispute
 from receiver.compare.engine import compare_policies
 from receiver.errors import IdFormatError, SettingsError
 from receiver.policies import POLICIES, policy

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from analyses import HOSTILE_TEXTS, realistic
 
-from receiver.compare.comparison import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
+from receiver.compare import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
 from receiver.simulate.figures import Recommendation, SettingFigures
 
 NAMES = (

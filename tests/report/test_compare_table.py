@@ -11,7 +11,7 @@ from comparisons import agreeing, alone, comparison, dispute, hostile, without_d
 from rich.cells import cell_len
 from rich.console import Console
 
-from receiver.compare.comparison import Cause
+from receiver.compare import Cause
 from receiver.report.comparing import sides
 from receiver.report.tables import print_comparison
 

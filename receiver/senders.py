@@ -1,7 +1,9 @@
-"""What a sender persists before it sends: a deduplication key for each message, or ids that number a source's messages.
+"""What a sender must remember so that what it sends again can be distinguished from what it sends anew.
 
-Each maker is open on a store, with a connection that threads share, or a guest in the caller's transaction. Nothing is
-kept in memory: each call asks the store, so that any number of processes may make ids under one name.
+`DedupKeyMaker` makes a key for each message and keeps it until its send is confirmed, as TDMQ CMQ asks of producers;
+`SequenceIdMaker` makes numbered ids, as Apama's senders give them. Each maker is open on a store, with a connection that
+threads share, or a guest in the caller's transaction. Nothing is kept in memory: each call asks the store, so that any
+number of processes may make ids under one name.
 """
 
 from __future__ import annotations
