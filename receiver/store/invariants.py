@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +22,10 @@ from receiver.store.engine import NONSENSE
 from receiver.store.snapshot import MESSAGE_COLUMNS, TARGET_COLUMNS, Advance, RawRow, Snapshot
 from receiver.store.tables import (
     DomainState,
+    InboxRow,
     domain_rows,
     domains,
+    fields_of_kind,
     inbox,
     loaded,
     parked,
@@ -336,9 +338,9 @@ def _are_digests(stored: str) -> bool:
 
 _TARGET_TYPES = value_types(targets, TARGET_COLUMNS)
 _MESSAGE_TYPES = value_types(inbox, (*MESSAGE_COLUMNS, "body"))
-_MESSAGE_TEXTS = ("unique_message_id", "message_source_id", "destination", "message_id")
-_OBJECTS = ("headers", "properties")
-_MESSAGE_COUNTS = ("sequence", "received_at_us", "tries")
+_MESSAGE_TEXTS = fields_of_kind(InboxRow, str)
+_OBJECTS = fields_of_kind(InboxRow, Mapping)
+_MESSAGE_COUNTS = fields_of_kind(InboxRow, int, is_nullable=False)
 
 
 def audit_messages(store: Snapshot, states: Sequence[DomainState], findings: Findings, advance: Advance) -> None:
@@ -386,7 +388,7 @@ def _check_message(table: str, raw: RawRow, state: DomainState, findings: Findin
     wrong = [name for name in _MESSAGE_COUNTS if message[name] < 0]
     wrong += [name for name in _MESSAGE_TEXTS if message[name] is not None and not is_text(message[name])]
     if raw.sequence >= state.receipts:  # which was never given
-        wrong.append("sequence")
+        wrong.append(inbox.c.sequence.key)
     wrong += [name for name in _OBJECTS if not _is_object(message[name])]
     if wrong:
         said = ", ".join(f"{inbox.c[name].name} = {message[name]!r:.80}" for name in wrong)

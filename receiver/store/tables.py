@@ -50,6 +50,7 @@ __all__ = [
     "domain_rows",
     "domains",
     "dumped",
+    "fields_of_kind",
     "inbox",
     "inbox_rows",
     "joined",
@@ -331,6 +332,12 @@ def selected(table: Table, names: Iterable[str]) -> str:
     """Columns of a table for a SELECT, each under the name that it has here."""
     columns = [table.c[name] for name in names]
     return ", ".join(c.name if c.name == c.key else f"{c.name} AS {c.key}" for c in columns)
+
+
+def fields_of_kind(record: type[tuple[Any, ...]], kind: type, *, is_nullable: bool | None = None) -> tuple[str, ...]:
+    """The names of a record's fields of one type, in their order: all, or those that may be None, or those that may not."""
+    of_kind = [field for field in _fields(record) if field.kind is _KINDS[kind]]
+    return tuple(field.name for field in of_kind if is_nullable is None or field.is_nullable is is_nullable)
 
 
 def value_types(table: Table, names: Iterable[str]) -> tuple[tuple[type, ...], ...]:

@@ -86,7 +86,7 @@ def store(sound_store):
         for table, held in rows.items():
             connection.execute(delete(table))
             if held:
-                connection.execute(insert(table), [row._asdict() for row in held])
+                connection.execute(insert(table), [dict(zip(table.c.keys(), row, strict=True)) for row in held])
 
 
 def test_a_sound_store(store):

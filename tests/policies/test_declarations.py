@@ -134,7 +134,7 @@ def test_every_cause_has_its_meaning():
 
 @pytest.mark.parametrize("room", ["store", "report", "cli", "compare"])
 def test_no_other_room_names_a_policy(room):
-    """But for the schema, whose default migrations have fixed."""
+    """But for the schema: migrations have fixed its default, and its messages have a sequence number."""
     names = {kind.name for kind in POLICIES} | {kind.kind for kind in POLICIES}
     said = [
         (file.name, node.value)
@@ -143,7 +143,7 @@ def test_no_other_room_names_a_policy(room):
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if node.value in names or any(f"{name}:" in node.value for name in names)
     ]
-    assert [each for each in said if each != ("tables.py", "apama")] == []
+    assert [each for each in said if each not in {("tables.py", "apama"), ("tables.py", "sequence")}] == []
 
 
 LOG = "received_at,unique_message_id,connection_id,destination\n1,a,c,q\n2,a,c,q\n20,a,c,q\n21,b,c,q\n"
