@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from receiver.logs.files import LogFile
     from receiver.simulate.analysis import Question
     from receiver.simulate.figures import Analysis
-    from receiver.spark.progress import OnProgress
+    from receiver.spark.flow import OnProgress
     from receiver.spark.sources import Read
 
 __all__ = [
@@ -197,7 +197,7 @@ def _read(
 
 
 def _tell_costs(spark: SparkSession) -> None:
-    from receiver.spark.progress import costs
+    from receiver.spark.flow import costs
 
     for line in costs(spark.sparkContext):
         print(line, file=sys.stderr)

@@ -22,8 +22,7 @@ from receiver.logs.columns import COLUMNS, Kind
 from receiver.logs.compacted import DomainFiles, Manifest, PartFile, adding, status_lines_text
 from receiver.logs.writer import in_pieces
 from receiver.simulate.numbering import plain_text
-from receiver.spark.frames import start
-from receiver.spark.progress import watched
+from receiver.spark.flow import start, watched
 from receiver.steps.plan import carry_us_of, names_of, splits_a_queue
 from receiver.steps.read import Reading, pieces_of, read_unit, reports_of, status_lines_of, units_of
 from receiver.steps.rows import Row
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from receiver.logs import Batch, ReadOptions
     from receiver.logs.compacted import Folder
     from receiver.logs.files import LogFile
-    from receiver.spark.progress import OnProgress
+    from receiver.spark.flow import OnProgress
 
 __all__ = ["ROWS_PER_FILE", "BadRows", "compact"]
 

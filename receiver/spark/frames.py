@@ -1,157 +1,152 @@
-"""A `Flow` whose rows are those of a Spark DataFrame with typed columns (see `steps.schemas`).
+"""Sizing on Spark: a DataFrame of receipts in, the analysis or the verdicts out.
 
-Spark hands rows to Python a few at a time and keeps what is `kept` on the executors' disks, so memory is bounded by what
-a step holds of one key. There is no sort: a key has a partition to itself instead.
+    from receiver.spark import judge, size_windows
+
+    analysis = size_windows(spark.read.parquet("s3a://bucket/receipts"), domain="destination")
+    analysis.as_dict()["recommendation"]
+
+Both work in the caller's own session and leave its settings as they were. A frame has a log's columns, by our names or by
+those of JMS and Apama; `received_at` is a timestamp, a text or a number, as in logs. Receipts stand in the order of
+`order_by`, a column without nulls; else in that of their files and rows, where the frame knows them (Parquet); else in
+that of their time. Receipts that tie go by their content.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import chain
-from secrets import token_hex
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
-from pyspark.sql.functions import col, lit
+from pyspark.sql.functions import monotonically_increasing_id
 
-from receiver.errors import ReceiverError
-from receiver.spark.progress import OnProgress, watched
-from receiver.steps.rows import Row, batches_of, failure_of, rows_of, schema_of
-from receiver.steps.schemas import Failure
+from receiver.domains import domain_key
+from receiver.errors import SettingsError
+from receiver.logs import ReadOptions, checked_options
+from receiver.logs.columns import fields_of
+from receiver.report.json_object import analysis_object
+from receiver.settings import SimulateSettings
+from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.figures import Analysis
+from receiver.simulate.grid import check_grid, parse_expiries_us, parse_windows
+from receiver.spark.failures import translated
+from receiver.spark.session import tuned
+from receiver.spark.sources import Ordered, file_and_row, named, ordered, read_frame
+from receiver.spark.verdicts import tiers, verdict_of
+from receiver.steps.log import ChunkedLog, chunked_log
+from receiver.steps.read import Reading
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["SparkFlow", "ddl_of", "start", "task_output"]
-
-_SPARK_TYPES = {
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float64(): "double",
-    pa.bool_(): "boolean",
-    pa.string(): "string",
-    pa.binary(): "binary",
-}
-_LEAD = ("key", "value", "block", "blocks")
-
-_Map = Callable[[Iterator[Row]], Iterable[Row]]
-_OfKey = Callable[[int, Iterator[Row]], Iterable[Row]]
+    from pyspark.sql import DataFrame
 
 
-def ddl_of(*kinds: type[Any]) -> str:
-    """The columns of rows with such values, in Spark's words."""
-    return ", ".join(f"`{field.name}` {_type(field.type)}" for field in schema_of(*kinds))
+__all__ = ["FrameAnalysis", "judge", "size_windows"]
+
+_ROW_ID = "_receiver_row_id"
+_ADDED = ("verdict", "tier")
 
 
-def _type(kind: pa.DataType) -> str:
-    if pa.types.is_list(kind):
-        return f"array<{_type(kind.value_type)}>"
-    if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'{field.name}: {_type(field.type)}' for field in kind)}>"
-    return _SPARK_TYPES[kind]
+class FrameAnalysis(Analysis):
+    """The analysis of a frame's receipts."""
+
+    __slots__ = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object of `receiver simulate --json`."""
+        return analysis_object(self)
 
 
-def start(
-    spark: SparkSession, rows: Iterable[Row], tasks: int, kind: type[Any], on_progress: OnProgress | None = None
-) -> SparkFlow:
-    """Deal rows with values of a kind to tasks by their keys, round and round. `on_progress` hears how far each step has come."""
-    batches = list(batches_of(rows, kind))
-    table = pa.Table.from_batches(batches, schema_of(kind)) if batches else []
-    frame = spark.createDataFrame(table, ddl_of(kind))
-    # Spark takes what it keeps of one flow for any other that is made alike, though the files may have changed.
-    frame = frame.where(lit(token_hex()).isNotNull()).repartitionById(tasks, (col("key") % tasks).cast("int"))
-    return SparkFlow(frame, (kind,), on_progress)
+def size_windows(
+    frame: DataFrame,
+    *,
+    domain: str = "default",
+    windows: Sequence[int] | None = None,
+    expiries_secs: Sequence[float] | None = None,
+    order_by: str | None = None,
+    column_map: Mapping[str, str] | None = None,
+    max_missed: int | None = None,
+    margin: float | None = None,
+) -> FrameAnalysis:
+    """What `receiver simulate` says of the same receipts in the same order; `as_dict` gives its JSON object.
 
-
-@dataclass(frozen=True, slots=True)
-class SparkFlow:
-    """See `Flow`. A `ReceiverError` raised by work in a task is raised here as it is, by `kept` or `collect`; what Spark
-    raises is left to the session to translate.
+    `domain` is a KEY of `--domain`; windows (ids per source) and expiries (seconds) that are left None are chosen from the
+    log. `column_map` names the frame's column for one of ours. `max_missed` and `margin` are those of the command, and so
+    are their defaults. Raises `SettingsError` for what can't be meant, `LogFormatError` for a frame that is no log, and `SparkError`
+    for what Spark fails at.
     """
-
-    frame: DataFrame
-    kinds: tuple[type[Any], ...]
-    on_progress: OnProgress | None = None
-    arriving: Callable[[Row], Row] | None = None
-    """What is made of each row as work takes it."""
-    held: DataFrame | None = None
-    """What is kept of it, of which `only` shows a part."""
-
-    def map(self, work: _Map, *kinds: type[Any]) -> SparkFlow:
-        frame = self.to_frame(lambda rows: task_output(work, rows, *kinds), ddl_of(*kinds))
-        return replace(self, frame=frame, kinds=kinds, arriving=None, held=None)
-
-    def to_frame(self, work: Callable[[Iterator[Row]], Iterator[pa.RecordBatch]], columns: str) -> DataFrame:
-        """As `map`, where the work gives batches of a table's own columns."""
-        taken, arriving = self.kinds, self.arriving
-
-        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            rows = rows_of(batches, *taken)
-            return work(rows if arriving is None else map(arriving, rows))
-
-        return self.frame.mapInArrow(task, columns)
-
-    def dealt(self, keys: int) -> SparkFlow:
-        return replace(self, frame=self.frame.repartitionById(keys, col("key")), held=None)
-
-    def each_key(self, work: _OfKey, *kinds: type[Any]) -> SparkFlow:
-        def of_key(rows: Iterator[Row]) -> Iterable[Row]:
-            first = next(rows, None)
-            return () if first is None else work(first.key, _of_one_key(first.key, chain([first], rows)))
-
-        return self.map(of_key, *kinds)
-
-    def grouped(self, work: _OfKey, keys: int, *kinds: type[Any]) -> SparkFlow:
-        """A task for each key: so there should be few keys more than cores."""
-        return self.dealt(keys).each_key(work, *kinds)
-
-    def only(self, *kinds: type[Any]) -> SparkFlow:
-        names = [kind.__name__ for kind in (*kinds, Failure)]
-        there = reduce(lambda one, other: one | other, (col(name).isNotNull() for name in names))
-        return replace(self, frame=self.frame.select(*_LEAD, *names).where(there), kinds=kinds)
-
-    def plus(self, *others: SparkFlow) -> SparkFlow:
-        frames = (other.frame for other in others)
-        united = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames, self.frame)
-        kinds = tuple(dict.fromkeys(kind for flow in (self, *others) for kind in flow.kinds))
-        return replace(self, frame=united, kinds=kinds, held=None)
-
-    def kept(self, what: str, *counts: type[Any]) -> tuple[SparkFlow, list[Any]]:
-        frame = self.frame.persist(StorageLevel.DISK_ONLY)
-        kept = replace(self, frame=frame, held=frame)
-        return kept, kept.only(*counts).collect(what)
-
-    def collect(self, what: str) -> list[Any]:
-        with watched(self.frame.sparkSession.sparkContext, what, self.on_progress):
-            return [row.value for row in rows_of(self.frame.toArrow().to_batches(), *self.kinds)]
-
-    def forget(self) -> None:
-        if self.held is not None:
-            self.held.unpersist()
+    given: dict[str, Any] = {"max_missed": max_missed, "margin": margin}
+    settings = replace(SimulateSettings(), **{name: value for name, value in given.items() if value is not None})
+    question = Question(
+        domain,
+        None if windows is None else parse_windows(_list("windows", windows)),
+        None if expiries_secs is None else parse_expiries_us(_list("expiries_secs", expiries_secs)),
+        settings,
+    )
+    if question.windows and question.expiries_us:
+        check_grid(question.windows, question.expiries_us)
+    domain_key(domain)
+    with _at_work(frame):
+        options = _options(column_map)
+        log = _log(ordered(frame, options, order_by), options, question)
+        analysis = analyse(log, question)
+        log.forget()
+    return FrameAnalysis(**{field.name: getattr(analysis, field.name) for field in fields(analysis)})
 
 
-def _of_one_key(key: int, rows: Iterator[Row]) -> Iterator[Row]:
-    for row in rows:
-        if row.key != key:
-            raise AssertionError("rows of several keys came to one task")
-        yield row
+def _list(name: str, values: Sequence[float]) -> str:
+    if isinstance(values, str) or not values:
+        raise SettingsError(f"{name} must be a list of numbers", hint="None chooses it from the log")
+    return ",".join(map(str, values))
 
 
-def task_output(work: _Map, rows: Iterator[Any], *kinds: type[Any]) -> Iterator[pa.RecordBatch]:
-    """What a task gives, in the Python process of an executor."""
-    pa.set_cpu_count(1)  # a task has one core
-    return batches_of(_with_failure(work, rows), *kinds)
+def judge(
+    frame: DataFrame,
+    *,
+    window: int,
+    expiry_secs: float,
+    domain: str = "default",
+    order_by: str | None = None,
+    column_map: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The frame with two more columns: `verdict` (`new`, `duplicate`, `unchecked`), and for a duplicate its `tier`.
+
+    `tier` is `source` where at least one source's queue of `window` ids still held the id, `time` where only the time queue did,
+    which keeps `expiry_secs` seconds. The rows are judged at once, and kept on the executors' disks for as long as the
+    frame that is given back is in use. Raises as `size_windows` does.
+    """
+    (windows, expiries_us) = parse_windows(str(window)), parse_expiries_us(str(expiry_secs))
+    check_grid(windows, expiries_us)
+    domain_key(domain)
+    if taken := [name for name in _ADDED if name in frame.columns]:
+        raise SettingsError(f"the frame has a column {taken[0]!r} already", hint="rename it")
+    with _at_work(frame):
+        options = _options(column_map)
+        id_column = named(frame.columns[fields_of(frame.columns, options, "the frame")["unique_message_id"]])
+        # Numbers that are given while a frame is worked out must not be given twice, so it is worked out once.
+        file_row = [] if order_by is not None else file_and_row(frame) or []
+        base = frame.select("*", *file_row, monotonically_increasing_id().alias(_ROW_ID))
+        base = base.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+        question = Question(domain, windows, expiries_us)
+        log = _log(ordered(base, options, order_by, row_id=_ROW_ID), options, question, keeps_rows=True)
+        duplicates = tiers(log, windows[0], expiries_us[0]).withColumnRenamed("number", _ROW_ID)
+        log.forget()
+    together = base.join(duplicates, _ROW_ID, "left")
+    return together.select(*(named(name) for name in frame.columns), verdict_of(id_column).alias("verdict"), "tier")
 
 
-def _with_failure(work: _Map, rows: Iterator[Any]) -> Iterator[Row]:
-    try:
-        yield from work(rows)
-        for _ in rows:  # a failure among them must not be passed over
-            pass
-    except ReceiverError as error:
-        # Raised, it would come out as Java's exception about text, after as many attempts as Spark gives a task.
-        yield Row(0, failure_of(error))
+def _options(column_map: Mapping[str, str] | None) -> ReadOptions:
+    return checked_options(ReadOptions(column_map=dict(column_map or {})))
+
+
+@contextmanager
+def _at_work(frame: DataFrame) -> Iterator[None]:
+    with translated(quiet=True), tuned(frame.sparkSession):
+        yield
+
+
+def _log(receipts: Ordered, options: ReadOptions, question: Question, *, keeps_rows: bool = False) -> ChunkedLog:
+    key, context = domain_key(question.key), receipts.frame.sparkSession.sparkContext
+    read = read_frame(receipts, Reading(options, secrets.token_bytes(16)), key)
+    return chunked_log(*read, key, cores=context.defaultParallelism, keeps_rows=keeps_rows, question=question)

@@ -28,10 +28,9 @@ from receiver.logs.compacted import is_part_path
 from receiver.logs.files import open_content
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.times import read_times
-from receiver.spark.frames import SparkFlow, ddl_of, start, task_output
-from receiver.steps.columns import runs
+from receiver.spark.flow import SparkFlow, ddl_of, start, task_output
 from receiver.steps.read import Reading, pieces_of, reading, renumbered, reports_of, units_of
-from receiver.steps.rows import Row
+from receiver.steps.rows import Row, runs
 from receiver.steps.schemas import Piece, Unit, UnitReport
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from receiver.domains import DomainKey
     from receiver.logs import Batch, ReadOptions
     from receiver.logs.files import LogFile
-    from receiver.spark.progress import OnProgress
+    from receiver.spark.flow import OnProgress
 
 __all__ = [
     "Ordered",

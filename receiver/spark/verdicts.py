@@ -31,8 +31,8 @@ from receiver.errors import OutputError
 from receiver.logs.writer import UNFINISHED, appearing, naming, open_table
 from receiver.message import Tier, Verdict
 from receiver.simulate.verdict_rows import SCHEMA
-from receiver.spark.frames import SparkFlow
-from receiver.steps.cut import keys_us
+from receiver.spark.flow import SparkFlow
+from receiver.steps.plan import keys_us
 from receiver.steps.schemas import channel_of, channels_of
 
 if TYPE_CHECKING:

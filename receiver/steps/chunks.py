@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from receiver.simulate.compiled import check_numbered
-from receiver.steps.columns import (
+from receiver.steps.rows import (
+    Row,
     by_chunk,
     changes,
     column,
@@ -20,8 +21,8 @@ from receiver.steps.columns import (
     split_by,
     stable_order,
     used,
+    values_in,
 )
-from receiver.steps.rows import Row, values_in
 from receiver.steps.schemas import NEVER, ChunkCounts, CutPlan, Departures, Leaving, Repeats, State, Stretch
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.simulate.replays import cross_domain_counts, queues_of
-from receiver.steps.columns import changes, column, in_one, joined, split_by, used
 from receiver.steps.digests import numbered
-from receiver.steps.rows import Row, values_in
+from receiver.steps.rows import Row, changes, column, in_one, joined, split_by, used, values_in
 from receiver.steps.schemas import NEVER, CutPlan, Departures, Ids, Latest, LinkCounts, Repeats
 
 if TYPE_CHECKING:

@@ -31,12 +31,11 @@ from receiver.simulate.replays import (
     worst,
 )
 from receiver.steps.chunks import assembled
-from receiver.steps.cut import cut_ids, cut_receipts
 from receiver.steps.link import linked
-from receiver.steps.lookback import arriving, looked_back
-from receiver.steps.plan import names_of, plan_of
+from receiver.steps.lookback import arriving, looked_back, standings_of
+from receiver.steps.plan import cut_ids, cut_receipts, names_of, plan_of
 from receiver.steps.read import status_lines_of
-from receiver.steps.replaying import ReplayRequest, judging, replayed, top_needs
+from receiver.steps.replaying import ReplayRequest, judging, replayed, tail_plan, tailing, top_needs
 from receiver.steps.rows import Flow
 from receiver.steps.schemas import (
     Arrivals,
@@ -61,8 +60,6 @@ from receiver.steps.schemas import (
     UnitReport,
     channels_of,
 )
-from receiver.steps.standings import standings_of
-from receiver.steps.tails import tail_plan, tailing
 
 if TYPE_CHECKING:
     import numpy.typing as npt

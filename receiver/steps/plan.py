@@ -1,21 +1,28 @@
-"""How a log is cut up: its domains, the receipts at which their chunks begin, and what is worked on together."""
+"""How a log is cut up: its domains, the receipts at which their chunks begin, and what is worked on together.
+
+By the plan, `cut_ids` and `cut_receipts` cut pieces of units: ids go to the part of their digest, all else to the bundle
+of its chunk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from receiver.domains import Channel, DomainKey
+from receiver.domains import Channel, DomainKey, domain_key
+from receiver.simulate.numbering import distinct
 from receiver.simulate.replays import parted_queues, slices_of
-from receiver.steps.schemas import CutPlan, Unit, UnitReport, channels_of
+from receiver.steps.rows import Row, changes, order_unless_sorted, runs, used
+from receiver.steps.schemas import CutPlan, Ids, Latest, Piece, Stretch, Unit, UnitReport, channel_of, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["names_of", "plan_of"]
+__all__ = ["cut_ids", "cut_receipts", "keys_us", "names_of", "plan_of"]
 
 _BEFORE_EVERYTHING = -1
 
@@ -178,3 +185,190 @@ def bundles_of(sizes: Sequence[float], most: int) -> npt.NDArray[np.int32]:
         held += size
         bundles[chunk] = bundle
     return bundles
+
+
+_Number = TypeVar("_Number", bound=np.generic)
+
+
+def cut_ids(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[Row]]:
+    """For `Flow.map`: each `Piece` becomes `Ids`, one for each part, and `Latest`."""
+    return partial(_cut_pieces, plan, _ids)
+
+
+def cut_receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[Row]]:
+    """For `Flow.map`: each `Piece` becomes stretches, one for each bundle."""
+    return partial(_cut_pieces, plan, _stretches)
+
+
+class _Cuts(NamedTuple):
+    """Where chunks begin that aren't the first of their domain."""
+
+    chunk: npt.NDArray[np.int64]
+    key_us: npt.NDArray[np.int64]
+    unit: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int64]
+
+    def positions(self, piece: Piece, key_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many receipts of a piece come before each."""
+        own = np.clip(self.row - piece.first_row, 0, len(key_us))
+        others = np.where(
+            self.unit > piece.unit,
+            np.searchsorted(key_us, self.key_us, side="right"),
+            np.searchsorted(key_us, self.key_us, side="left"),
+        )
+        return np.where(self.unit == piece.unit, own, others)
+
+
+def _chunks_of_pieces(
+    plan: CutPlan,
+) -> Callable[[Piece], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
+    """Tells of each receipt of a piece its key and its chunk."""
+    name = domain_key(plan.key).name
+    numbers = {domain: number for number, domain in enumerate(plan.domains)}
+    later = np.flatnonzero(plan.cut_key_us >= 0)
+    cuts = _Cuts(later, plan.cut_key_us[later], plan.cut_unit[later], plan.cut_row[later])
+
+    def of_piece(piece: Piece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        domains = np.array([numbers[name(channel)] for channel in channels_of(piece)], np.int64)
+        key_us = keys_us(plan, piece)
+        return key_us, _chunks(plan, cuts, domains[channel_of(piece)], cuts.positions(piece, key_us))
+
+    return of_piece
+
+
+def keys_us(plan: CutPlan, piece: Piece) -> npt.NDArray[np.int64]:
+    """Of each receipt of a piece, the largest time of its file up to it."""
+    latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
+    keys: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
+    return keys
+
+
+def _chunks(
+    plan: CutPlan, cuts: _Cuts, domain: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int32]:
+    """The chunk of each receipt of a piece, by its domain and the cuts that the piece lies behind."""
+    passed = np.bincount(plan.chunk_domain[cuts.chunk[positions == 0]], minlength=len(plan.domains))
+    first = np.searchsorted(plan.chunk_domain, np.arange(len(plan.domains)))
+    chunk: npt.NDArray[np.int32] = (first + passed).astype(np.int32)[domain]
+    for within in np.flatnonzero((positions > 0) & (positions < len(domain))).tolist():
+        position = positions[within]
+        chunk[position:] += domain[position:] == plan.chunk_domain[cuts.chunk[within]]
+    return chunk
+
+
+_Cutter = Callable[[CutPlan, Piece, "npt.NDArray[np.int64]", "npt.NDArray[np.int32]"], Iterable[Row]]
+
+
+def _cut_pieces(plan: CutPlan, cutter: _Cutter, rows: Iterator[Row]) -> Iterator[Row]:
+    of_piece = _chunks_of_pieces(plan)
+    for row in rows:
+        yield from cutter(plan, row.value, *of_piece(row.value))
+
+
+class _Group(NamedTuple):
+    """The receipts of a piece that go to one task: as they stand, but that those of one chunk stand together."""
+
+    key: int
+    chunk: npt.NDArray[np.int32]
+    chunk_end: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64] | slice
+
+    def of(self, column: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+        """These receipts of a column; none of one that isn't there."""
+        return column[self.rows] if len(column) else column
+
+
+def _groups(key: npt.NDArray[np.int32], chunk: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]) -> Iterator[_Group]:
+    """`key` and `chunk` are those of `rows`."""
+    chunks, at = distinct(chunk)
+    keys, to = distinct(key)
+    order = order_unless_sorted(to.astype(np.int64) * len(chunks) + at)
+    if order is not None:
+        at, to, rows = at[order], to[order], rows[order]
+    for first, end in runs(changes(to)):
+        begins = np.flatnonzero(changes(at[first:end]))
+        in_row = rows[end - 1] - rows[first] == end - 1 - first and order is None
+        yield _Group(
+            int(keys[to[first]]),
+            chunks[at[first:end][begins]].astype(np.int32),
+            np.append(begins[1:], end - first),
+            slice(int(rows[first]), int(rows[end - 1]) + 1) if in_row else rows[first:end],
+        )
+
+
+def _ids(plan: CutPlan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]) -> Iterator[Row]:
+    rows = np.flatnonzero(piece.id_high | piece.id_low)
+    latest_us = np.full(plan.chunks, -1, np.int64)
+    np.maximum.at(latest_us, chunk[rows], piece.received_at_us[rows])
+    chunks = np.flatnonzero(latest_us >= 0)
+    yield Row(piece.unit % plan.partitions, Latest(chunks.astype(np.int32), latest_us[chunks]))
+    part = _parts(plan, chunk[rows], piece.id_low[rows])
+    unit_row = (piece.first_row + np.arange(len(chunk))).astype(np.int32)
+    channels_of_rows = channel_of(piece) if plan.looks_across_domains else piece.channel[:0]
+    for group in _groups(part, chunk[rows], rows):
+        source, sources = used(group.of(piece.source), piece.sources)
+        channel, channels = used(
+            group.of(channels_of_rows),
+            list(zip(piece.connections, piece.destinations, strict=True)),
+        )
+        yield Row(
+            group.key,
+            Ids(
+                unit=piece.unit,
+                chunk=group.chunk,
+                chunk_end=group.chunk_end,
+                unit_row=group.of(unit_row),
+                key_us=group.of(key_us),
+                id_high=group.of(piece.id_high),
+                id_low=group.of(piece.id_low),
+                source=source,
+                sources=sources,
+                digest_hash=group.of(piece.digest_hash),
+                channel=channel,
+                connections=[connection for connection, _ in channels],
+                destinations=[destination for _, destination in channels],
+            ),
+        )
+
+
+def _parts(plan: CutPlan, chunk: npt.NDArray[np.int32], id_low: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """Where ids go: equal ones of a domain to the same part.
+
+    A small domain stays together where only ids of one domain are compared: of many small domains, each would
+    otherwise be torn into as many rows as it has ids.
+    """
+    parts = (id_low.view(np.uint64) % np.uint64(plan.partitions)).astype(np.int32)
+    if not plan.is_whole.any():
+        return parts
+    domain = plan.chunk_domain[chunk]
+    return np.where(plan.is_whole[domain], domain % plan.partitions, parts).astype(np.int32)
+
+
+def _stretches(
+    plan: CutPlan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]
+) -> Iterator[Row]:
+    clock_steps_back = not np.array_equal(key_us, piece.received_at_us)
+    unit_row = (piece.first_row + np.arange(len(chunk))).astype(np.int32)
+    has_id = (piece.id_high | piece.id_low) != 0
+    redelivered = np.zeros(len(chunk), np.bool_)
+    redelivered[piece.redelivered_row] = True
+    for group in _groups(plan.chunk_bundle[chunk], chunk, np.arange(len(chunk))):
+        source, sources = used(group.of(piece.source), piece.sources)
+        numbers = group.of(unit_row)
+        yield Row(
+            group.key,
+            Stretch(
+                unit=piece.unit,
+                chunk=group.chunk,
+                chunk_end=group.chunk_end,
+                first_row=int(numbers[0]),
+                unit_row=numbers[:0] if isinstance(group.rows, slice) else numbers,
+                received_at_us=group.of(piece.received_at_us),
+                key_us=group.of(key_us) if clock_steps_back else key_us[:0],
+                source=source,
+                sources=sources,
+                redelivered_row=np.flatnonzero(group.of(redelivered)).astype(np.int32),
+                row_id=group.of(piece.row_id),
+                unchecked_row=np.flatnonzero(~group.of(has_id)).astype(np.int32),
+            ),
+        )

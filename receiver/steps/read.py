@@ -29,9 +29,8 @@ from receiver.simulate.numbering import (
     longest_delivery_us,
     plain_text,
 )
-from receiver.steps.columns import stable_order
 from receiver.steps.digests import digests_of
-from receiver.steps.rows import Row
+from receiver.steps.rows import Row, stable_order
 from receiver.steps.schemas import Piece, Unit, UnitReport
 
 if TYPE_CHECKING:

@@ -1,4 +1,16 @@
-"""Replay each chunk from its true starting state, by the kernel of the whole log."""
+"""Replay each chunk from its true starting state, by the kernel of the whole log.
+
+That state is its tails: what earlier chunks hand to it (`tailing`), their receipts that are still remembered when it
+begins. Of these the kernel needs no more than it can meet again or must forget:
+
+- of each source the newest ids, one more than the largest window: the last one is outside of every queue, and so it is
+  the clock of the time queue or older;
+- what the time queue may hold: the newest receipts of ids, back to the clock less the largest expiry;
+- the newest receipt that was replaced, as that moves the clock too;
+- where one of these ids came last from another source, that receipt, since it has the age of the id.
+
+More receipts than these would do no harm, as long as each is the newest of its id and source.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +25,25 @@ from receiver.simulate.headroom import outcomes_of, source_indexes
 from receiver.simulate.kernel import GridCounts, is_caught, replay_grid
 from receiver.simulate.replays import SourceNeeds
 from receiver.simulate.rows import DomainRows, link_rows
-from receiver.steps.columns import by_chunk, changes, column, in_one
-from receiver.steps.lookback import dense_ids
-from receiver.steps.rows import Row, values_in
-from receiver.steps.schemas import Caught, ChunkReplay, CutPlan, Ready, Tail, TopNeeds
+from receiver.steps.lookback import Depths, Standings, dense_ids, depths_of
+from receiver.steps.rows import Row, by_chunk, changes, column, in_one, stable_order, used, values_in
+from receiver.steps.schemas import NEVER, Caught, ChunkCounts, ChunkReplay, CutPlan, Ready, Tail, TopNeeds
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["ReplayRequest", "Started", "grid_counts", "judging", "replayed", "started", "top_needs"]
+__all__ = [
+    "ReplayRequest",
+    "Started",
+    "TailPlan",
+    "grid_counts",
+    "judging",
+    "replayed",
+    "started",
+    "tail_plan",
+    "tailing",
+    "top_needs",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +178,155 @@ def _source_index(plan: CutPlan, asked: ReplayRequest, started: Started) -> npt.
     rows = started.rows
     duplicates = np.flatnonzero(rows.earlier[started.counted_from :] >= 0) + started.counted_from
     return source_indexes(asked.sources, domain, started.ready.sources)[rows.source[duplicates]]
+
+
+@dataclass(frozen=True, slots=True)
+class TailPlan:
+    """What each chunk must be given."""
+
+    standings: Standings
+    depths: Depths
+    depth: int
+    horizon_us: npt.NDArray[np.int64]
+    """Per chunk, from which time on the time queue's receipts matter when it begins."""
+    dead_from: npt.NDArray[np.int32]
+    """Per chunk, the newest chunk before it that is known to hold a replaced receipt, or its domain's first."""
+
+
+def tail_plan(
+    plan: CutPlan, standings: Standings, tallies: Sequence[ChunkCounts], window: int, expiry_us: int
+) -> TailPlan:
+    """For windows and expiries up to these."""
+    by_chunk = sorted(tallies, key=lambda tally: tally.chunk)
+    depths = depths_of(plan, standings, by_chunk, window + 1)
+    first = plan.first_chunk
+    horizon_us = np.full(plan.chunks, np.iinfo(np.int64).max)
+    dead_from = first.copy()
+    clock_us = -1
+    for tally in by_chunk:
+        chunk = tally.chunk
+        if chunk == first[chunk]:
+            clock_us = -1
+        else:
+            before = by_chunk[chunk - 1]
+            dead_from[chunk] = chunk - 1 if before.dead_us >= 0 else dead_from[chunk - 1]
+            clock_us = max(clock_us, before.dead_us)
+        if expiry_us:
+            reached = depths.reached[chunk]
+            least_us = max(clock_us, by_chunk[reached].first_us if reached >= 0 else -1)
+            horizon_us[chunk] = least_us - expiry_us if least_us >= 0 else -1
+    return TailPlan(standings, depths, window + 1, horizon_us, dead_from)
+
+
+def tailing(plan: CutPlan, tails: TailPlan) -> Callable[[Iterator[Row]], Iterable[Row]]:
+    """For `Flow.map`: `Ready` -> `Tail`."""
+
+    def work(rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            yield from _tails(plan, tails, row.value)
+
+    return work
+
+
+def _tails(plan: CutPlan, tails: TailPlan, ready: Ready) -> Iterator[Row]:
+    domain = int(plan.chunk_domain[ready.chunk])
+    later = range(ready.chunk + 1, plan.of_domain(domain).stop)
+    if not later or not len(ready.source):
+        return
+    giving, label = _Giving(domain, tails, ready), _labels(ready)
+    for to_chunk in later:
+        row = giving.rows_for(to_chunk)
+        if len(row):
+            source, sources = used(ready.source[row], ready.sources)
+            tail = Tail(
+                chunk=to_chunk,
+                from_chunk=ready.chunk,
+                row=row.astype(np.int32),
+                label=label[row],
+                received_at_us=ready.received_at_us[row],
+                source=source,
+                sources=sources,
+            )
+            yield Row(int(plan.chunk_bundle[to_chunk]), tail)
+
+
+class _Giving:
+    """One chunk as it looks from later ones: which of its receipts are still the newest of something."""
+
+    def __init__(self, domain: int, tails: TailPlan, ready: Ready) -> None:
+        self._tails, self._ready = tails, ready
+        rows = len(ready.source)
+        self._gone_in = np.full(rows, NEVER, np.int32)
+        """Receipt -> the chunk in which its source sends its id again."""
+        self._gone_in[ready.repeat_row] = ready.next_in
+        self._by_label = np.argsort(ready.label, kind="stable")
+        self._newest, self._next_in = _newest_of_ids(ready, self._by_label)
+        self._by_source = stable_order(ready.source)
+        self._ends = np.searchsorted(ready.source[self._by_source], np.arange(len(ready.sources)), side="right")
+        series = np.array([tails.standings.series.get((domain, name), -1) for name in ready.sources], np.int64)
+        self._source_of = {number: source for source, number in enumerate(series.tolist()) if number >= 0}
+        self._entry_series = series[ready.entry_source]
+        mine = slice(*np.searchsorted(tails.depths.chunk, [ready.chunk, ready.chunk + 1]))
+        self._to_chunk, self._series = tails.depths.to_chunk[mine], tails.depths.series[mine]
+        self._count = tails.depths.count[mine]
+
+    def rows_for(self, to_chunk: int) -> npt.NDArray[np.int64]:
+        ready, tails = self._ready, self._tails
+        asked = np.flatnonzero(self._to_chunk == to_chunk)
+        others = self._rows_of_others(to_chunk)
+        is_in_time = ready.received_at_us[-1] >= tails.horizon_us[to_chunk]
+        gives_dead = ready.chunk >= tails.dead_from[to_chunk]
+        if not (len(asked) or len(others) or is_in_time or gives_dead):
+            return others
+        alive = self._gone_in >= to_chunk
+        is_newest = self._next_in >= to_chunk
+        wanted = is_newest & (ready.received_at_us >= tails.horizon_us[to_chunk])
+        for which in asked.tolist():
+            wanted[self._newest_of_source(int(self._series[which]), int(self._count[which]), alive)] = True
+        of_same_ids = self._newest[np.flatnonzero(wanted)]
+        wanted[of_same_ids[is_newest[of_same_ids]]] = True
+        wanted[others[is_newest[others]]] = True
+        if gives_dead:
+            wanted[np.flatnonzero(~alive)[-1:]] = True
+        return np.flatnonzero(wanted)
+
+    def _newest_of_source(self, series: int, count: int, alive: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        source = self._source_of[series]
+        rows = self._by_source[self._ends[source - 1] if source else 0 : self._ends[source]]
+        return rows[alive[rows]][-count:]
+
+    def _rows_of_others(self, to_chunk: int) -> npt.NDArray[np.int64]:
+        """Newest receipts of ids that an earlier chunk may give to `to_chunk` from another source's queue."""
+        ready, standings = self._ready, self._tails.standings
+        if not len(ready.entry_label):
+            return np.empty(0, np.int64)
+        here = np.full(len(self._entry_series), ready.chunk, np.int32)
+        there = np.full(len(self._entry_series), to_chunk, np.int32)
+        since = standings.lasts_before(self._entry_series, there) - standings.lasts_before(self._entry_series, here)
+        return self._newest_by_label(ready.entry_label[since < self._tails.depth])
+
+    def _newest_by_label(self, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        ready, by_label = self._ready, self._by_label
+        rows: npt.NDArray[np.int64] = ready.repeat_row[
+            by_label[np.searchsorted(ready.label, labels, side="right", sorter=by_label) - 1]
+        ].astype(np.int64)
+        return rows
+
+
+def _labels(ready: Ready) -> npt.NDArray[np.int64]:
+    """Per receipt the label of its id; a negative number of its own where the id never comes again."""
+    labels = -1 - ((np.int64(ready.chunk) << np.int64(32)) | np.arange(len(ready.source)))
+    labels[ready.repeat_row] = ready.label
+    return labels
+
+
+def _newest_of_ids(ready: Ready, by_label: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Per receipt, the newest one of its id in the chunk; and the chunk in which the id comes next after it."""
+    row, label = ready.repeat_row[by_label], ready.label[by_label]
+    last = np.flatnonzero(np.diff(label, append=-1))
+    newest = np.arange(len(ready.source))
+    newest[row] = np.repeat(row[last], np.diff(last, prepend=-1))
+    next_in = np.full(len(newest), NEVER, np.int32)
+    np.minimum.at(next_in, ready.leaving_row, ready.leaving_to)
+    next_in[newest != np.arange(len(newest))] = ready.chunk
+    return newest, next_in

@@ -11,7 +11,7 @@ from programs import run_program
 
 from receiver.errors import SparkError
 from receiver.spark.compacting import BadRows
-from receiver.spark.frames import start
+from receiver.spark.flow import start
 from receiver.spark.session import session
 from receiver.steps.rows import Row
 
@@ -94,7 +94,7 @@ def test_a_python_of_another_version(spark, monkeypatch):
 
 STEPS = """
 import os, signal
-from receiver.spark.frames import start
+from receiver.spark.flow import start
 from receiver.steps.rows import Row
 from receiver.spark.compacting import BadRows
 

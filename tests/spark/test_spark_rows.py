@@ -17,7 +17,7 @@ from programs import run_program
 from pyspark.cloudpickle import register_pickle_by_value
 
 from receiver.errors import LogFormatError, SettingsError
-from receiver.spark.frames import start
+from receiver.spark.flow import start
 from receiver.steps.rows import Row
 from tests.steps.plain_flow import PlainFlow
 
@@ -183,7 +183,7 @@ def test_each_step_is_told(spark):
 
 LARGE = """
 import numpy as np
-from receiver.spark.frames import start
+from receiver.spark.flow import start
 from receiver.steps.rows import Row
 from receiver.steps.schemas import Caught
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, checked_options
 from receiver.logs.files import find_files
-from receiver.steps.cut import cut_ids
 from receiver.steps.log import assembled_chunks, linked_ids
-from receiver.steps.plan import plan_of
+from receiver.steps.plan import cut_ids, plan_of
 from receiver.steps.read import Reading, reading, reports_of, units_of
 from receiver.steps.rows import Row as Made
 from receiver.steps.schemas import (

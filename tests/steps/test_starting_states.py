@@ -12,9 +12,8 @@ from test_chunked import hot_domains
 from receiver import TwoTierDetector
 from receiver.steps.log import ChunkedLog
 from receiver.steps.lookback import dense_ids
-from receiver.steps.replaying import started
+from receiver.steps.replaying import started, tail_plan, tailing
 from receiver.steps.schemas import Ready, Tail
-from receiver.steps.tails import tail_plan, tailing
 
 
 def _told(detector: TwoTierDetector, receipts):

@@ -1,0 +1,223 @@
+"""A `Flow` whose rows are those of a Spark DataFrame with typed columns (see `steps.schemas`); how far its steps have come.
+
+Spark hands rows to Python a few at a time and keeps what is `kept` on the executors' disks, so memory is bounded by what
+a step holds of one key. There is no sort: a key has a partition to itself instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import reduce
+from itertools import chain, groupby
+from secrets import token_hex
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col, lit
+
+from receiver.errors import ReceiverError
+from receiver.steps.rows import Row, batches_of, failure_of, rows_of, schema_of
+from receiver.steps.schemas import Failure
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+__all__ = ["OnProgress", "SparkFlow", "costs", "ddl_of", "start", "task_output", "watched"]
+
+_SPARK_TYPES = {
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.string(): "string",
+    pa.binary(): "binary",
+}
+_LEAD = ("key", "value", "block", "blocks")
+
+_Map = Callable[[Iterator[Row]], Iterable[Row]]
+_OfKey = Callable[[int, Iterator[Row]], Iterable[Row]]
+
+
+def ddl_of(*kinds: type[Any]) -> str:
+    """The columns of rows with such values, in Spark's words."""
+    return ", ".join(f"`{field.name}` {_type(field.type)}" for field in schema_of(*kinds))
+
+
+def _type(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"array<{_type(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{field.name}: {_type(field.type)}' for field in kind)}>"
+    return _SPARK_TYPES[kind]
+
+
+def start(
+    spark: SparkSession, rows: Iterable[Row], tasks: int, kind: type[Any], on_progress: OnProgress | None = None
+) -> SparkFlow:
+    """Deal rows with values of a kind to tasks by their keys, round and round. `on_progress` hears how far each step has come."""
+    batches = list(batches_of(rows, kind))
+    table = pa.Table.from_batches(batches, schema_of(kind)) if batches else []
+    frame = spark.createDataFrame(table, ddl_of(kind))
+    # Spark takes what it keeps of one flow for any other that is made alike, though the files may have changed.
+    frame = frame.where(lit(token_hex()).isNotNull()).repartitionById(tasks, (col("key") % tasks).cast("int"))
+    return SparkFlow(frame, (kind,), on_progress)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkFlow:
+    """See `Flow`. A `ReceiverError` raised by work in a task is raised here as it is, by `kept` or `collect`; what Spark
+    raises is left to the session to translate.
+    """
+
+    frame: DataFrame
+    kinds: tuple[type[Any], ...]
+    on_progress: OnProgress | None = None
+    arriving: Callable[[Row], Row] | None = None
+    """What is made of each row as work takes it."""
+    held: DataFrame | None = None
+    """What is kept of it, of which `only` shows a part."""
+
+    def map(self, work: _Map, *kinds: type[Any]) -> SparkFlow:
+        frame = self.to_frame(lambda rows: task_output(work, rows, *kinds), ddl_of(*kinds))
+        return replace(self, frame=frame, kinds=kinds, arriving=None, held=None)
+
+    def to_frame(self, work: Callable[[Iterator[Row]], Iterator[pa.RecordBatch]], columns: str) -> DataFrame:
+        """As `map`, where the work gives batches of a table's own columns."""
+        taken, arriving = self.kinds, self.arriving
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            rows = rows_of(batches, *taken)
+            return work(rows if arriving is None else map(arriving, rows))
+
+        return self.frame.mapInArrow(task, columns)
+
+    def dealt(self, keys: int) -> SparkFlow:
+        return replace(self, frame=self.frame.repartitionById(keys, col("key")), held=None)
+
+    def each_key(self, work: _OfKey, *kinds: type[Any]) -> SparkFlow:
+        def of_key(rows: Iterator[Row]) -> Iterable[Row]:
+            first = next(rows, None)
+            return () if first is None else work(first.key, _of_one_key(first.key, chain([first], rows)))
+
+        return self.map(of_key, *kinds)
+
+    def grouped(self, work: _OfKey, keys: int, *kinds: type[Any]) -> SparkFlow:
+        """A task for each key: so there should be few keys more than cores."""
+        return self.dealt(keys).each_key(work, *kinds)
+
+    def only(self, *kinds: type[Any]) -> SparkFlow:
+        names = [kind.__name__ for kind in (*kinds, Failure)]
+        there = reduce(lambda one, other: one | other, (col(name).isNotNull() for name in names))
+        return replace(self, frame=self.frame.select(*_LEAD, *names).where(there), kinds=kinds)
+
+    def plus(self, *others: SparkFlow) -> SparkFlow:
+        frames = (other.frame for other in others)
+        united = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames, self.frame)
+        kinds = tuple(dict.fromkeys(kind for flow in (self, *others) for kind in flow.kinds))
+        return replace(self, frame=united, kinds=kinds, held=None)
+
+    def kept(self, what: str, *counts: type[Any]) -> tuple[SparkFlow, list[Any]]:
+        frame = self.frame.persist(StorageLevel.DISK_ONLY)
+        kept = replace(self, frame=frame, held=frame)
+        return kept, kept.only(*counts).collect(what)
+
+    def collect(self, what: str) -> list[Any]:
+        with watched(self.frame.sparkSession.sparkContext, what, self.on_progress):
+            return [row.value for row in rows_of(self.frame.toArrow().to_batches(), *self.kinds)]
+
+    def forget(self) -> None:
+        if self.held is not None:
+            self.held.unpersist()
+
+
+def _of_one_key(key: int, rows: Iterator[Row]) -> Iterator[Row]:
+    for row in rows:
+        if row.key != key:
+            raise AssertionError("rows of several keys came to one task")
+        yield row
+
+
+def task_output(work: _Map, rows: Iterator[Any], *kinds: type[Any]) -> Iterator[pa.RecordBatch]:
+    """What a task gives, in the Python process of an executor."""
+    pa.set_cpu_count(1)  # a task has one core
+    return batches_of(_with_failure(work, rows), *kinds)
+
+
+def _with_failure(work: _Map, rows: Iterator[Any]) -> Iterator[Row]:
+    try:
+        yield from work(rows)
+        for _ in rows:  # a failure among them must not be passed over
+            pass
+    except ReceiverError as error:
+        # Raised, it would come out as Java's exception about text, after as many attempts as Spark gives a task.
+        yield Row(0, failure_of(error))
+
+
+OnProgress = Callable[[str, int, int], None]
+"""Called with what is being worked on, how many tasks are done, and how many there are in the stages that run now."""
+
+_LOOK_SECS = 0.2
+_PATIENCE_SECS = 10
+_DESCRIPTION = "spark.job.description"
+
+
+@contextmanager
+def watched(context: SparkContext, what: str, on_progress: OnProgress | None) -> Iterator[None]:
+    """Name the Spark jobs that the block starts, and report them while they run."""
+    before = context.getLocalProperty(_DESCRIPTION)
+    context.setJobDescription(what)
+    ended = Event()
+    watcher = Thread(target=_watch, args=(context, what, on_progress, ended), daemon=True)
+    if on_progress is not None:
+        watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if on_progress is not None:
+            watcher.join()
+        context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]
+
+
+def _watch(context: SparkContext, what: str, on_progress: OnProgress, ended: Event) -> None:
+    tracker = context.statusTracker()
+    while not ended.wait(_LOOK_SECS):
+        try:
+            stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]
+        except (Py4JError, OSError):
+            return  # Spark is gone, which whoever waits for the step will hear
+        on_progress(what, sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages))
+
+
+def costs(context: SparkContext) -> Iterator[str]:
+    """A line for each step: its seconds, tasks, rows and shuffled megabytes, as Spark's own UI has them; none without a UI."""
+    if context.uiWebUrl is None:
+        return
+    url = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/stages?status=complete"
+    with urlopen(url, timeout=_PATIENCE_SECS) as answer:  # noqa: S310 - Spark's own
+        stages = sorted(json.load(answer), key=lambda stage: stage["stageId"])
+    for step, group in groupby(stages, lambda stage: stage.get("description") or stage["name"]):
+        of_step = list(group)
+        began, ended = min(map(_moment("submissionTime"), of_step)), max(map(_moment("completionTime"), of_step))
+        tasks, rows, shuffled_bytes = (
+            sum(stage[name] for stage in of_step for name in names)
+            for names in (["numTasks"], ["inputRecords", "shuffleReadRecords"], ["shuffleWriteBytes"])
+        )
+        yield (
+            f"{step}: {(ended - began).total_seconds():.1f} s, {tasks:,} tasks, {rows:,} rows, "
+            f"{shuffled_bytes / 1e6:,.1f} MB shuffled"
+        )
+
+
+def _moment(name: str) -> Callable[[dict[str, Any]], datetime]:
+    return lambda stage: datetime.fromisoformat(stage[name].replace("GMT", "+00:00"))
