@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from receiver.errors import SettingsError
 
-__all__ = ["Channel", "DomainKey", "destination_name", "domain_key"]
+__all__ = ["DOMAIN_KEYS", "Channel", "DomainKey", "destination_name", "domain_key"]
 
 _LOGGED_DESTINATION = re.compile(r"(Queue|Topic)<(.*)>", re.DOTALL)
 _LOOKS_LIKE_DESTINATION = re.compile(r"\\*(?:queue|topic)://")
@@ -91,7 +91,7 @@ class DomainKey:
             )
 
 
-_KEYS = {
+DOMAIN_KEYS: dict[str, DomainKey] = {
     key.text: key
     for key in (
         DomainKey("default", ("connection_id", "destination"), _by_default),
@@ -113,7 +113,7 @@ def domain_key(text: str) -> DomainKey:
         if not name:
             raise SettingsError("the domain key 'name:' has no name", hint="write name:TEXT, as in name:payments")
         return DomainKey(text, (), lambda _channel: name)
-    if text not in _KEYS:
-        known = ", ".join(_KEYS)
+    if text not in DOMAIN_KEYS:
+        known = ", ".join(DOMAIN_KEYS)
         raise SettingsError(f"unknown domain key {text!r}", hint=f"one of {known}, or name:TEXT")
-    return _KEYS[text]
+    return DOMAIN_KEYS[text]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from receiver.domains import DOMAIN_KEYS
 from receiver.errors import SettingsError
 from receiver.settings import default
 
@@ -53,7 +54,7 @@ Logs = Annotated[
 ]
 Domain = Annotated[
     str,
-    typer.Option(metavar="KEY", help="default, destination, connection, receiver, or name:TEXT for one domain."),
+    typer.Option(metavar="KEY", help=f"{', '.join(DOMAIN_KEYS)}, or name:TEXT for one domain."),
 ]
 ColumnMap = Annotated[
     list[str] | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from receiver.compare import Cause, Comparison, Dispute, PolicyFigures
+from receiver.domains import DOMAIN_KEYS
 from receiver.policies.names import POLICIES, two_tier, unasked
 from receiver.report.words import count, listed, of_duplicates, sanitised
 
@@ -23,7 +24,6 @@ __all__ = [
 _LONGEST_NAME = 120
 _LONGEST_LABEL = 48
 _SIZED = frozenset(kind.name for kind in POLICIES if kind.parameters)
-_KEYS_THAT_SPLIT_QUEUES = ("default", "connection", "receiver")
 
 
 def named_policy(policy: str) -> str:
@@ -173,7 +173,7 @@ def notes(comparison: Comparison) -> list[str]:
             f"{count(comparison.crossed_domains)}. The domain key '{sanitised(comparison.key)}' keeps these apart, so no policy "
             "can catch them."
         )
-        if comparison.key in _KEYS_THAT_SPLIT_QUEUES:
+        if comparison.key in DOMAIN_KEYS and "connection_id" in DOMAIN_KEYS[comparison.key].needs:
             text += " If several connections read one queue, share one domain: --domain destination."
         said.append(text)
     said += [

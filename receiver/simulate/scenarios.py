@@ -23,7 +23,7 @@ SCENARIOS = {
     "quiet-source": "a source that seldom sends sends old ids again, long after the clock moved on",
     "mixed": "all of these, one after the other",
 }
-"""Name -> what happens; the function of that name (with `_` for `-`) in `stories` makes it happen."""
+"""Name -> what happens; the function of that name (with `_` for `-`) in `synthetic` makes it happen."""
 
 _MOST_SOURCES = 1_000_000
 _MOST_DUPLICATES = 0.9

@@ -74,7 +74,7 @@ def verdict_of(unique_message_id: Column) -> Column:
 
 
 def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
-    """The rows of `simulate.verdicts.SCHEMA` in the order of the log, worked out and kept. It was read with ids."""
+    """The rows of `simulate.verdict_rows.SCHEMA` in the order of the log, worked out and kept. It was read with ids."""
     work, pieces = _receipts(log.plan), read.pieces
     receipts = pieces.to_frame(work, _RECEIPT)
     judged = receipts.join(tiers(log, window, expiry_us), "number", "left")
