@@ -30,7 +30,8 @@ ages out of there is forgotten, now or, if a source's queue still holds it, when
 needs its id; `_names` has the id of each entry that does.
 
 A detector can be made again from the entries that matter, in order of receipt, and the time queue's newest time
-(`replay`), if each entry says whether its source was retired since. Each entry that stops to matter is named in `forgotten`, so that whoever keeps entries can drop it.
+(`replay`), if each entry says whether its source was retired since. An entry that can't matter any more is listed in
+`forgotten`, so that whoever keeps entries can delete it.
 
 What a newer receipt of the same id replaces can't be taken out of the middle of a deque at once. A source's queue lists
 such stamps in `replaced`; for `_young`, `_renewed` counts the occurrences of an id before its last one. Both deques are
@@ -51,7 +52,7 @@ __all__ = ["GONE", "RETIRED", "TwoTierDetector", "serial_of"]
 RETIRED = 1
 """Policy state of an entry for `replay`: its source was retired after it, so it is in the time queue, if anywhere."""
 GONE = 2
-"""Policy state of an entry that is forgotten, and only tells the number and the time of the latest receipt."""
+"""Policy state of an entry that is forgotten: it is kept only for the latest receipt's number and time."""
 
 _SOURCE_BITS = 32
 _TIME_SHIFT = 72  # leaves 40 bits for the serial number: 10^12 receipts
@@ -103,7 +104,7 @@ class _SourceQueue:
 
 
 _NO_QUEUE = _SourceQueue(-1, 0)
-"""Has the number of each retired source that isn't given anew yet."""
+"""Stands for each retired source whose number no other source has yet."""
 
 
 class TwoTierDetector:
@@ -163,7 +164,7 @@ class TwoTierDetector:
         if self._expiry_us == 0:  # whatever leaves its source's queue is too old
             self._clock = self._too_old = _END_OF_TIME
         self.forgotten: deque[int] = deque(maxlen=0)
-        """Takes the stamp of each entry that can't matter any more; put a deque without bound here to have them."""
+        """The stamps of entries that can't matter any more. To have them, put a deque without bound here."""
         self.latest_us = 0
         """The latest receipt's time."""
         self.clock_clamped = 0
@@ -197,8 +198,8 @@ class TwoTierDetector:
         return unique_message_id in self._newest
 
     def entries(self) -> list[int]:
-        """The serial numbers of what is remembered, oldest receipt first: all entries of sources' queues; of the time
-        queue those that are their id's newest anywhere, as no other can matter."""
+        """The serial numbers of the entries that matter, oldest receipt first: all entries in sources' queues, and those
+        in the time queue that are the newest of their id."""
         stamps = [stamp for stamp in self._newest.values() if stamp >= self._too_old or self._is_held(stamp)]
         stamps += [stamp for others in self._elsewhere.values() for stamp in others.values()]
         return sorted(map(serial_of, stamps))
@@ -207,9 +208,9 @@ class TwoTierDetector:
         """Follow a detector of the same domain and settings: record its entries from after the latest one here.
 
         The policy state of an entry is `RETIRED`, `GONE` or, mostly, None. Entries that the other has forgotten since may
-        be missing or not; `time_queue_newest_us` is its own. What is remembered then is the same, and so are
-        all verdicts to come. A follower that has recorded entries of a source which the other has retired since is made
-        again instead: it may never see an entry that says so.
+        be missing or not; `time_queue_newest_us` is the other's. Then both remember the same, and give the same verdicts
+        from there on. If the other has retired a source since, of which entries are recorded here, make a new detector
+        instead: no later entry need say that the source was retired.
         """
         receive = self.receive
         for entry in entries:
@@ -239,8 +240,8 @@ class TwoTierDetector:
     def retire(self, message_source_id: str | None = None) -> None:
         """Let a source's queue go; its entries leave it, oldest first, as if newer ids had pushed them out.
 
-        It is no receipt: the latest time stands. A later receipt of the source begins a new queue. Nothing changes for a
-        source that has none. `SettingsError` unless the source is text or None.
+        This is no receipt, so the latest time stays. A later receipt of the source begins a new queue. Nothing changes
+        for a source without a queue. `SettingsError` unless the source is text or None.
         """
         if not isinstance(message_source_id, str | None):
             raise SettingsError(f"message_source_id must be text, not {message_source_id!r:.80}")
@@ -320,7 +321,7 @@ class TwoTierDetector:
         return queue
 
     def _repeat(self, id_: str, previous: int, queue: _SourceQueue) -> Decision:
-        """Rules 3 and 4a for an id that is remembered, `previous` being its newest entry."""
+        """Rules 3 and 4 for an id that is remembered, `previous` being its newest entry."""
         owner = self._queues_by_number[previous & _SOURCE_MASK]
         owner_holds = owner.holds(previous)
         elsewhere = self._elsewhere.get(id_, {})
@@ -367,7 +368,7 @@ class TwoTierDetector:
         return stamp
 
     def _replace(self, queue: _SourceQueue, stamp: int) -> None:
-        """Rule 4a: let an older entry of an id leave."""
+        """Rule 4: let an older entry of an id leave."""
         queue.replace(stamp)
         self._names.pop(stamp, None)
         self.forgotten.append(stamp)
@@ -375,7 +376,7 @@ class TwoTierDetector:
             self._move_clock(stamp)
 
     def _spill(self, queue: _SourceQueue) -> None:
-        """Rule 4c: let what is beyond the newest W ids leave."""
+        """Rule 4: let what is beyond the newest W ids leave."""
         stamps = queue.stamps
         while len(stamps) > queue.most:
             stamp = stamps.popleft()

@@ -24,7 +24,7 @@ __all__ = [
 
 ASCII = "ASCII"
 Ascii = Annotated[str, ASCII]
-"""Text that a store keeps as text, for it is ASCII. Other text is exact, and kept as bytes."""
+"""ASCII text, which a store keeps as text. It keeps any other text as bytes, which are exact."""
 
 
 class Verdict(StrEnum):
@@ -61,9 +61,9 @@ class Receipt(NamedTuple):
 
 
 class ReceiptRow(NamedTuple):
-    """A receipt as a domain's log keeps it. `receiver.store.tables` makes the columns, their order, and the SQL of these fields.
+    """A receipt as a domain's log keeps it, whether the policy still remembers it or not.
 
-    What recorded it may still remember it, or may have forgotten it.
+    `receiver.store.tables` makes the columns and the SQL of these fields, in this order.
     """
 
     seq: int
@@ -83,8 +83,8 @@ class ReceiptRow(NamedTuple):
 
 
 ReceiptValues = tuple[int, int, int | None, str | None, str, str | None, int | None]
-"""The fields of a `ReceiptRow` in their order. A batch has its rows as such: a plain tuple is made in a third of the time,
-and the garbage collector needn't look at it again. `ReceiptRow._make` names its values.
+"""The fields of a `ReceiptRow` in their order. A batch keeps its rows as such plain tuples: one is made in a third of the
+time, and the garbage collector needn't look at it again. `ReceiptRow._make` names its values.
 """
 
 
@@ -93,8 +93,8 @@ class Decision:
     """The verdict on one receipt; for a duplicate also what caught it, and by how much.
 
     `window_left` and `expiry_left_us` are the headroom: the duplicate would still have been caught had that many
-    more distinct ids of the source come first, or had the time queue's newest entry been that much younger. An alarm
-    belongs on the point where both come near 0.
+    more distinct ids of the source come first, or had the time queue's newest entry been that much younger. Raise an
+    alarm when both come near 0.
     """
 
     verdict: Verdict
@@ -123,7 +123,7 @@ UNCHECKED = Decision(Verdict.UNCHECKED)
 
 
 def check_receipt(unique_message_id: object, message_source_id: object, received_at_us: Any, *, first: bool) -> str:
-    """The id; a `SettingsError` for what no policy can judge. `first` says that the domain had no receipt before."""
+    """Return the id; `SettingsError` for a receipt that no policy can judge. `first`: the domain had no receipt before."""
     if not isinstance(unique_message_id, str):
         raise SettingsError(f"unique_message_id must be text, not {unique_message_id!r:.80}")
     if not isinstance(message_source_id, str | None):

@@ -1,8 +1,8 @@
 """Receipts recorded as a log that `receiver simulate` reads, beside the receiver's work and never in its way.
 
-A batch is written to the memory of the system before it is committed, so that it outlives its process, and again said
-to be committed after that. Whatever can't be written is dropped and counted: a full disk must not cost a message. A
-thread makes the files that readers like best, once one is large or old enough.
+A batch is written to a journal before it is committed, and once it is committed the journal says so. Nothing waits for
+the disk: the system's memory has the journal, also when the process dies. Whatever can't be written is dropped and
+counted: a full disk must not cost a message. A thread makes a finished file of a journal that is large or old enough.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Recorder"]
 
 _TRY_SECS = 0.1
-"""How soon a journal is left again that a full disk has kept open."""
+"""How soon leaving a journal is tried again, where a full disk has prevented it."""
 _CLOSED = "the recorder is closed"
 _FORKED = "the recorder belongs to the process that opened it"
 
@@ -44,10 +44,10 @@ _LOGGER = logging.getLogger(__name__)
 class Recorder(Closing):
     """Writes the receipts of one receiver to the rotating log that a path or a `Recording` names.
 
-    `writer` is the number by which a store knows the receiver, and `incarnation` that of its domain, None where no store
-    outlives the process. `SettingsError` for a path or an id that can't be meant, `OutputError` where nothing can be
-    written at the time, `MissingExtraError` without the extra 'simulate'. After that nothing is raised: what fails is
-    counted in `dropped`, named in `last_error`, and reported by a warning of the logger `receiver.recording`, once until
+    `writer` is the number by which a store knows the receiver, and `store_id` that of its domain, None where no store
+    outlives the process. Making one raises `SettingsError` for a wrong path or id, `OutputError` where nothing can be
+    written now, and `MissingExtraError` without the extra 'simulate'. After that nothing is raised: a failure is counted
+    in `dropped`, named in `last_error`, and reported by a warning of the logger `receiver.recording`, once until
     recording works again.
     """
 
@@ -59,17 +59,17 @@ class Recorder(Closing):
         destination: str = "",
         receiver_id: str | None = None,
         writer: int = 0,
-        incarnation: int | None = None,
+        store_id: int | None = None,
     ) -> None:
         self.written = 0
         """Receipts of committed batches in the log."""
         self.dropped = 0
-        """Receipts that aren't there."""
+        """Receipts that couldn't be recorded."""
         self.last_error: str | None = None
-        """Why the last ones were dropped, or a file couldn't be finished."""
+        """Why receipts were last dropped, or a file couldn't be finished; None before that."""
         self._channel = _checked(Channel(connection_id, destination, receiver_id or ""))
         self._rotating = _opened(
-            record if isinstance(record, Recording) else Recording(record), self._channel, writer, incarnation
+            record if isinstance(record, Recording) else Recording(record), self._channel, writer, store_id
         )
         self._abandoned = self._rotating.abandoned()
         self._pid = os.getpid()
@@ -77,7 +77,7 @@ class Recorder(Closing):
         self._uncertain: dict[int, int] = {}
         """How many receipts each batch has that isn't committed yet."""
         self._numbers = count(1)
-        self._left, self._finished = 1, 0  # journals, since the start; what killed processes have left is one
+        self._left, self._finished = 1, 0  # journals since the start; all that killed processes left count as one
         self._is_timed = False
         """Whether the thread knows how old the journal is."""
         self._closing = False
@@ -102,7 +102,7 @@ class Recorder(Closing):
         self._write(number, rows, full, is_checked=True)
 
     def commit(self, number: int) -> None:
-        """The batch is committed."""
+        """Note that the batch is committed."""
         if self._in_a_child():
             return
         with self._changed:
@@ -118,7 +118,7 @@ class Recorder(Closing):
             self._tend()
 
     def cut(self, number: int) -> None:
-        """The batch was not committed; it is the last one written that isn't cut off."""
+        """Cut the batch off, for it was not committed. It must be the last one there."""
         if self._in_a_child():
             return
         with self._changed:
@@ -132,20 +132,20 @@ class Recorder(Closing):
         return self._rotating.is_settled
 
     def abandoned(self) -> list[AbandonedJournal]:
-        """What killed processes have left of the same domain, which its store can settle. Close each."""
+        """The journals of the same domain that killed processes left, for its store to settle. The caller closes each."""
         abandoned, self._abandoned = self._abandoned, []
         with suppress(OSError):  # the folder is gone, and whoever writes there reports it
             abandoned = abandoned or self._rotating.abandoned()
         return abandoned
 
     def finish(self) -> None:
-        """Finish what can be finished now, in the background."""
+        """Have the thread finish what can be finished now."""
         with self._changed:
             self._left += 1
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until each file is finished that was due before."""
+        """Wait until each file is finished that was due before the call."""
         if self._in_a_child():
             return
         with self._changed:
@@ -163,7 +163,7 @@ class Recorder(Closing):
         atexit.unregister(self.close)
 
     def _in_a_child(self) -> bool:
-        """Whether the process was forked: it has no such thread, and the lock may be held for ever."""
+        """Whether this is a process forked off: it lacks the thread, and the lock may be held for ever."""
         return os.getpid() != self._pid
 
     def _write(
@@ -193,7 +193,7 @@ class Recorder(Closing):
     def _payload(
         self, rows: Sequence[ReceiptRow], full: Sequence[IndexedReceipt], *, is_checked: bool
     ) -> tuple[bytes, int]:
-        """A batch as it is written, and how many receipts that is; those are dropped that no log can hold."""
+        """The bytes of a batch, and how many receipts they hold. Receipts that no log can hold are dropped."""
         from receiver.logs.journal import encoded
 
         if is_checked:
@@ -212,7 +212,7 @@ class Recorder(Closing):
         return list(enumerate(receipt for index, receipt in enumerate(receipts) if index not in bad))
 
     def _tend(self) -> None:
-        """After a batch, or when it is time: begin another journal if this one is due."""
+        """Begin another journal if this one is due; called after each batch, and by the thread."""
         secs = self._rotating.secs_to_rotation()
         if secs == 0:
             self._leave()
@@ -283,7 +283,7 @@ def _checked(channel: Channel) -> Channel:
     return channel
 
 
-def _opened(recording: Recording, channel: Channel, writer: int, incarnation: int | None) -> RotatingLog:
+def _opened(recording: Recording, channel: Channel, writer: int, store_id: int | None) -> RotatingLog:
     try:
         from receiver.logs.journal import JournalHeader
         from receiver.logs.rotating import RotatingLog, segment_names
@@ -298,7 +298,7 @@ def _opened(recording: Recording, channel: Channel, writer: int, incarnation: in
     try:
         return RotatingLog(
             replace(names, folder=names.folder.absolute()),  # whatever folder the process works in later
-            JournalHeader(writer, incarnation, *channel),
+            JournalHeader(writer, store_id, *channel),
             rotate_bytes=recording.rotate_bytes,
             rotate_secs=recording.rotate_secs,
             keep_files=recording.keep_files,
@@ -309,7 +309,7 @@ def _opened(recording: Recording, channel: Channel, writer: int, incarnation: in
 
 
 def _reason(error: Exception) -> str:
-    """Few different texts, so that each is reported once: a file's own name isn't in them."""
+    """The error as text, without a file's name: each text is reported once, so there must be few."""
     cause = error.__cause__ if isinstance(error, OutputError) else error
     if isinstance(cause, OSError):
         return cause.strerror or type(cause).__name__

@@ -6,7 +6,7 @@
 | `options.py` | the four modes, and which id a message has |
 | `bridge.py` | `Bridge`: take a batch, keep it, acknowledge it, hand it on, and go on whatever breaks |
 | `modes/` | what the modes differ in, the flow of BEST_EFFORT, and the figures of a bridge; `inbox_flow.py`, `controlled_flow.py` |
-| `received.py` | a message as it is handed on, and the marks by which a ring of bridges is noticed |
+| `received.py` | a message as it is handed on, and the mark by which a ring of bridges is noticed |
 | `targets/` | files, brokers, functions |
 | `metrics.py` | the figures for Prometheus |
 | `connectors/` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP and AMQP 1.0 |

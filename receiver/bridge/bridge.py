@@ -23,7 +23,7 @@ __all__ = ["Bridge"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _WAIT_SECS = 0.25
-"""How long at most a stop, or what another bridge left in the inbox, isn't noticed."""
+"""How long it may take to notice a stop, or what another bridge left in the inbox."""
 _BATCH_BYTES = 16 << 20
 """A batch with so many bytes in bodies ends, so that no more of them are in memory at once."""
 _TEND_SECS = 1.0
@@ -62,12 +62,12 @@ class Bridge:
         self._settings = settings or BridgeSettings()
         self._source: Source | None = None
         self._refusals = Refusals()
-        """By the broker that messages are taken from."""
+        """Those of the broker that messages are taken from."""
         self._pauses_secs = _BACKOFF.pauses_secs()
-        """After connections that were lost before anything went through them."""
+        """Before the next connection; they grow while each is lost before anything went through it."""
         self._most = self._settings.max_batch_size
         self._busy_at = 0.0
-        """When a message, or a connection, was last had."""
+        """When a message was last handled, or a connection made."""
         self._stop_asked: SimpleQueue[None] = SimpleQueue()
         """Unlike an Event it may be put into by the handler of a signal that came while its own thread uses it."""
         self.is_stopping = False
@@ -117,7 +117,8 @@ class Bridge:
     def _most_at_once(self) -> int:
         """As many messages as a batch may have, and no more than the window has ids.
 
-        All of a batch comes again when its acknowledgement is lost, and not before an expiry that is short.
+        When its acknowledgement is lost, all of a batch comes again, perhaps only after a short expiry is over; then the
+        window must still have its ids.
         """
         most, window = self._settings.max_batch_size, self.receiver.window
         if self.receiver.observe_only or not 0 < window < most:
@@ -127,7 +128,7 @@ class Bridge:
         return window
 
     def _is_idle(self, since: float) -> bool:
-        """Nothing has come since then, though it could have."""
+        """Whether nothing has come since then, although the source is connected."""
         return self._source is not None and self._busy_at <= since
 
     def close(self) -> None:
@@ -272,7 +273,7 @@ class Bridge:
         _LOGGER.info("connected again")
 
     def _lost(self, error: BrokerError) -> None:
-        """The connection is of no more use. Where one after the other is lost, the next is made later each time."""
+        """Give up the connection, and wait before the next: longer each time where one after the other is lost."""
         self._complain(error)
         self._lose_source()
         if self._refusals.are_meant(error):
@@ -280,7 +281,7 @@ class Bridge:
         self._stops_within(next(self._pauses_secs))
 
     def _is_well(self) -> None:
-        """What was asked of the source was done."""
+        """Note that the source works, so that refusals and pauses begin anew."""
         self._refusals = Refusals()
         self._pauses_secs = _BACKOFF.pauses_secs()
 

@@ -1,8 +1,7 @@
 """A broker in memory: the reference for what a connector must do, and for tests that need no network.
 
 It delivers at least once, as real ones do: what was taken and not acknowledged comes again, flagged redelivered and in
-front of all else, when its connection ends. It drops what carries a duplicate id that it has had already, by Artemis'
-rule.
+front of all else, when its connection ends. By Artemis' rule it drops a message whose duplicate id it has had before.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class MemoryBroker:
         self.caches: dict[str, ArtemisIdCache] = {}
 
     def queue(self, name: str) -> deque[Message]:
-        """What waits there, oldest first; for whoever holds `changed`."""
+        """The messages that wait in a queue, oldest first. The caller holds `changed`."""
         return self.queues.setdefault(name, deque())
 
     def source(self, name: str) -> MemorySource:

@@ -58,7 +58,7 @@ class BridgeOptions:
     """Which of a connection's receivers this is, for the domain of a topic, or by the KEY `receiver`."""
     ids: IdRule = field(default_factory=IdRule)
     windows: ReceiverSettings | None = None
-    """None: those that the domain has."""
+    """None for those that the domain has."""
     policy: str | None = None
     record: str | None = None
     tls: Tls = field(default_factory=Tls)
@@ -129,7 +129,10 @@ def open_bridge(
 
 
 def target_name(to: str) -> str:
-    """What a store knows a target by that is written as for `open_bridge`; nothing is connected, but a function's module is imported. Raises SettingsError."""
+    """The name by which a store knows a target, from how it is written for `open_bridge`; `SettingsError` for no target.
+
+    Nothing is connected, but a function's module is imported.
+    """
     return _target(to, BridgeOptions()).name
 
 
@@ -167,7 +170,7 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions) ->
     if is_broker(to):
         address = _address(to, options.to_password, options.tls)
         connect = partial(sink_of, address)
-        return BrokerTarget(address.target_name, connect, options.ids, marks_duplicates=options.mode.detects)
+        return BrokerTarget(address.target_name, connect, options.ids, adds_duplicate_ids=options.mode.detects)
     hint = _TARGETS if ":" in to or "@" in to else f"write file:{to} for a file; {_TARGETS}"
     raise SettingsError(f"{masked(to)!r:.200} is no target", hint=hint)
 

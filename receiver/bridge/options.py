@@ -39,7 +39,7 @@ class MissingIds(StrEnum):
     """What becomes of a message without an id of its own."""
 
     MESSAGE_ID = "message-id"
-    """Its JMSMessageID is its id, where it has one: caught then is what the broker delivers twice, not what is sent twice."""
+    """Its JMSMessageID, if it has one, is its id. This catches what the broker delivers twice, not what is sent twice."""
     REFUSE = "refuse"
     """It is parked."""
 
@@ -68,8 +68,8 @@ class IdRule:
         if id_ is None:
             if self.missing is MissingIds.REFUSE:
                 raise MessageRefusedError(f"it has no property {self.id_property}, and ids are required")
-            # By JMS such an id is like no other. What else a protocol calls so may be a number that a broker gives to
-            # another message once its data were lost, and that would then be taken for a duplicate.
+            # JMS promises that such an id is unique. Any other message id may be a number that a broker gives again once
+            # it has lost its data: the message that gets it would be taken for a duplicate.
             if message.message_id is not None and message.message_id.startswith(_OF_JMS):
                 id_ = message.message_id
         return id_, _text(message.properties, self.source_property)

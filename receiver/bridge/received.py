@@ -16,9 +16,9 @@ from receiver.store.tables import InboxRow, base64_of, dumped, to_bytes
 __all__ = ["PASSED", "Passed", "Received", "sent_at_ms"]
 
 PASSED = "receiverPassedDomains"
-"""The property of those marks, by a name that JMS allows too, for selectors."""
+"""The property that holds the mark of `Passed`. JMS allows the name too, so that selectors can use it."""
 _MOST_NUMBERS = 64
-"""The newest 64 numbers are kept: at most 1,087 characters. A longer ring isn't noticed."""
+"""A mark keeps the newest 64 numbers, at most 1,087 characters. A longer ring isn't noticed."""
 _NUMBER = re.compile("[0-9a-f]{16}")
 _LATEST_MS = 253_402_300_799_999
 """The end of the year 9999: a time beyond it can't be meant."""
@@ -105,12 +105,12 @@ def sent_at_ms(message: Message) -> int | None:
 
 
 class Passed:
-    """The marks that one domain reads and makes, by which a ring of bridges is noticed.
+    """Reads and makes, for one domain, the mark by which a ring of bridges is noticed.
 
-    Without them, what comes back would be dropped as a duplicate. What a bridge sends to a broker is marked with one number
-    for each domain that it has passed: a hash of the message's id, keyed by the domain's store id, which no other domain
-    has in any store, while names may repeat. The id is hashed in because an application may copy the mark to a message of
-    its own, which has passed nothing.
+    Without it, what comes back would be dropped as a duplicate. The mark of a message that a bridge sends to a broker has
+    one number for each domain that the message has passed: a hash of the message's id, keyed by the domain's store id. No
+    other domain has that in any store, while names may repeat. The id is hashed in because an application may copy the
+    mark to a message of its own, which has passed nothing.
     """
 
     def __init__(self, store_id: int) -> None:
@@ -136,7 +136,7 @@ def _numbers(properties: Mapping[str, Property]) -> list[str]:
 
 
 def _shown(value: Property) -> Property:
-    """JSON has no infinities, and no NaN."""
+    """The value for JSON, which has no infinities and no NaN."""
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 

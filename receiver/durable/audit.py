@@ -44,7 +44,7 @@ class DomainFigures:
     remembered_ids: int | None
     """None where it wasn't asked for, or the rows are broken."""
     waiting_rows: int | None
-    """Rows of what is forgotten, still to be deleted."""
+    """Rows that are forgotten and still to be deleted."""
     inbox: int | None = None
     """Messages that wait for their targets; None where the table can't be read."""
     parked: int | None = None
@@ -63,7 +63,7 @@ class DomainFigures:
             return self.state.policy
 
     def line(self) -> str:
-        """As `Status.line` has it for one receiver, but counted since the domain was made, and of no rate."""
+        """The status line of the whole domain, counted since it was made; without a rate."""
         state = self.state
         return status_line(
             rx=state.receipts,
@@ -81,14 +81,14 @@ class StoreFigures:
     size_bytes: int
     domains: tuple[DomainFigures, ...]
     findings: tuple[Finding, ...]
-    """What is broken, as far as it was looked for."""
+    """What is broken, as far as it was checked."""
 
 
 def audit(address: str, *, advance: Advance = _quietly) -> StoreFigures:
     """Check every invariant of a store, in one state of it, while receivers may go on; nothing is changed.
 
-    StoreError where there is no store or it can't be opened. `advance` is called with the number of rows as they are read, each of which
-    is read twice. Memory goes by the ids that the largest domain remembers.
+    StoreError where there is no store or it can't be opened. `advance` is called with the number of rows read since its
+    last call; each row is read twice. Memory use grows with the ids that the largest domain remembers.
     """
     with snapshot(store_url(address)) as store:
         findings = Findings()
@@ -99,7 +99,7 @@ def audit(address: str, *, advance: Advance = _quietly) -> StoreFigures:
 
 
 def look(address: str, *, with_ids: bool = True, advance: Advance = _quietly) -> StoreFigures:
-    """The figures of a store; with the ids remembered now, for which all rows are read, or without.
+    """The figures of a store. `with_ids`: also how many ids are remembered now, for which all rows are read.
 
     StoreError as with `audit`, and StoreCorruptError where a domain's own row is broken so that it has no figures.
     """
@@ -173,7 +173,7 @@ def _figures(
 
 
 def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: Advance) -> Policy:
-    """The domain's policy, as a receiver that opens it makes it; of rows that are known to be sound."""
+    """The domain's policy as a receiver rebuilds it on opening; for rows that are known to be sound."""
     policy = policy_of(state)
     for raws in store.rows(state.domain_id):
         rows = list(receipt_rows.read_many(raws))
@@ -186,7 +186,7 @@ def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: A
 
 
 def _check_retired(state: DomainState, rows: Sequence[ReceiptRow], before: TwoTierDetector, findings: Findings) -> None:
-    """Check what these rows say of retired sources, `before` being made of all rows before them."""
+    """Check what these rows say of retired sources; `before` has replayed all earlier rows."""
     active = {source for _, source in before.sources_by_silence()}
     for row in rows:
         policy_state = row.policy_state
@@ -200,7 +200,7 @@ def _check_retired(state: DomainState, rows: Sequence[ReceiptRow], before: TwoTi
 def _check_rebuilt(state: DomainState, rows: int, policy: Policy, findings: Findings) -> None:
     name = DomainName.of(state)
     clock_us, rebuilt_us = state.clock_us, policy.clock_us
-    if rebuilt_us != clock_us:  # where rows are gone, it comes out older or the same
+    if rebuilt_us != clock_us:  # where rows are gone, the others alone give the same or an older one
         findings.add("rebuilt", name, f"clock_us = {clock_us}, though the receipts moved it to {rebuilt_us}")
     # Unless a resize began the time queue anew, nothing is forgotten before something has entered it.
     has_time_queue = policy.declaration.clock is Clock.RECEIPTS and state.expiry_us

@@ -22,7 +22,7 @@ from receiver.policies.cmq import CmqMinimumTimeCache
 __all__ = ["Batch", "BatchOptions"]
 
 _LATEST_US = 253_402_300_799_999_999
-"""The end of the year 9999, as for logs. Above all it refuses nanoseconds, which would set the domain's clock for ever."""
+"""The end of the year 9999, as for logs. It is there to refuse nanoseconds, which would put the domain's clock ahead for good."""
 _UNKNOWN = History(None, ())
 
 
@@ -41,8 +41,8 @@ class Batch:
     """A batch under way: `with orders.batch() as batch:`.
 
     While it lasts the domain is locked, so keep it short. Leaving it commits what was received, or, where it joined the
-    caller's transaction, leaves that to the caller. Leaving it by an exception records nothing. Threads may pass it on,
-    but not use it at once.
+    caller's transaction, leaves that to the caller. Leaving it by an exception records nothing. Several threads may use
+    it one after another, but not at the same time.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Batch:
         self._unchecked = 0
         self._next_seq = policy.serial + 1
         self._is_open = True
-        # Then a receipt that says no more than its id, source and time needs no more than a decision. A batch that is
-        # over is never simple, so that one look at each receipt is enough to find out either.
+        # In a simple batch, a receipt with only an id, a source and a time needs only a decision. A batch that is over
+        # isn't simple, so `_decide` tests for both at once.
         self._is_simple = not (policy.goes_by_send_time or self._transactional is not None)
 
     def __exit__(
@@ -137,7 +137,7 @@ class Batch:
         if not isinstance(self._policy, CmqMinimumTimeCache):
             raise SettingsError(f"advance is for the policy cmq:retry=...,network=..., not {self._policy}")
         if isinstance(min_msg_time_us, int) and min_msg_time_us > _LATEST_US:
-            raise _not_meant("min_msg_time_us", "microseconds", min_msg_time_us)
+            raise _bad_time("min_msg_time_us", "microseconds", min_msg_time_us)
         self._policy.advance(min_msg_time_us)
         self._advances = True
 
@@ -155,8 +155,8 @@ class Batch:
 
         `received_at_us` is None for the clock's time now, else microseconds since 1970. `redelivered` and
         `jms_timestamp_ms` are JMSRedelivered and JMSTimestamp (None or 0 where it isn't set), for the figures and, the
-        time, for the policy `cmq:retry=...,network=...`. `body_digest` is any text that distinguishes bodies. An argument
-        that can't be meant is a `SettingsError`; it changes nothing, and the batch may go on.
+        time, for the policy `cmq:retry=...,network=...`. `body_digest` is any text that distinguishes bodies. A wrong
+        argument is a `SettingsError`; nothing has changed then, and the batch may go on.
         """
         return self._decide(
             unique_message_id, message_source_id, received_at_us, redelivered, jms_timestamp_ms, body_digest
@@ -250,7 +250,7 @@ class Batch:
         if not self._is_open:
             raise ClosedError("the batch is over", hint="receive inside `with receiver.batch() as batch:`")
         if not isinstance(received_at_us, int) or received_at_us > _LATEST_US:
-            raise _not_meant("received_at_us", "microseconds", received_at_us)
+            raise _bad_time("received_at_us", "microseconds", received_at_us)
         if redelivered != bool(redelivered):  # whatever it is, hashable or not
             raise SettingsError(f"redelivered must be true or false, not {redelivered!r:.80}")
         if jms_timestamp_ms is not None and (
@@ -258,12 +258,12 @@ class Batch:
             or isinstance(jms_timestamp_ms, bool)
             or not 0 <= jms_timestamp_ms <= _LATEST_US // 1000
         ):
-            raise _not_meant("jms_timestamp_ms", "milliseconds from 0 on", jms_timestamp_ms)
+            raise _bad_time("jms_timestamp_ms", "milliseconds from 0 on", jms_timestamp_ms)
         if body_digest is not None and not isinstance(body_digest, str):
             raise SettingsError(f"body_digest must be text, not {body_digest!r:.80}")
 
 
-def _not_meant(name: str, unit: str, value: object) -> SettingsError:
+def _bad_time(name: str, unit: str, value: object) -> SettingsError:
     return SettingsError(
         f"{name} must be whole {unit}, before the year 10000, not {value!r:.80}", hint="is it of another unit?"
     )

@@ -1,4 +1,4 @@
-"""What memory holds of a domain: a cache of its log, ahead of it inside a batch only; and when it retires sources.
+"""A domain in memory: a cache of its log, which is ahead of the log inside a batch only; and when sources are retired.
 
 The policy here has recorded exactly the rows of the log up to its serial number. Whatever may break that (a batch
 that fails, a commit that nobody confirmed, a transaction that its caller may have rolled back) drops the cache, and the
@@ -43,15 +43,15 @@ __all__ = [
 
 DAY_US = 86_400_000_000
 _LOOKS_PER_TIME_ALLOWED = 30
-"""After sources were retired, the next silent ones wait for up to this part of retire_sources_after_days, as each
-retirement makes every other process read the log anew."""
+"""After a retirement, the next silent sources wait for up to retire_sources_after_days / 30, for each retirement makes
+every other process read the whole log again."""
 _SHARE_RETIRED = 10
 """Beyond max_sources, the surplus and a tenth of max_sources more are retired, so that the next batch needn't retire
 again."""
 
 
 class Retirement:
-    """Which sources are due at the end of a batch; it costs next to nothing as long as none can be."""
+    """Says which sources to retire at the end of a batch, at next to no cost as long as none can be due."""
 
     def __init__(self, settings: ReceiverSettings) -> None:
         self._max_sources = settings.max_sources
@@ -113,12 +113,12 @@ _SILENT_LAG_US = 15 * 60 * 1_000_000
 
 
 class History(NamedTuple):
-    """What came with an id before, where that is more than its newest receipt says."""
+    """When an id first came, and with which bodies, where its newest receipt alone doesn't say so."""
 
     first_received_at_us: int | None
-    """None: with its newest receipt."""
+    """None: when its newest receipt came."""
     body_digests: tuple[str, ...]
-    """The different ones, oldest first."""
+    """Each digest once, oldest first."""
 
     def extended(self, first_received_at_us: int, body_digest: str | None) -> History:
         known = self.body_digests
@@ -145,13 +145,13 @@ def _digests_of(stored: str) -> tuple[str, ...]:
 
 
 def policy_of(state: DomainState) -> Policy:
-    """The domain's policy with its sizes, which remembers nothing yet; `SettingsError` where there is none such."""
+    """The domain's policy with its sizes, which remembers nothing yet; `SettingsError` if there is no policy of this name and sizes."""
     return policy_of_kind(state.policy, state.window_size, state.expiry_us)
 
 
 def _continues(known: DomainState, state: DomainState) -> bool:
     """Whether a log may have come from one state to another by appending: not if an older copy of it was restored."""
-    # Rows of a source that was retired meanwhile may be gone or stand among those already recorded here.
+    # Retiring a source changes or deletes rows that may be recorded here already.
     same = (known.store_id, known.generation, known.retired_sources) == (
         state.store_id,
         state.generation,
@@ -163,6 +163,7 @@ def _continues(known: DomainState, state: DomainState) -> bool:
 
 @contextmanager
 def making_sense(state: DomainState) -> Iterator[None]:
+    """Within it, an error that broken rows cause becomes a `StoreCorruptError`."""
     try:
         yield
     except NONSENSE as error:
@@ -183,16 +184,16 @@ class DomainCache:
         self.remembered_ids = 0
         """As of the last batch."""
         self.sources = self.silent_sources = self.retired_sources = 0
-        """The domain's, those of them silent for a day, and those retired since it was made; as of the last batch, but for
-        the second, which may lag behind by a quarter of an hour."""
+        """As of the last batch: the domain's sources, those of them silent for a day (this count may be a quarter of an
+        hour old), and those retired since the domain was made."""
         self._silent_as_of_us = 0
         self.policy: Policy
         self.histories: dict[str, History] = {}
-        # A policy that no duplicate refreshes doesn't need the row of one, which is kept for its id's bodies at most.
+        # Where duplicates refresh nothing, a duplicate's row is needed only for the bodies of its id.
         self._history_rows: dict[str, int] = {}
         """The number of the row that says with which bodies an id came."""
         self._outdated: list[int] = []
-        """The numbers of rows that say nothing any more."""
+        """The numbers of rows that aren't needed any more."""
         self._deletable: list[int] = []
 
     def drop(self) -> None:
@@ -203,7 +204,7 @@ class DomainCache:
         return bool(self._deletable)
 
     def follow(self, log: DomainLog, state: DomainState) -> bool:
-        """Catch up with the log, which is in this state: by what is new in it, or from its beginning.
+        """Catch up with the log, whose state this is: read what is new in it, or all of it.
 
         Returns whether the log had changed since.
         """
@@ -242,7 +243,7 @@ class DomainCache:
             raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
 
     def _noted(self, rows: Iterable[ReceiptRow]) -> Iterator[ReceiptRow]:
-        """The rows, on their way; what they have of their ids' histories is noted."""
+        """Pass the rows on, and note the histories that they have."""
         for row in rows:
             first_us, digests = row.first_received_at_us, row.body_digests
             if first_us is not None or digests is not None:
@@ -253,7 +254,7 @@ class DomainCache:
             yield row
 
     def note(self, seq: int, id_: str, history: History) -> None:
-        """A row has this of its id's history, and no older row of the id says anything any more."""
+        """Note an id's history, which this row has; no older row of the id is needed any more."""
         self.forget_history(id_)
         policy = self.policy
         if policy.keeps_ids:
@@ -299,7 +300,7 @@ class DomainCache:
         return rows, seqs
 
     def retire_due(self) -> list[str | None]:
-        """Retire the sources that are due at the end of a batch; which they were."""
+        """Retire the sources that are due at the end of a batch, and return them."""
         policy = self.policy
         if not isinstance(policy, TwoTierDetector):
             return []
@@ -313,7 +314,7 @@ class DomainCache:
             self.policy.retire(source)
 
     def advance(self, state: DomainState) -> None:
-        """The log is in this state now, and what the policy here has recorded is just that."""
+        """Note that the log is in this state now, and that the policy has recorded exactly its rows."""
         self._state = state
         self.sizes = state.window_size, state.expiry_us
         policy = self.policy
@@ -334,7 +335,7 @@ class DomainCache:
 def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
     """Change a domain's sizes: what it remembers goes through an empty domain with the new ones, oldest receipt first.
 
-    The transaction under way is left to be committed.
+    The caller commits the transaction under way.
     """
     with making_sense(state):
         rows = [row for rows_read in log.rows_after(0, state.last_seq) for row in rows_read]

@@ -31,9 +31,9 @@ class Duplicate:
     redelivered: bool
     """Whether the broker said so itself (JMSRedelivered)."""
     decision: Decision
-    """Has what was left of both windows, `window_left` and `expiry_left_us`."""
+    """Its `window_left` and `expiry_left_us` say what was left of the window and of the expiry."""
     headroom: float | None
-    """How much that was, from 0 to 1, of the window or of the expiry, whichever is more."""
+    """The share that was left of the window or of the expiry, whichever is more; from 0 to 1."""
 
     @property
     def age_us(self) -> int:

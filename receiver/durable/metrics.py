@@ -56,7 +56,7 @@ _COUNTED = {
     "receiver_batch_seconds": ("histogram", "Time of a batch, from asking for the domain to the end of its commit."),
     "receiver_commit_seconds": ("histogram", "Time that the database took to commit a batch."),
 }
-"""What adds up: type and meaning."""
+"""Metrics that add up over receivers: type and meaning."""
 _GAUGES: dict[str, _Gauge] = {
     "receiver_remembered_ids": ("Distinct ids remembered, as of the last batch.", lambda status: status.rDupIds, max),
     "receiver_sources": (
@@ -87,14 +87,14 @@ _GAUGES: dict[str, _Gauge] = {
         min,
     ),
 }
-"""What doesn't: meaning, value, and what is made of several receivers' values."""
+"""Metrics that don't: meaning, value, and how the values of several receivers are combined."""
 
 _collectors: WeakKeyDictionary[CollectorRegistry, dict[Callable[[], Any], Any]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 def export(receiver: Receiver, registry: CollectorRegistry = REGISTRY) -> None:
-    """Show a receiver's figures in a registry, once or again; a closed one needs no call.
+    """Show a receiver's figures in a registry. A second call changes nothing, and closing the receiver needs none.
 
     Each metric has the label `domain`.
     """

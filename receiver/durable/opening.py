@@ -1,4 +1,4 @@
-"""From an address and a channel to the log of a domain, made if it is new, resized if other settings are asked for."""
+"""Opens the log of a domain by address and channel; makes a new domain, and resizes one if other sizes are asked for."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class Opened(NamedTuple):
     lock: Hashable
     """What a transaction on the log locks."""
     store_id: int
-    """The number of the domain that no other has."""
+    """The domain's random number, which no other domain of any store has."""
     domain_id: int
     """Its number in the store's tables; 0 for `memory://`."""
 
 
 class Wanted(NamedTuple):
-    """What whoever opens a domain wants of its policy."""
+    """The policy that the caller asks for when it opens a domain."""
 
     kind: str | None
-    """Which, by the name that stores have for it; None: whichever the domain has."""
+    """Its name in stores; None for the policy that the domain has."""
     sizes: tuple[int, int] | None
-    """None: those that the domain has."""
+    """None for those that the domain has."""
     if_new: Callable[[], Policy]
-    """The policy of a domain that there isn't yet; `SettingsError` where too little is said."""
+    """Makes the policy of a new domain; `SettingsError` where its sizes aren't given."""
 
 
 def wanted(settings: ReceiverSettings | None, policy_text: str | None, *, reject_batches: bool) -> Wanted:
@@ -119,15 +119,15 @@ def log_of(url: URL, engine: Engine, store_settings: StoreSettings, domain_id: i
     return database_of(url).log(engine, store_settings, domain_id)
 
 
-def _new_state(kind: str, name: str, judge: Policy) -> dict[str, Any]:
+def _new_state(kind: str, name: str, new_policy: Policy) -> dict[str, Any]:
     """The columns of a new domain, but for its number."""
-    window, expiry_us = judge.sizes
+    window, expiry_us = new_policy.sizes
     state: dict[str, Any] = dict.fromkeys(DomainState._fields[1:], 0)
     return state | {
         "store_id": new_number(),
         "domain_key": kind,
         "domain_name": name,
-        "policy": judge.kind,
+        "policy": new_policy.kind,
         "window_size": window,
         "expiry_us": expiry_us,
         "clock_us": None,

@@ -1,7 +1,7 @@
-"""What became of batches whose outcome isn't known at once: looked up by the number that each leaves in the store.
+"""Batches whose outcome isn't known at once: it is looked up by the number that each batch leaves in the store.
 
-A batch may be in its caller's transaction, or its commit may break off. And whoever was killed with a batch on its way
-has left that to be looked up by others, if it was recorded.
+A batch may be in its caller's transaction, or the connection may be lost during its commit. If a process is killed then,
+and the batch was recorded, the next process that records to the same path looks it up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Unsettled(NamedTuple):
 
 
 class Outcomes:
-    """Those of one receiver's batches.
+    """The outcomes of one receiver's batches.
 
     Whoever makes it sets `committed`, which is called with the tally of each batch once that is known to be committed,
     and `rolled_back`, which is called for each batch in a transaction of its caller's that wasn't committed.
@@ -42,7 +42,7 @@ class Outcomes:
         self.rolled_back: Callable[[], None]
         self.recorder: Recorder | None = None
         self.batches = 0
-        """Those that have left their number: in a transaction of the caller's, or recorded."""
+        """How many have left their number: those in a transaction of the caller's, and those recorded."""
         self._unsettled: deque[_Unsettled] = deque()
 
     def prepare(self, log: DomainLog, rows: Sequence[ReceiptValues], tally: Tally) -> BatchNumber | None:
@@ -59,11 +59,11 @@ class Outcomes:
         return BatchNumber(self.writer, self.batches)
 
     def expect(self, tally: Tally) -> None:
-        """The batch is recorded in its caller's transaction; what becomes of that will be looked up."""
+        """Note that the batch is in its caller's transaction, whose outcome will be looked up."""
         self._unsettled.append(self._unsettled.pop()._replace(tally=tally))
 
     def count(self, tally: Tally) -> None:
-        """The batch is committed."""
+        """Count the batch, which is known to be committed."""
         if self._unsettled:
             self._settled(self._unsettled[-1])
             self._unsettled.pop()
@@ -76,12 +76,12 @@ class Outcomes:
             self.committed(batch.tally)
 
     def settle(self, log: DomainLog) -> bool:
-        """See which batches were committed of whose transactions that isn't known; whether all were."""
+        """Look up which of the unsettled batches were committed; whether all were."""
         if not self._unsettled:
             return True
         were_all = True
         last = log.last_batch(self.writer)
-        # A batch's number is in one transaction with all that the batch saw, so those before it were committed too.
+        # A batch's number is committed with all that the batch saw, so the batches before it were committed too.
         while self._unsettled and self._unsettled[-1].number > last:
             lost = self._unsettled.pop()
             were_all = False
@@ -107,6 +107,6 @@ class Outcomes:
         """Whether there is something to settle, without having the domain's lock."""
         return bool(self._unsettled) and not (self.callers_go_on() or self._needs_the_lock())
 
-    def are_over(self) -> bool:
-        """Whether there are numbers that nobody will look up: a recording may still need the last one."""
+    def can_forget_numbers(self) -> bool:
+        """Whether there are numbers that nobody will look up any more; a recording may still need the last one."""
         return self.batches > 0 and (self.recorder is None or self.recorder.is_settled)

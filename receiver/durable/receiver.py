@@ -71,7 +71,7 @@ class Receiver(Closing):
 
         `url` is `sqlite:///file`, `postgresql+psycopg://…`, or `memory://` for a receiver that keeps nothing.
         `connection_id`, `destination` and `receiver_id` name the channel that receipts come through, and `domain` is
-        the KEY that makes the domain of it. `settings` are the domain's two windows, None for those it has; others
+        the KEY that makes the domain of it. `settings` are the domain's window and expiry, None for those it has; others
         resize it, for all processes. `policy` goes by another system's rule instead, such as
         `artemis:id_cache_size=20000`; a bare name keeps the sizes that the domain has, and a domain keeps its policy.
         With `reject_batches`, for `artemis` alone, a batch is one of its transactions: judged by what earlier batches
@@ -136,13 +136,12 @@ class Receiver(Closing):
 
     @property
     def store_id(self) -> int:
-        """The domain's number that no other has, in any store."""
+        """The domain's random number, which no other domain of any store has."""
         return self._session.store_id
 
     @property
     def window(self) -> int:
-        """How many ids a source has remembered whatever the time, as of the last batch; 0 where it's the time alone that
-        counts."""
+        """The policy's window in ids, as of the last batch; 0 where it has none and the time alone counts."""
         return self._session.cache.sizes[0]
 
     def batch(self, connection: Connection | None = None) -> Batch:
@@ -181,7 +180,7 @@ class Receiver(Closing):
         return self.figures(self.counters.rate())
 
     def figures(self, rate: float = 0.0) -> Status:
-        """The same without asking the database, so that it costs little and never waits; without rRate."""
+        """As `status`, but without rRate, and without asking the database: it costs little and never waits."""
         return self.counters.status(self.domain, self._session.cache, self._recorder, rate)
 
 

@@ -1,7 +1,7 @@
 """One domain's transactions: lock it, catch up, record a batch, commit, and know what became of it.
 
-Memory advances with the commit only. What became of a transaction is known at once where it is ours; is looked up when
-the domain is next used where it is the caller's; and is read from the log where the connection broke in the middle.
+Memory advances with the commit only. The outcome of a transaction of our own is known at once, or read from the log
+where the connection was lost during the commit. That of a caller's transaction is looked up when the domain is next used.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _HOLDS: list[Hold] = []
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hold:
+    """A lock that a thread holds, or is about to take."""
+
     lock: Hashable
     """What is locked: a file, or a domain of a server."""
     holder: Callable[[], object]
@@ -123,7 +125,7 @@ class DomainSession:
         """Record what is received from now on, and settle what killed processes have recorded to the same path."""
         store_id = self.store_id if isinstance(self.log, SqlLog) else None
         recorder = self.outcomes.recorder = Recorder(
-            record, **channel._asdict(), writer=self.outcomes.writer, incarnation=store_id
+            record, **channel._asdict(), writer=self.outcomes.writer, store_id=store_id
         )
         try:
             with self._thread_lock:
@@ -156,7 +158,7 @@ class DomainSession:
         return transaction
 
     def own(self, state: DomainState) -> DomainState:
-        """The state, if it is our domain's; else `StoreError`: SQLite may give a dropped domain's number to a new one."""
+        """Return a state that is our domain's, else raise `StoreError`: SQLite may give a dropped domain's number to another."""
         if state.store_id != self.store_id:
             raise StoreError(
                 f"this is another database than {self.address} was when the receiver was opened, or its domain was dropped",
@@ -166,12 +168,12 @@ class DomainSession:
         return state
 
     @property
-    def is_parents(self) -> bool:
-        """Whether this is a process forked off: whatever it does to the connection, it does to its parent's."""
+    def is_forked_off(self) -> bool:
+        """Whether this process was forked off: whatever it does to the connection, it does to its parent's."""
         return os.getpid() != self._pid
 
     def check_usable(self) -> None:
-        if self.is_parents:
+        if self.is_forked_off:
             raise ClosedError(
                 f"the receiver was opened in process {self._pid} and can't be used in one forked off",
                 hint="open another in the new process",
@@ -199,9 +201,9 @@ class DomainSession:
         return JoinedLog(self.log, connection)
 
     def complete_recording(self) -> None:
-        """Settle what killed processes have recorded, by their numbers, and forget those, in a transaction of its own.
+        """Settle the journals of killed processes by their batch numbers, and delete those, in a transaction of its own.
 
-        Where that fails there is a warning: it stays as it is for whoever records to the same path next.
+        A failure is a warning only: whoever records to the same path next tries again.
         """
         recorder = self.outcomes.recorder
         journals = recorder.abandoned() if recorder is not None else []
@@ -224,13 +226,13 @@ class DomainSession:
             recorder.finish()
 
     def settle(self, log: DomainLog) -> None:
-        """Drop the cache if a batch wasn't committed after all."""
+        """Look up what became of earlier batches; drop the cache if one wasn't committed."""
         if not self.outcomes.settle(log):
             self.cache.drop()
 
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""
-        if self._is_closed or self.is_parents or not self.outcomes.can_be_looked_up():
+        if self._is_closed or self.is_forked_off or not self.outcomes.can_be_looked_up():
             return
         if not self._thread_lock.acquire(blocking=False):
             return
@@ -245,7 +247,7 @@ class DomainSession:
 
     def count_silent_sources(self) -> None:
         """Count them anew, unless a batch is under way."""
-        if self._is_closed or self.is_parents or not self._thread_lock.acquire(blocking=False):
+        if self._is_closed or self.is_forked_off or not self._thread_lock.acquire(blocking=False):
             return
         try:
             self.cache.count_silent_sources()
@@ -254,7 +256,7 @@ class DomainSession:
 
     def close(self) -> None:
         """Delete what is left to be deleted, and end the connection; a process forked off leaves both to its parent."""
-        if self._is_closed or self.is_parents:
+        if self._is_closed or self.is_forked_off:
             return
         if self._held_by == threading.get_ident():
             raise StoreBusyError("this thread has a batch of the domain under way", hint="close after that has ended")
@@ -273,7 +275,7 @@ class DomainSession:
     def _tidy_up(self) -> None:
         if self.outcomes.callers_go_on():
             _LOGGER.warning(
-                "closed before the caller's transaction has ended, so its batches won't be counted or told of: %s",
+                "closed before the caller's transaction has ended, so its batches won't be counted or reported: %s",
                 self.address,
             )
             return
@@ -285,7 +287,7 @@ class DomainSession:
         self.cache.follow(self.log, state)
         _, gone = self.cache.take_deletable((), all_of_them=True)
         self.log.record(state, Changes(gone), since=state.last_seq)
-        if isinstance(self.log, SqlLog) and self.outcomes.are_over():
+        if isinstance(self.log, SqlLog) and self.outcomes.can_forget_numbers():
             forget_batches(self.log.connection, state, self.outcomes.writer)
         self.log.commit()
         self.log.give_back_space()
@@ -313,7 +315,7 @@ class Transaction:
 
     def abandon(self, error: BaseException | None = None) -> None:
         """Record nothing, and forget what was decided."""
-        if self._session.is_parents:
+        if self._session.is_forked_off:
             return
         cache = self.cache
         policy = cache.policy
@@ -395,7 +397,7 @@ class Transaction:
     def _was_committed(self, state: DomainState, failure: StoreError) -> bool:
         """Whether the log is in this state, read from it as soon as the database can be reached and lets go of the lock.
 
-        Raises StoreError if that can't be found out.
+        Raises StoreError if that stays unknown.
         """
         patience_secs = self._session.patience_secs
         try:
@@ -432,6 +434,6 @@ class Transaction:
 
 def _unknown(failure: StoreError) -> StoreError:
     return StoreError(
-        f"{failure.message}; whether the batch was committed can't be told",
+        f"{failure.message}; it isn't known whether the batch was committed",
         hint="send it again: what was recorded after all is judged a duplicate",
     )

@@ -85,14 +85,14 @@ def headroom_of(decision: Decision, window: int, expiry_us: int) -> float | None
 
 
 class Headroom(NamedTuple):
-    """Of all duplicates that a receiver has caught since it was opened."""
+    """The headroom of the duplicates that a receiver has caught since it was opened."""
 
     least: float | None
-    """None before there was a duplicate, here and in the next."""
+    """Of all of them; None before the first one, as in `recent_least`."""
     recent_least: float | None
     """Of the last 1,000 duplicates."""
     shares: Buckets
-    """All of them, by bucket."""
+    """Of all of them, by bucket."""
 
 
 class HeadroomCounter:
@@ -125,9 +125,9 @@ class Status:
     policy: str
     """Its canonical text, such as `apama:window=2000,expiry=120`."""
     window: int
-    """Of its sizes the one in ids, 0 where it has none; for `apama` W."""
+    """The policy's size in ids, such as W of `apama`; 0 where it has none."""
     expiry_secs: float
-    """The one in seconds; for `apama` E."""
+    """The policy's size in seconds, such as E of `apama`; 0 where it has none."""
     rx: int
     """Receipts."""
     rRate: float  # noqa: N815 - Apama's names, here and below
@@ -212,6 +212,8 @@ def status_line(
 
 @dataclass(slots=True)
 class Tally:
+    """What a batch adds to the figures; also the sum of it over a receiver's batches."""
+
     receipts: int = 0
     unchecked: int = 0
     duplicates: int = 0
@@ -229,7 +231,7 @@ class Tally:
     """How long the database took to commit; None where the caller commits."""
     events: list[Duplicate] = field(default_factory=list)
     full_receipts: list[tuple[int, Receipt]] = field(default_factory=list)
-    """The receipts that say more than their row, or have none, by their index in the batch: for a recorder."""
+    """The receipts that have more than their row, or have no row, by their index in the batch: for a recorder."""
 
     def note(self, receipt: Receipt) -> None:
         """Count what a receipt says beside its id and time."""
@@ -241,7 +243,7 @@ class Tally:
                 )
 
     def plain_rows(self, rows: Sequence[ReceiptValues]) -> Sequence[ReceiptValues]:
-        """Of the rows of the batch, those that say all of their receipt."""
+        """The rows of the batch that hold all there is to their receipt."""
         if not self.full_receipts:
             return rows
         without_row = 0
@@ -287,6 +289,8 @@ class Tally:
 
 
 class Counters:
+    """What one receiver has counted since it was opened."""
+
     def __init__(self) -> None:
         self._total = Tally()
         self._headroom = HeadroomCounter()

@@ -77,8 +77,8 @@ class JournalHeader(msgspec.Struct, frozen=True):
 
     writer: int
     """The number that the store knows the receiver by."""
-    incarnation: int | None
-    """The store id of the receiver's domain; None where no store outlives the process."""
+    store_id: int | None = msgspec.field(name="incarnation")  # journals on disk have it by its old name
+    """That of the receiver's domain; None where no store outlives the process."""
     connection_id: str
     destination: str
     receiver_id: str

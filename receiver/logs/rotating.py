@@ -269,7 +269,7 @@ class RotatingLog:
         if self._journal is not None:
             self._journal.end()
             self.close()
-            # At once, so that a writer has no time without a journal that says whose mark the store keeps.
+            # At once, so that there is always a journal that says whose batch number the store keeps.
             with suppress(OSError):  # the next batch tries again
                 self._journal = self._begun()
                 self._journal.append(beginning(self._header))
@@ -303,7 +303,7 @@ class RotatingLog:
 
     def abandoned(self) -> list[AbandonedJournal]:
         """The journals of the same domain whose writers are dead, locked until they are closed."""
-        if self._header.incarnation is None:
+        if self._header.store_id is None:
             return []
         kept = []
         for path in self._names.unfinished():
@@ -313,7 +313,7 @@ class RotatingLog:
                     continue
                 scan = scanned(_pieces(file))
                 header = scan.header
-                if header is None or header.incarnation != self._header.incarnation or scan.is_ended:
+                if header is None or header.store_id != self._header.store_id or scan.is_ended:
                     file.close()
                 else:
                     kept.append(AbandonedJournal(file, header.writer, scan))
@@ -339,7 +339,7 @@ class RotatingLog:
             return
         with file:
             scan = scanned(_pieces(file))
-            if scan.uncertain and scan.header and scan.header.incarnation is not None:
+            if scan.uncertain and scan.header and scan.header.store_id is not None:
                 return  # only its store knows
             _write_finished(path, file)
             if fcntl is None:

@@ -25,9 +25,9 @@ _T = TypeVar("_T")
 
 
 class KeptConnection:
-    """Made when it is first needed. A process forked off can't use it.
+    """A connection that is made when it is first needed, and kept open. A process forked off can't use it.
 
-    Raises SettingsError and StoreError when it is made, and what a driver raises becomes a `StoreError`. One that
+    Its constructor raises SettingsError and StoreError; later, what a driver raises becomes a `StoreError`. One that
     `only_reads` waits for nobody who writes.
     """
 
@@ -58,7 +58,7 @@ class KeptConnection:
 
     @contextmanager
     def transaction(self, begin: Callable[[Connection], _T]) -> Iterator[tuple[Connection, _T]]:
-        """A transaction that begins with this work, whose result is given too; an exception rolls it back."""
+        """A transaction, rolled back by an exception. `begin` does the first work in it; what that returns is yielded too."""
         with self._used() as connection:
             try:
                 begun = begin(connection)
@@ -78,9 +78,9 @@ class KeptConnection:
             yield driver_of(connection)
 
     def give_back_space(self, by: Callable[[Any], bool]) -> bool:
-        """Do so between transactions; whether more is left to do, as `by` says.
+        """Give space back by calling `by` between transactions; whether more is left to do, as `by` returns.
 
-        Where that fails there is a warning: what was to be done is done, and the next time is as good.
+        A failure is a warning only: the deleting is done, and space can be given back the next time.
         """
         try:
             with self.between_transactions() as driver:
@@ -125,7 +125,7 @@ class KeptConnection:
             self._discard()
         if self._kept is None:
             self._kept = self.engine.connect()
-            self._database.tell_idle(driver_of(self._kept), lambda: not self._lock.locked())
+            self._database.watch_idle(driver_of(self._kept), lambda: not self._lock.locked())
         return self._kept
 
     def _discard(self) -> None:

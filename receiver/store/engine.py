@@ -56,7 +56,7 @@ def read_only(url: URL) -> Engine:
 
 
 NONSENSE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
-"""What a database holds where it shouldn't be is of any type, and breaks whatever it comes to first, by one of these."""
+"""What reading a value may raise that no receiver has written, for it may be of any type."""
 
 
 class translated:  # noqa: N801 - it reads as a verb; and a generator would cost a batch of one more than its decision
@@ -85,6 +85,6 @@ def store_error(error: BaseException, address: str | URL) -> StoreError:
 
 
 def _cause(raw: BaseException) -> Cause | None:
-    """None for what no driver raises."""
+    """What a driver's error means; None for any other."""
     causes = (database.cause_of(raw) for database in DATABASES)
     return next((cause for cause in causes if cause is not None), None)

@@ -63,7 +63,7 @@ _BYTES_AT_ONCE = 64 << 20
 
 
 class TargetState(NamedTuple):
-    """What a target's row and its domain's say, by the names of their columns."""
+    """What is stored of a target, and the store id of its domain."""
 
     confirmed_bytes: int | None
     tail_digest: bytes | None
@@ -71,8 +71,8 @@ class TargetState(NamedTuple):
 
 
 class _Sql(NamedTuple):
-    """What each batch asks of one target, as text: for a single message SQLAlchemy's way there would cost more than the
-    answer."""
+    """The statements that each batch runs for one target, as text: for a single message, making them by SQLAlchemy each
+    time would cost more than running them."""
 
     first_sequence: str
     lock: str
@@ -98,7 +98,7 @@ class Inbox(Closing):
 
     @classmethod
     def open(cls, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> Self:
-        """Open the inbox of a target, by whatever name the domain's bridges give it, and make it if it is new.
+        """Open the inbox of a target, by the name that the domain's bridges have for it, and make it if it is new.
 
         Raises SettingsError for a name that can't be stored, and StoreError.
         """
@@ -136,7 +136,7 @@ class Inbox(Closing):
         """A transaction that has the target for itself: committed at its end, rolled back by an exception.
 
         `StoreBusyError` if the target can't be had in time. Whatever a driver raises within is a `StoreError`. With a
-        connection it joins the transaction that is under way there, and leaves both to whose it is.
+        connection it joins the transaction that is under way there, and leaves commit and rollback to its owner.
         """
         if joined is not None:
             with translated(self._kept.url):
@@ -189,8 +189,7 @@ class Inbox(Closing):
     def give_back_space(self) -> bool:
         """Give the space of deleted messages back, where there is much of it; between leases, and when there is time.
 
-        Whether more is left to do the next time, so that nobody waits long. Where it fails there is a warning, and the
-        next time is as good.
+        It does a part at a time, so that nobody waits long; whether more is left to do. A failure is a warning only.
         """
         return self._kept.give_back_space(self._vacuum.run_if_due)
 
@@ -221,7 +220,7 @@ class Lease:
         self._state = self._inbox.lock_target(self.connection)
 
     def handed_on_as(self, message: str) -> str:
-        """What no other domain of any store calls anything: what its own calls the message, after its number."""
+        """A name that no other domain of any store gives: the store id, and `message`, the message's name in its own domain."""
         return f"{self._state.store_id:x}{message}"
 
     def other_domain(self) -> str | None:
@@ -264,7 +263,7 @@ class Lease:
         self._inbox.delete(self.connection, numbers)
 
     def try_failed(self, number: int) -> int:
-        """Count a delivery that failed; how many have."""
+        """Count a try of a message that failed; how many have failed."""
         row = (inbox.c.target_id == self._target_id) & (inbox.c.sequence == number)
         counted = update(inbox).where(row).values(tries=inbox.c.tries + 1).returning(inbox.c.tries)
         return int(self.connection.scalars(counted).one())
@@ -274,7 +273,7 @@ class Lease:
         self._inbox.park(self.connection, row, error)
 
     def save_file(self, confirmed_bytes: int, tail_digest: bytes) -> None:
-        """Note how much of the target's file is ours once this lease is committed, and a digest of the end of it."""
+        """Note how much of the target's file is ours once this lease is committed, and a digest of its end."""
         self._state = self._state._replace(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
         driver_of(self.connection).execute(self._inbox.sql.save_file, (confirmed_bytes, tail_digest))
 
@@ -322,5 +321,5 @@ def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
 
 
 def _storable(error: str) -> str:
-    """PostgreSQL's text has no U+0000, and neither database's lone surrogates."""
+    """Escaped where need be: PostgreSQL's text can't hold U+0000, nor either database's a lone surrogate."""
     return error[:_LONGEST_ERROR].encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

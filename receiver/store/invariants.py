@@ -1,7 +1,8 @@
-"""What holds of every store, whatever counts as a duplicate, and what is broken: checked value by value, for any may be.
+"""What holds in every store, whatever counts as a duplicate, and what is broken there. Any value may be, so all are checked.
 
-Each check is of something that no receiver ever writes, and a batch is one transaction. What isn't provable isn't here:
-how many rows of forgotten ids wait to be deleted depends on how many receivers there are, so that is a figure only.
+Each check looks for something that no receiver ever writes; all that a batch writes is one transaction. What isn't
+provable isn't checked: how many rows of forgotten ids wait to be deleted depends on how many receivers there are, so that
+is a figure only.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ _RULES = (
 
 
 def _is_made(key: str, name: str) -> bool:
-    if ":" in key:  # stands before it, where there is a name to the key
+    if ":" in key:  # a colon ends the key where a name follows it, so no key has one
         return False
     try:
         domain_key(f"name:{name}" if key == "name" else key)
@@ -182,7 +183,7 @@ def _name_of(raw: RawRow) -> DomainName:
 
 @contextmanager
 def readable(store: Snapshot, findings: Findings, domain: DomainName | None) -> Iterator[None]:
-    """What can't be read in this block for damage is a finding, and ends it."""
+    """Within it, what damage makes unreadable is a finding, and ends the block."""
     try:
         with store.part():
             yield

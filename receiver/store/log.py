@@ -22,7 +22,7 @@ _seq_of = itemgetter(ReceiptRow._fields.index("seq"))
 
 
 class PolicyStates(NamedTuple):
-    """A policy state for those rows in the log of these sources that have none; without sources, one for all rows."""
+    """A policy state to set: on those rows of these sources that have none or, where `sources` is None, on all rows."""
 
     policy_state: int | None
     sources: Sequence[str | None] | None
@@ -30,12 +30,12 @@ class PolicyStates(NamedTuple):
 
 
 class BatchNumber(NamedTuple):
-    """A receiver's last batch but for those whose outcome nobody will have to look up."""
+    """What a batch leaves in the store if its outcome may have to be looked up; a receiver's next one replaces it."""
 
     writer: int
     """The receiver's number."""
     batch: int
-    """Numbered by the receiver itself."""
+    """The batch's number, which the receiver counts itself."""
 
 
 class Changes(NamedTuple):
@@ -44,11 +44,11 @@ class Changes(NamedTuple):
     gone: Sequence[int] = ()
     """The numbers of rows to delete, ascending."""
     policy_states: Sequence[PolicyStates] = ()
-    """Set on rows that are there already."""
+    """To set on rows that are there already."""
     rows: Sequence[ReceiptValues] = ()
-    """Appended."""
+    """To append."""
     batch_number: BatchNumber | None = None
-    """Left for a batch whose outcome may have to be looked up."""
+    """None where the batch's outcome won't have to be looked up."""
 
 
 class DomainLog(Protocol):
@@ -100,10 +100,12 @@ class DomainLog(Protocol):
 
 
 class MemoryLog:
+    """The log of `memory://`, which ends with the process."""
+
     def __init__(self, state: DomainState) -> None:
         self._state = state
         self._rows: dict[int, ReceiptValues] = {}
-        self._marked = 0
+        self._last_batch = 0
 
     def begin(self) -> DomainState:
         return self._state
@@ -125,11 +127,11 @@ class MemoryLog:
         self._rows.update(zip(map(_seq_of, changes.rows), changes.rows, strict=True))
         self._state = state
         if changes.batch_number is not None:
-            self._marked = changes.batch_number.batch
+            self._last_batch = changes.batch_number.batch
 
     def last_batch(self, writer: int) -> int:
         del writer  # nobody else is here
-        return self._marked
+        return self._last_batch
 
     def _nothing(self) -> None:
         """A batch is recorded whole or not at all, so nothing is left to do."""

@@ -5,8 +5,8 @@ migration has one or both of these, whose words hold `{}` for how many, and whos
 `SELECT count(*) FROM`:
 
 - `LOSES`: the command names these losses and needs a yes.
-- `KEPT_BY_NEWER_ONLY`: the older version would give wrong verdicts or lose messages without it. So the step is refused, by a call of
-  `keep_all` in `downgrade`; only on the way to base is it named like the others.
+- `KEPT_BY_NEWER_ONLY`: without these the older version would give wrong verdicts or lose messages. So the step is
+  refused, by a call of `keep_all` in `downgrade`; only on the way to base are they named like the others.
 
 What counts 0 isn't lost. A migration that declares neither counts as losing all that it added.
 """

@@ -67,7 +67,7 @@ def examined(url: URL) -> Engine:
 def losses(url: URL, revision: str) -> list[str]:
     """What bringing a store to an older version loses, each with its count: `1,000 parked messages`.
 
-    Only read, and raises what `migrate` does.
+    The store is only read. Raises what `migrate` does.
     """
     from receiver.store.migration import losses_between, target
 

@@ -71,7 +71,7 @@ class Snapshot:
 
     def rows(self, domain_id: int) -> Iterator[Sequence[RawRow]]:
         """The rows of a domain by number, by the thousand, with the columns of the log."""
-        return self._some_at_a_time(
+        return self._in_parts(
             f"SELECT {receipt_rows.selected} FROM {receipts.name} WHERE domain_id = :domain_id ORDER BY seq",
             domain_id=domain_id,
         )
@@ -83,9 +83,9 @@ class Snapshot:
     def messages(self, table: str) -> Iterator[Sequence[RawRow]]:
         """The messages that wait or are parked, by the thousand, with the columns of `MESSAGE_COLUMNS`; of each body only
         its beginning."""
-        # A database may have it that nothing begins with NULL.
+        # A database may give NULL for the beginning of an empty body.
         columns = f"{selected(inbox, MESSAGE_COLUMNS)}, coalesce(substr(body, 1, 1), body) AS body"
-        return self._some_at_a_time(f"SELECT {columns} FROM {table} ORDER BY target_id, {_SEQUENCE}")
+        return self._in_parts(f"SELECT {columns} FROM {table} ORDER BY target_id, {_SEQUENCE}")
 
     def message_count(self, table: str, domain_id: int) -> int:
         """How many messages of a domain are in a table."""
@@ -105,7 +105,7 @@ class Snapshot:
         return int(self._connection.execute(counted, {"domain_id": domain_id}).scalar_one())
 
     def strays(self) -> list[tuple[str, str, Any, int]]:
-        """Table, the column that names their owner, that name, and the count of the rows whose owner isn't there."""
+        """Rows whose owner isn't there: their table, the column that names the owner, its value there, and their count."""
         return [
             (table.name, key, stray.owner, stray.rows)
             for table, key, owners in _OWNERS
@@ -135,7 +135,7 @@ class Snapshot:
         with translated(self.url), self._connection.begin_nested():
             yield
 
-    def _some_at_a_time(self, statement: str, **values: object) -> Iterator[Sequence[RawRow]]:
+    def _in_parts(self, statement: str, **values: object) -> Iterator[Sequence[RawRow]]:
         options = {"stream_results": True, "max_row_buffer": _ROWS_AT_ONCE}
         return self._connection.execute(text(statement), values, execution_options=options).partitions(_ROWS_AT_ONCE)
 

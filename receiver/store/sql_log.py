@@ -83,17 +83,17 @@ class SqlLog(ABC):
 
     placeholder: str
     for_update: str
-    """What makes a SELECT lock the rows it finds."""
+    """What makes a SELECT lock its rows."""
 
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         self.engine = engine
         self.settings = settings
         self.domain_id = domain_id
         self.is_idle: Callable[[], bool] = lambda: False
-        """Whether no thread uses the connection; until somebody knows better, one may."""
+        """Whether no thread uses the connection. To be replaced: this one says no, to be safe."""
         self.dbapi: Any = None
         self.cursor: Any = None
-        """One for all statements that are soon over."""
+        """One cursor for all short statements."""
         self._connection: Connection | None = None
         self._lent: RootTransaction | None = None
         p = self.placeholder
@@ -254,11 +254,11 @@ class SqlLog(ABC):
 
 
 _KEPT_SEQS = 1_000_000_000
-"""A killed receiver's recording is settled by its last number, when somebody records there again."""
+"""For how many more receipts of the domain a killed receiver's number is kept, by which its recording can be settled."""
 
 
 class JoinedLog:
-    """As `log`, but each batch is a savepoint in the caller's transaction, and commits or rolls back nothing itself."""
+    """A domain's log in the caller's transaction: each batch is a savepoint there, and commits or rolls back nothing itself."""
 
     def __init__(self, log: SqlLog, connection: object) -> None:
         connection = joinable(connection, log.engine.dialect, "batch()")
@@ -302,13 +302,13 @@ class JoinedLog:
         return self._log.last_batch(writer)
 
     def _callers(self) -> None:
-        """The caller's to do."""
+        """Nothing to do, for the caller does it."""
 
     commit = rollback = discard = give_back_space = close = _callers
 
 
 def joinable(connection: object, ours: Dialect, taker: str) -> Connection:
-    """The connection, in a transaction; SettingsError unless it is one to a database as ours. `taker` was given it."""
+    """The connection, in a transaction; SettingsError unless it fits our database. `taker`, for errors, was given it."""
     if not isinstance(connection, Connection):
         raise SettingsError(
             f"{taker} takes a Connection of SQLAlchemy, not {connection!r:.80}",
@@ -329,6 +329,6 @@ def joinable(connection: object, ours: Dialect, taker: str) -> Connection:
 
 
 def forget_batches(connection: Connection, state: DomainState, writer: int) -> None:
-    """Drop the numbers that one receiver left, and those from so many receipts ago that whoever left them died without closing."""
+    """Delete one receiver's number, and those so many receipts old that whoever left them died without closing."""
     over = (joined.c.writer == writer) | (joined.c.last_seq < state.last_seq - _KEPT_SEQS)
     connection.execute(delete(joined).where(joined.c.domain_id == state.domain_id, over))

@@ -3,8 +3,8 @@
 Records with many users are declared once, field by field: `ReceiptRow`, `DomainState` and `InboxRow`. Columns, SQL, the
 values that a driver takes and gives, and the types that the audit expects are made of them.
 
-Ids and names are bytes: UTF-8 in which a lone surrogate stands as it is. For PostgreSQL's text has no U+0000 and
-neither's has lone surrogates, yet two ids must never become one.
+Ids and names are bytes: UTF-8 in which a lone surrogate stands as it is. Two ids must never become one, but PostgreSQL's
+text can't hold U+0000, nor can either database's hold lone surrogates.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class DomainState(NamedTuple):
     last_seq: int
     """The number of the latest receipt."""
     last_writer: int
-    """Drawn for the batch that wrote this row last."""
+    """A random number, drawn anew by each batch that writes this row."""
     latest_us: int
-    """The latest receipt's time, which the surviving receipts don't show."""
+    """The latest receipt's time."""
     clock_us: int | None
     """The policy's own clock, by which it forgets; None where it has none, or before it ever moved."""
     # Counted since the domain was made, over all receivers.
@@ -108,7 +108,7 @@ class DomainState(NamedTuple):
     clock_clamped: int
     max_delivery_us: int
     policy: Ascii
-    """Whose rule judges receipts; the two sizes are its own."""
+    """The name of the policy that judges receipts; the two sizes above are the policy's."""
     retired_sources: int
     """Raised for each source that is retired: a process that has recorded rows of it reads the log anew."""
 
@@ -250,11 +250,11 @@ receipts = Table(
 joined = Table(
     "receiver_joined",
     METADATA,
-    # The last batch of a receiver of those that are in its caller's transaction, or in a recording, left in the batch's
-    # own transaction: so whether it was committed can be read rather than guessed.
+    # The number of each receiver's last batch that was in a caller's transaction, or in a recording. It is written in the
+    # batch's own transaction: so whether that was committed can be read rather than guessed.
     Column("domain_id", Integer, primary_key=True, autoincrement=False),
     Column("writer", BigInteger, primary_key=True, autoincrement=False),
-    # Numbered by the receiver itself. The domain's last number then shows how long ago it was.
+    # Batches are numbered by the receiver itself. The domain's last number then shows how long ago the batch was.
     Column("batch", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
 )

@@ -33,7 +33,7 @@ __all__ = [
     "upkeep",
 ]
 
-_BREATH_SECS = 0.1
+_PAUSE_SECS = 0.1
 """Who waits for a locked file looks this often whether it is free."""
 
 
@@ -59,7 +59,7 @@ def upkeep(address: str) -> Iterator[KeptConnection]:
         if vacuum is not None:
             vacuum.note(1)
             while kept.give_back_space(vacuum.run_if_due):
-                time.sleep(_BREATH_SECS)
+                time.sleep(_PAUSE_SECS)
     finally:
         kept.close()
 

@@ -165,7 +165,7 @@ class Route:
             append = target._append
             target._append = lambda lines, sync: self._halved(lambda half: append(half, sync=sync), lines)
         elif self.kind == "queue":
-            target = BrokerTarget("amqp://memory/out", self._sink, IdRule(), marks_duplicates=mode.detects)
+            target = BrokerTarget("amqp://memory/out", self._sink, IdRule(), adds_duplicate_ids=mode.detects)
         elif self.kind == "table":
             target = PythonTarget("python:tests:book", self._book)
         else:

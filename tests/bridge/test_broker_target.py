@@ -40,7 +40,7 @@ class Choosy:
 def test_a_message_that_a_broker_refuses_is_found_and_the_others_go(tmp_path, store, mode):
     route = Route(store, tmp_path, "queue", mode)
     target = BrokerTarget(
-        "amqp://choosy", lambda: Choosy(route.broker.sink("out")), IdRule(), marks_duplicates=mode.detects
+        "amqp://choosy", lambda: Choosy(route.broker.sink("out")), IdRule(), adds_duplicate_ids=mode.detects
     )
     sent = [("1", "a"), ("2", "b"), ("poison", "a"), ("3", "a"), ("4", "b"), ("5", None)]
     route.send(*(message(id_, source) for id_, source in sent))
@@ -123,7 +123,7 @@ def test_an_id_by_the_brokers_own_property_isnt_sent_on_where_duplicates_are_to_
     for body in (b"1", b"2"):
         route = Route(sqlite_url, tmp_path, "queue", Mode.AT_LEAST_ONCE)
         route.send(Message(body=body, properties={"_AMQ_DUPL_ID": "of the queue"}))
-        target = BrokerTarget("amqp://memory/out", partial(out.sink, "out"), ids, marks_duplicates=False)
+        target = BrokerTarget("amqp://memory/out", partial(out.sink, "out"), ids, adds_duplicate_ids=False)
         options = BridgeOptions(mode=Mode.AT_LEAST_ONCE, ids=ids)
         open_bridge(route.origin, target, sqlite_url, options).run(stop_when_idle_secs=0)
     assert [arrived.body for arrived in out.queue("out")] == [b"1", b"2"]

@@ -41,7 +41,7 @@ class Ring:
     def open(self, source, target, *, store=None, mode=None, domain="default") -> Bridge:
         mode = mode or self.mode
         to = BrokerTarget(
-            f"amqp://memory/{target}", partial(self.broker.sink, target), IdRule(), marks_duplicates=mode.detects
+            f"amqp://memory/{target}", partial(self.broker.sink, target), IdRule(), adds_duplicate_ids=mode.detects
         )
         origin = Origin(partial(self.broker.source, source), self.connection_id, f"queue://{source}")
         where = None if mode is Mode.BEST_EFFORT else store or self.store

@@ -15,7 +15,7 @@ OUT = "amqp://memory:5672/queue/out"
 
 
 def bridge_to(route, name):
-    target = BrokerTarget(name, route._sink, IdRule(), marks_duplicates=True)
+    target = BrokerTarget(name, route._sink, IdRule(), adds_duplicate_ids=True)
     return open_bridge(route.origin, route._watched(target), route.store, BridgeOptions(mode=Mode.EXACTLY_ONCE))
 
 

@@ -28,7 +28,7 @@ def journal_of(folder) -> Path:
 
 def test_every_cut(tmp_path):
     """With whatever a power cut may have left behind it."""
-    with Recorder(tmp_path, writer=1, incarnation=2) as recorder:
+    with Recorder(tmp_path, writer=1, store_id=2) as recorder:
         ends = []  # of each batch, and of what says that it was committed
         for number in range(1, 4):
             recorder.write(number, rows(number), [(1, receipt(10 + number, body_digest="x"))])
@@ -52,7 +52,7 @@ def test_every_cut(tmp_path):
 
 def test_a_batch_that_is_cut_off(tmp_path):
     """With those behind it, whatever was said of those before."""
-    with Recorder(tmp_path, writer=1, incarnation=2) as recorder:
+    with Recorder(tmp_path, writer=1, store_id=2) as recorder:
         for number in range(1, 5):
             recorder.write(number, rows(number), [])
         for number in (4, 3):

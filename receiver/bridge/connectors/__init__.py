@@ -110,12 +110,12 @@ class Sink(Protocol):
 
 
 def body_limit_bytes(given: int | None = None) -> int:
-    """The largest body that is taken: as given, or else as the settings have it."""
+    """The largest body that is taken: as given, or else the settings' default."""
     return BridgeSettings().max_body_bytes if given is None else given
 
 
 def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:
-    """For a source: which message has how many bytes, where it takes no more than so many."""
+    """A source's error for a body that is too large. `which` names the message, `size` is how many bytes its body has."""
     return MessageRefusedError(
         f"{which}: its body has {size} bytes, and no more than {most_bytes:,} are taken",
         hint="allow more by --max-body-bytes, or take it off the queue",
@@ -149,7 +149,7 @@ def check_durable(address: BrokerAddress) -> None:
 
 
 def check_carried(address: BrokerAddress, *properties: str) -> None:
-    """`SettingsError` for a property that the protocol takes for a header of its own."""
+    """`SettingsError` for a name that is a header of the protocol's own, and so can't be a property."""
     if address.protocol != "stomp":
         return
     from receiver.bridge.connectors.stomp import PROTOCOLS_OWN

@@ -36,7 +36,7 @@ _OPTIONS = {"subscription", "selector"}
 ANSWER_SECS = 30.0
 """How long a broker may neither answer nor take what is sent before it counts as lost."""
 CLOSE_SECS = 5.0
-"""How long it may take to say goodbye."""
+"""How long it may take to end a connection."""
 PIECE_BYTES = 64 << 10
 WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -116,12 +116,12 @@ class BrokerAddress:
 
     @property
     def destination(self) -> str:
-        """As domains are named by it: `queue://NAME` or `topic://NAME`."""
+        """The destination by which domains are named: `queue://NAME` or `topic://NAME`."""
         return f"{'topic' if self.is_topic else 'queue'}://{self.name}"
 
     @property
     def target_name(self) -> str:
-        """As a store knows it that hands messages on to there: without the user, who may change one day."""
+        """The name by which a store knows this target: without the user, who may change one day."""
         return str(replace(self, user=None))
 
     def may_be(self, other: BrokerAddress) -> bool:
@@ -168,7 +168,7 @@ def _hosts(name: str) -> set[str]:
 
 
 def is_broker(text: str) -> bool:
-    """Whether this is meant to be the address of one."""
+    """Whether this is meant to be the address of a broker."""
     return text.partition(":")[0] in _PORTS
 
 
@@ -220,7 +220,7 @@ def connected(address: BrokerAddress) -> socket.socket:
 
 
 def mute(address: BrokerAddress) -> BrokerError:
-    """What it means that one says nothing who was asked something."""
+    """The error for a broker that doesn't answer."""
     speaks = f"{address.protocol.upper()}{' through TLS' if address.tls else ''}"
     return BrokerError(
         f"{address}: no answer in {ANSWER_SECS:g} s", hint=f"see that it is well, and that its port speaks {speaks}"
@@ -228,7 +228,7 @@ def mute(address: BrokerAddress) -> BrokerError:
 
 
 def failure(address: BrokerAddress, error: Exception, what: str = "can't be reached") -> BrokerError:
-    """What an error of a socket means, before or after it was connected."""
+    """The error for what a socket to a broker raised, before or after it was connected."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return BrokerRefusedError(
             f"{address} can't be trusted: {error.verify_message}",
@@ -270,5 +270,5 @@ def _unreadable(what: str, error: Exception) -> SettingsError:
 
 
 def _refuse_to_ask() -> NoReturn:
-    """Instead of the terminal, which would be waited for."""
+    """Called for the password of a key; otherwise OpenSSL would ask at the terminal, and wait."""
     raise ValueError("the key is locked by a password")

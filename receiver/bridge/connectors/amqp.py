@@ -1,7 +1,7 @@
 """AMQP 1.0 by way of Qpid Proton, as ActiveMQ Artemis speaks it.
 
 No broker need answer that it has heard of an acceptance, and Artemis doesn't, whichever settlement mode is asked for. So
-a batch is acknowledged in a transaction of its own: that this is discharged is answered, once all of it is written down.
+a batch is acknowledged in a transaction of its own: the broker answers its discharge once all of it is written down.
 What is sent is safe by the broker's acceptance. A whole batch is under way at once, for sent one by one each message
 would wait for its answer.
 """
@@ -23,7 +23,7 @@ __all__ = ["AmqpSink", "AmqpSource"]
 
 _AHEAD_MESSAGES = 1_000
 _PROPERTIES_BYTES = 1 << 20
-"""More than a body may have so much of a message come before it's refused: of the rest of it."""
+"""What a message may have beside the largest body. One that is still larger is refused before all of it has come."""
 _IS_FULL = "amqp:resource-limit-exceeded"
 """The one condition of a rejected message that says nothing about the message."""
 _SELECTOR = proton.symbol("apache.org:selector-filter:string")
@@ -42,11 +42,11 @@ class AmqpSource(AmqpLink):
         self._incoming_bytes = 0
         self._part = bytearray()
         self._unsettled: deque[Any] = deque()
-        """What came and isn't acknowledged, in order; `_to_accept` of them from its front may be."""
+        """Deliveries that aren't acknowledged, in order; the first `_to_accept` of them are to be."""
         self._to_accept = 0
         self._accepted: list[Any] = []
         self._answer: Any = None
-        """What the broker is to say of the transaction, where something was asked of it."""
+        """What was last asked of the broker's coordinator of transactions, until it has answered; else None."""
         self._taken = self._acknowledged = 0
         self._refused: MessageRefusedError | None = None
         """Why the message behind those that have come can't be taken."""
@@ -66,7 +66,7 @@ class AmqpSource(AmqpLink):
         return taken
 
     def _read_all(self, encoded: list[bytes]) -> list[Delivery]:
-        """Up to the first that can't be read."""
+        """The deliveries up to the first that can't be read."""
         taken: list[Delivery] = []
         try:
             for data in encoded:
@@ -123,7 +123,7 @@ class AmqpSource(AmqpLink):
             self._link.flow(_AHEAD_MESSAGES - ahead)
 
     def _give_back(self) -> None:
-        # Only by this the broker will say of them that they are redelivered.
+        # Only then does the broker flag them as redelivered.
         for _ in range(self._to_accept + self._taken - self._acknowledged):
             delivery = self._unsettled.popleft()
             delivery.local.failed = True
@@ -132,7 +132,7 @@ class AmqpSource(AmqpLink):
 
     def _serve_transaction(self) -> None:
         if self._to_accept and self._answer is None:
-            self._answer = self._tell_coordinator("amqp:declare:list", [None])
+            self._answer = self._ask_coordinator("amqp:declare:list", [None])
         if self._answer is None or not self._answer.remote_state:
             return
         answer, self._answer = self._answer, None
@@ -145,7 +145,7 @@ class AmqpSource(AmqpLink):
                 delivery.update(_TRANSACTIONAL)
                 self._accepted.append(delivery)
             self._to_accept = 0
-            self._answer = self._tell_coordinator("amqp:discharge:list", [transaction, False])
+            self._answer = self._ask_coordinator("amqp:discharge:list", [transaction, False])
         elif answer.remote_state == proton.Delivery.ACCEPTED:
             for delivery in self._accepted:
                 delivery.settle()
@@ -155,7 +155,7 @@ class AmqpSource(AmqpLink):
             self._fail(f"it doesn't acknowledge: {answer.remote.condition or answer.remote_state}")
         answer.settle()
 
-    def _tell_coordinator(self, what: str, about: list[Any]) -> Any:
+    def _ask_coordinator(self, what: str, about: list[Any]) -> Any:
         return self._coordinator.send(proton.Message(body=proton.Described(proton.symbol(what), about)))
 
     def _receive(self, delivery: Any) -> None:
@@ -288,7 +288,7 @@ def _message(encoded: bytes) -> Message:
 
 
 def _plain(value: Any) -> Property:
-    """Without what AMQP says more of a value: that it is of 32 bits, a symbol, a time."""
+    """The value without its type in AMQP, such as 32 bits, symbol or time."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

@@ -114,7 +114,7 @@ class AmqpLink(Closing):
         """Do at the link what is to be done; called by the thread, with the lock, after whatever may matter to it."""
 
     def _give_back(self) -> None:
-        """What the broker is to know before the connection ends."""
+        """Give back what isn't acknowledged, before the connection ends."""
 
     def close(self) -> None:
         with self._changed:

@@ -38,7 +38,7 @@ _VERSION = "1.2"
 _HEARTBEAT_MS = 10_000
 """How often each side is to be heard, unless the broker wants to say or hear something less often."""
 _GRACE = 1.5
-"""After so many times that long without a byte the broker counts as lost."""
+"""After so many intervals between heartbeats without a byte the broker counts as lost."""
 _PREFETCH_BYTES = 4 << 20
 """What the broker may send ahead of acknowledgements; a single larger message comes all the same."""
 _SUBSCRIPTION = "receiver"
@@ -49,7 +49,7 @@ PROTOCOLS_OWN = {
 }
 """Headers that aren't properties of the application."""
 _LONGEST_ERROR = 200
-"""Letters shown of one; Artemis puts all properties of a message into a few of them."""
+"""How many characters of an error are shown; Artemis may put all properties of a message into one."""
 _NO_DESTINATION = "AMQ339001"
 _NO_MESSAGE = "AMQ339031"
 """Artemis can't make a message of what was sent. None of its other errors says whose fault it is."""
@@ -67,7 +67,7 @@ class _Session:
         self.messages: queue.Queue[Frame | MessageRefusedError | None] = queue.Queue()
         """None wakes whoever waits; an error stands where the message stood that it is about."""
         self.is_ready = False
-        """Whether an error is about something else than login and destination."""
+        """Whether login and destination are accepted, so that an error is about something else."""
         self._answers: queue.Queue[str | None] = queue.Queue()
         self._receipts = map(str, count(1))
         self._broken: BrokerError | None = None
@@ -216,7 +216,7 @@ class _Session:
         return bytes(data)
 
     def _tried(self, do: Callable[[Any], Any], what: Any) -> Any:
-        """What that gives, or None if it would have to wait."""
+        """What `do` returns, or None if it would have to wait."""
         with self._touching:
             try:
                 return do(what)

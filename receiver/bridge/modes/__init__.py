@@ -1,6 +1,6 @@
 """What the modes differ in: what is done with a batch before it is acknowledged, and what after.
 
-A flow is one of them: here that which keeps nothing, those with an inbox in files of their own.
+A `Flow` is one way to do that. `DirectFlow`, which keeps nothing, is here; those with an inbox have files of their own.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Flow(Protocol):
     """One way to handle batches. Whatever raises `BrokerError`, `StoreError` or `OutputError` may be called again."""
 
     def prepare(self) -> None:
-        """Before the first batch, so that what can't work is known then."""
+        """Called before the first batch, so that what can't work fails then."""
 
     def before_acknowledging(self, taken: Taken) -> None:
         """Do what must be done before the broker may forget the batch."""
@@ -86,7 +86,7 @@ class Flow(Protocol):
         something waits."""
 
     def tend(self) -> None:
-        """See what waits, and tidy up; now and then."""
+        """See what waits, and tidy up; called now and then."""
 
     def close(self) -> None: ...
 
@@ -176,11 +176,11 @@ class _Waiting:
 
 
 class DirectFlow:
-    """What is acknowledged waits in memory for the target, and goes with the process."""
+    """Acknowledged messages wait for the target in memory, and are lost with the process."""
 
     def __init__(self, receiver: Receiver, target: Target, figures: Figures, *, max_tries: int) -> None:
         self._receiver = receiver
-        """In memory, and only observing: for the figures, and the log that it records."""
+        """One of `memory://` that only observes: for the figures, and the log that it records."""
         self._target = target
         self._figures = figures
         self._max_tries = max_tries

@@ -43,7 +43,7 @@ class ControlledFlow:
         while True:
             try:
                 self._hand_on(taken)
-            except _NotReadyError:  # the batch is rolled back, and with it what the target had to say
+            except _NotReadyError:  # the batch is rolled back, and with it what the target noted in the store
                 pass
             else:
                 self._tries.clear()
@@ -111,4 +111,4 @@ class ControlledFlow:
 
 
 class _NotReadyError(Exception):
-    pass
+    """What the target noted in the store must be committed before it takes messages."""

@@ -27,10 +27,10 @@ __all__ = ["Dispatcher", "InboxFlow"]
 _LOGGER = logging.getLogger("receiver.bridge")
 _AT_ONCE = 1_000
 _BACKOFF = Backoff(0.5, 30.0)
-_LONGEST_BREATH_SECS = 0.2
+_LONGEST_PAUSE_SECS = 0.2
 _GIVE_BACK_BYTES = 64 << 20
 _COUNT_SECS = 30.0
-"""How often what waits is counted, for which all of it is read, while the figures say that something does."""
+"""How often the waiting messages are counted, which reads all of them, while the figures say that there are any."""
 
 
 class InboxFlow:
@@ -147,10 +147,10 @@ class Dispatcher:
             has_more = self._hand_on_due()
             if has_more:
                 # Who waits for a file of SQLite looks ten times a second whether it is free.
-                time.sleep(min(_LONGEST_BREATH_SECS, (time.monotonic() - began) / 5))
+                time.sleep(min(_LONGEST_PAUSE_SECS, (time.monotonic() - began) / 5))
                 if is_enough():
                     return
-        if not self._due_secs:  # nor does anything that another bridge was to deliver, or has delivered of ours
+        if not self._due_secs:  # nothing is left, also of what other bridges put there
             self._figures.waiting = 0
         if self._confirmed_bytes > _GIVE_BACK_BYTES:
             self._give_back_space()

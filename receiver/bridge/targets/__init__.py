@@ -64,7 +64,7 @@ class Target(Protocol):
     """What a store knows it by; always the same for the same target."""
 
     def connect(self) -> object:
-        """Called at the start, so that what can't be reached or isn't allowed is known then."""
+        """Called at the start, so that what can't be reached or isn't allowed fails then."""
 
     def ready(self, lease: Lease) -> bool:
         """Lock the target against other processes, and bring it to the state that the store has of it. False: what has
@@ -74,10 +74,10 @@ class Target(Protocol):
         """
 
     def release(self) -> None:
-        """The lease has ended, whatever became of it. Never raises."""
+        """Called when the lease has ended, whatever became of it. Never raises."""
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
-        """Deliver these. Any error, `BrokerError` or `OutputError`: none of it counts as delivered."""
+        """Deliver these. After a `BrokerError` or `OutputError` none of them counts as delivered."""
 
     def close(self) -> None:
-        """Never raises."""
+        """Release what it holds. Never raises."""

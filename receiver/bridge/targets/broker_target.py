@@ -1,7 +1,7 @@
-"""Messages sent on to another broker: exactly once where that drops what carries a `_AMQ_DUPL_ID` that it has had.
+"""Messages sent on to another broker: exactly once where that drops a message whose `_AMQ_DUPL_ID` it has had before.
 
 Artemis does (https://activemq.apache.org/components/artemis/documentation/latest/duplicate-detection.html). What was sent
-before a crash, and isn't known to be, is sent again with the same id.
+before a crash without being confirmed is sent again with the same id.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["BrokerTarget"]
 class BrokerTarget:
     """Sends each message on by a sink that `connect` makes, and makes another after a failure."""
 
-    def __init__(self, name: str, connect: Callable[[], Sink], ids: IdRule, *, marks_duplicates: bool) -> None:
+    def __init__(self, name: str, connect: Callable[[], Sink], ids: IdRule, *, adds_duplicate_ids: bool) -> None:
         self.name = name
         self._connect = connect
         self._ids = ids
-        self._marks_duplicates = marks_duplicates
+        self._adds_duplicate_ids = adds_duplicate_ids
         self._sink: Sink | None = None
         self.passed: Passed | None = None
-        """Of the domain whose messages these are; None: they aren't marked."""
+        """Marks the messages as having passed their domain; None: they aren't marked."""
 
     def ready(self, lease: Lease) -> bool:
         del lease
@@ -73,18 +73,18 @@ class BrokerTarget:
             properties[self._ids.id_property] = message.unique_message_id
         if message.message_source_id is not None:
             properties[self._ids.source_property] = message.message_source_id
-        # One that it came with is its sender's, for the broker it came from.
+        # A duplicate id that it came with was its sender's, for the broker it came from.
         properties.pop(DUPLICATE_ID, None)
-        if self._marks_duplicates and lease is not None and (known_as := _handed_on_as(message)) is not None:
+        if self._adds_duplicate_ids and lease is not None and (known_as := _handed_on_as(message)) is not None:
             properties[DUPLICATE_ID] = lease.handed_on_as(known_as)
         return Message(body=message.body, is_text=message.is_text, properties=properties, headers=message.headers)
 
 
 def _handed_on_as(message: Received) -> str | None:
-    """What its domain may call it; not the id alone, which may be another message's later.
+    """The message's name in its domain; None where it has neither a sequence number nor an id.
 
-    Nor its sequence number alone: a store that has lost its last commits, such as a copy that was restored, gives the
-    same numbers again.
+    A message that was kept isn't named by its id, which another may have later. Nor is its sequence number enough: a
+    store that has lost its last commits, such as a copy that was restored, gives the same numbers again.
     """
     if message.sequence is None:
         return None if message.unique_message_id is None else f":{message.unique_message_id}"

@@ -1,4 +1,4 @@
-"""Messages as lines of JSON in a file: exactly once, for the store knows how long the file was when it last agreed.
+"""Messages as lines of JSON in a file: exactly once, for the store knows up to which length the file is confirmed.
 
 What is beyond that length was written and never confirmed, so it is cut off before anything else is written, and kept in
 a file beside. Nothing is cut from a file that doesn't end there as it did: that is another file.
@@ -43,7 +43,7 @@ _BACKOFF = Backoff(0.002, 0.002)
 class FileTarget:
     """Lines appended to one file, which all bridges of one domain may share, and nobody else.
 
-    Another domain of the store is refused. Another store can't be known of: each would cut off what the other wrote.
+    Another domain of the store is refused. A second store can't be detected: each would cut off what the other wrote.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -72,7 +72,7 @@ class FileTarget:
             self._open()
         except OSError as error:
             raise self._error(error) from error
-        self.close()  # what it should hold is known by a lease
+        self.close()  # only a lease knows what it should hold
 
     def ready(self, lease: Lease) -> bool:
         try:
@@ -155,7 +155,7 @@ class FileTarget:
             raise OutputError(f"another process is writing to {self._path}") from None
 
     def _opened(self, lease: Lease) -> bool:
-        """Open the file where the store says that it ends; whether that was known to the store."""
+        """Open the file, and cut it where the store says that it ends. False if the store had to note that first."""
         self._open(locked=True)
         lease.look_again()  # while this process slept the server may have given the lease to another, who wrote here
         confirmed = lease.confirmed_bytes
@@ -207,7 +207,7 @@ class FileTarget:
         self._length, self._tail = confirmed, tail
 
     def _kept_aside(self, start: int) -> Path:
-        """Where a copy is of what is beyond: a store that has lost its last commits has confirmed more than it knows."""
+        """Copy what is beyond to a file beside, and return its path: a store that lost its last commits had confirmed it."""
         assert self._file is not None  # noqa: S101 - just opened
         aside = next(name for number in count(1) if not (name := Path(f"{self._path}.unconfirmed-{number}")).exists())
         self._file.seek(start)

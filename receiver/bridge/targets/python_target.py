@@ -25,7 +25,7 @@ __all__ = ["PythonTarget", "imported"]
 _LOGGER = logging.getLogger("receiver.bridge")
 _WITH_CONNECTION = 2
 _LONG_SECS = 1.0
-"""After so long it is time to commit: meanwhile others wait for the database, and what is done isn't known to be."""
+"""After so long what is done gets committed: until then others wait for the database, and a crash has it done again."""
 _SAVEPOINT = "receiver_message"
 
 
@@ -42,7 +42,7 @@ class PythonTarget:
         self.name = name
         self._function = function
         self.takes_part = _takes_two(name, function)
-        """Whether it has a connection."""
+        """Whether the function takes the connection."""
 
     def connect(self) -> None:
         """Nothing to do, for it was imported."""
@@ -64,7 +64,7 @@ class PythonTarget:
         """Nothing to do, for nothing is open."""
 
     def _call_inside(self, connection: Connection, message: Received) -> str | None:
-        """Call the function inside a savepoint, by which nothing stays of what it wrote and failed; why it failed, or None."""
+        """Call the function inside a savepoint, so that nothing it wrote stays if it fails; why it failed, or None."""
         transaction = connection.get_transaction()
         connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         why = self._call(message, connection)

@@ -1,4 +1,4 @@
-"""What the kinds of database do each in their own way. No other room knows which kinds there are; another is another object.
+"""What each kind of database does in its own way. No module outside knows which kinds there are; another is another object.
 
 | file | what is in it |
 |---|---|

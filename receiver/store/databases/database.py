@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 ADDRESSES = "sqlite:///FILE or postgresql://USER@HOST/DATABASE; memory:// is for a receiver that keeps nothing"
-"""Those that there are, as a hint."""
+"""The forms of a store's address, as a hint."""
 _CREDENTIALS = re.compile(r"\A([\w+]+:/+)?.*@|(password=)[^&]*", re.DOTALL)
 _SECRETS = ("password", "sslpassword")
 
@@ -49,7 +49,7 @@ def shown(address: str | URL) -> str:
 
 
 def masked(address: object) -> str:
-    """As `shown`, of what may not even be an address, and still hold a password."""
+    """As `shown`, but for what may be no address at all and still hold a password."""
     return _CREDENTIALS.sub(lambda part: f"{part[2]}***" if part[2] else f"{part[1] or ''}***@", str(address))
 
 
@@ -77,23 +77,23 @@ UNKNOWN = Cause("the database failed", None)
 
 class Vacuum(Protocol):
     def note(self, deleted: int) -> None:
-        """So many rows have been deleted."""
+        """Note that so many rows have been deleted."""
 
     def run_if_due(self, driver: Any) -> bool:
         """Give back space if there is much, between transactions; whether more is left to do, for the next time."""
 
 
 LONGEST_NAME_BYTES = 2_000
-"""Of names in a key, one or more together: what all kinds can index. PostgreSQL can 2,700 bytes."""
+"""The most bytes that the names in one key may have together, for all kinds must index them: PostgreSQL takes 2,700."""
 OTHER_DATABASE = "use another database or, on PostgreSQL, another schema"
 """The hint where tables of our names are somebody else's."""
 
 
 class Database(ABC):
     name: str
-    """SQLAlchemy's, of the dialect."""
+    """SQLAlchemy's name of the dialect."""
     drivers: tuple[str, ...]
-    """With which an address of this kind may begin."""
+    """What an address of this kind may begin with."""
     log: type[SqlLog]
     insert: Callable[[Table], Any]
     """Makes an INSERT that can say ON CONFLICT."""
@@ -135,8 +135,8 @@ class Database(ABC):
         """Whether the address leads to another database by now than this connection."""
 
     @abstractmethod
-    def tell_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
-        """How to know, in a process forked off, whether the connection was between transactions."""
+    def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
+        """Have a process forked off ask `is_idle` whether the connection was between transactions."""
 
     @abstractmethod
     def autocommits(self, connection: Connection) -> bool:
@@ -144,11 +144,11 @@ class Database(ABC):
 
     @abstractmethod
     def vacuum_of(self, table: str, *, truncates: bool) -> Vacuum:
-        """Of rows deleted from a table; `truncates`: also where others must be kept out for it."""
+        """The vacuum for rows deleted from a table; `truncates`: it may shorten the table, which keeps others out meanwhile."""
 
     @abstractmethod
     def vacuum_of_all(self) -> Vacuum | None:
-        """Of rows deleted from any table; None where the database looks after that by itself."""
+        """The vacuum for rows deleted from any table; None where the database looks after that by itself."""
 
     @abstractmethod
     def add_waiting(self, driver: Any, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -166,7 +166,7 @@ class Database(ABC):
 
     @abstractmethod
     def accept_broken_text(self, driver: Any) -> None:
-        """Have text that is none read as far as it goes: it must not end the reading."""
+        """Have text that isn't valid read as far as it goes, rather than fail."""
 
     @abstractmethod
     def damage(self, connection: Connection, advance: Callable[[int], None]) -> Iterator[str]:

@@ -78,7 +78,7 @@ class TableVacuum:
 
 _ROWS_AT_ONCE = 10_000
 _FEW = 5
-"""Rows that are faster in one statement with the domain's new state than as a COPY before it."""
+"""Up to so many rows are faster in one statement with the domain's new state than by a COPY of their own."""
 _COLUMNS_WRITTEN = 1 + len(receipt_rows.columns)
 
 
@@ -247,7 +247,7 @@ _IN_WORDS = {
     "flushing failed": _LOST,
     "connection": _LOST,
 }
-"""What fails while connecting, or for want of a connection, has no SQLSTATE: the first of these in its text."""
+"""Errors without SQLSTATE, met while connecting or for lack of a connection: the first of these in the text decides."""
 
 
 class Postgres(Database):
@@ -289,7 +289,7 @@ class Postgres(Database):
         return next((_CAUSES[beginning] for beginning in beginnings if beginning in _CAUSES), UNKNOWN)
 
     def locked_file(self, url: URL) -> None:
-        """A transaction locks rows."""
+        """None, for a transaction locks rows."""
 
     def is_there(self, url: URL) -> bool:
         del url
@@ -305,8 +305,8 @@ class Postgres(Database):
         del driver
         return False
 
-    def tell_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
-        """A fork leaves nothing behind that another connection would mind."""
+    def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
+        """Nothing to do, for a connection inherited by a fork does no harm to others."""
 
     def autocommits(self, connection: Connection) -> bool:
         return bool(driver_of(connection).autocommit)
@@ -315,7 +315,7 @@ class Postgres(Database):
         return TableVacuum(table, truncates=truncates)
 
     def vacuum_of_all(self) -> None:
-        """Autovacuum does it."""
+        """None, for autovacuum does it."""
 
     def add_waiting(self, driver: Any, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         statement, types = _copy(tuple(columns))
@@ -333,15 +333,15 @@ class Postgres(Database):
             )
 
     def delete_waiting(self, driver: Any, target_id: int, numbers: Sequence[int]) -> int:
-        """Large bodies are more than a row each."""
+        """A large body counts as several rows, in which it is kept."""
         (vacuumable,) = driver.execute(_DELETE_COUNTING, (target_id, numbers)).fetchone()
         return int(vacuumable)
 
     def accept_broken_text(self, driver: Any) -> None:
-        """The server takes none in."""
+        """Nothing to do, for the server accepts no such text."""
 
     def damage(self, connection: Connection, advance: Callable[[int], None]) -> Iterator[str]:
-        """It finds out as it reads."""
+        """Nothing, for the server finds damage as it reads."""
         del connection, advance
         return iter(())
 

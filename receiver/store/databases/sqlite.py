@@ -37,14 +37,14 @@ from receiver.store.tables import DomainState, domains, inbox, receipt_rows, rec
 __all__ = ["FileVacuum", "Sqlite", "SqliteLog", "insert_rows"]
 
 _ROWS_PER_STATEMENT = 50
-"""With which even an SQLite that takes no more than 999 values in a statement can do."""
+"""So few that even an SQLite that takes no more than 999 values in a statement takes them."""
 
 
 def insert_rows(driver: Any, insert: str, rows: Iterable[Sequence[Any]]) -> None:
-    """As `executemany`, by few statements; the statement must end with its `VALUES (?, …)`.
+    """As `executemany`, but in few statements. `insert` must end with its `VALUES (?, …)`.
 
-    `executemany` lets go of the interpreter's lock at each row, and where another thread is busy, such as a connector that
-    takes in messages, it waits to have it back as often.
+    `executemany` lets go of the interpreter's lock at each row. Where another thread is busy, such as a connector's, it
+    then waits at each row to have the lock back.
     """
     left = iter(rows)
     while len(batch := list(islice(left, _ROWS_PER_STATEMENT))) == _ROWS_PER_STATEMENT:
@@ -60,7 +60,7 @@ def _of_many(insert: str) -> str:
 
 _FEW_PAGES = 16
 _LONGEST_SECS = 0.03
-"""How long pages are moved. Their commit takes about half as long again, and others wait for both."""
+"""How long pages are moved at a time. Their commit takes about half as long again, and others wait for both."""
 
 
 class FileVacuum:
@@ -101,7 +101,7 @@ def _free_pages(driver: Any) -> int:
 
 
 _ROWS_AT_ONCE = 500
-"""So few that the garbage collector never has them to look after."""
+"""So few that they are gone before the garbage collector comes to look at them."""
 
 
 class SqliteLog(SqlLog):
@@ -213,15 +213,15 @@ class Sqlite(Database):
         return is_file(url)
 
     def keep_migrators_out(self, connection: Connection) -> None:
-        """A transaction that writes has all of the file."""
+        """Nothing to do, for a transaction that writes has all of the file."""
 
     def wait_briefly_for_tables(self, connection: Connection) -> None:
-        """Nobody else uses a table meanwhile."""
+        """Nothing to do, for nobody else can use a table meanwhile."""
 
     def is_replaced(self, driver: Any) -> bool:
         return bool(driver.is_replaced())
 
-    def tell_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
+    def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
         driver.is_idle = is_idle
 
     def autocommits(self, connection: Connection) -> bool:
@@ -255,7 +255,7 @@ class Sqlite(Database):
         driver.text_factory = lambda stored: stored.decode("utf-8", "surrogateescape")
 
     def damage(self, connection: Connection, advance: Callable[[int], None]) -> Iterator[str]:
-        """In its own pages."""
+        """What SQLite finds wrong with its pages."""
         driver = driver_of(connection)
         driver.set_progress_handler(lambda: advance(0), _STEPS_AT_ONCE)
         try:

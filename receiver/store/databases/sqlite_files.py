@@ -31,7 +31,7 @@ _INHERITED: set[_File] = set()
 
 
 class Connection(sqlite3.Connection):
-    """A connection that is known as long as it is open."""
+    """A connection that is listed in `_OPEN` as long as it is open."""
 
     path: str
     file: _File
@@ -133,7 +133,7 @@ def open_to_write(url: URL, settings: StoreSettings) -> sqlite3.Connection:
 
 
 def _write_ahead(connection: sqlite3.Connection, patience_secs: float) -> None:
-    """Switch the file to a write-ahead log, trying again: who meets another at it fails at once, whatever the timeout."""
+    """Switch the file to a write-ahead log; tried again, for while another does so it fails at once, whatever the timeout."""
     until_done(
         lambda: connection.execute("PRAGMA journal_mode = WAL"),
         is_passing=lambda error: (
