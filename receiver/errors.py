@@ -75,7 +75,7 @@ def _remade(kind: type[ReceiverError], args: tuple[Any, ...]) -> ReceiverError:
 
 
 class SettingsError(ReceiverError, ValueError):
-    """An argument or a setting that can't be meant: negative, not a number, contradictory, unknown."""
+    """An invalid argument or setting: negative, not a number, contradictory, unknown."""
 
 
 class IdFormatError(ReceiverError, ValueError):
@@ -130,9 +130,9 @@ class MissingExtraError(ReceiverError):
 
 
 def _installable(extra: str) -> str:
-    """What pip takes for this package with an extra, as it came here: no index has it under its name.
+    """How to name this package with an extra to pip. No index has the package, so a checkout is named by its path.
 
-    An installed wheel is known to pip by that name all the same, and what the extra needs is on the index.
+    An installed wheel is known to pip by its name, and what the extra needs is on the index.
     """
     from importlib.resources import files  # here, because the rules import this module and do no I/O
 

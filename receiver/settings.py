@@ -33,7 +33,7 @@ _SHORTEST_ROTATION_SECS = 0.001
 _ID_REUSE = ("duplicate", "deliver")
 _SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 _MOST = 10**12
-"""Of any setting: far beyond use, and an expiry of so many seconds still fits 64 bits in microseconds."""
+"""The most that any setting may be: far beyond use, and so many seconds in microseconds still fit 64 bits."""
 
 
 def default(section: str, name: str) -> Any:
@@ -72,7 +72,7 @@ def _read(file: Path | Traversable) -> dict[str, Any]:
 
 
 def _refuse_repeated(node: Any) -> None:
-    """Of a name that stands twice in one mapping of a YAML document, the loader would take the last in silence."""
+    """Refuse a name that stands twice in one mapping of a YAML document: the loader would silently take the last."""
     pairs = node.value if getattr(node, "id", None) == "mapping" else []
     names = set()
     for name, value in pairs:
@@ -139,7 +139,7 @@ def expiry_us_of(secs: float) -> int:
 class ReceiverSettings:
     """The two windows of a domain, by Apama's names, and when a process retires its sources.
 
-    The windows are the domain's own, for all processes; of sources each process goes by its own settings.
+    The windows belong to the domain and hold for all processes; each process retires sources by its own settings.
     """
 
     dup_detection_per_source_expiry_window_size: int = field(
@@ -197,10 +197,10 @@ class Recording:
 
     path: StrPath
     rotate_bytes: int = field(default_factory=lambda: default("recording", "rotate_bytes"), kw_only=True)
-    """Of a file while it is written; compressed it is smaller in the end."""
+    """The size of a file while it is written; the finished file is compressed, and smaller."""
     rotate_secs: float = field(default_factory=lambda: default("recording", "rotate_secs"), kw_only=True)
     keep_files: int | None = field(default_factory=lambda: default("recording", "keep_files"), kw_only=True)
-    """Of this path, whichever process wrote them; None keeps all."""
+    """How many finished files of this path are kept, whichever process wrote them; None keeps all."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike):
@@ -231,7 +231,7 @@ class SimulateSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareSettings:
-    """What an id costs each policy."""
+    """How much memory each policy takes for an id."""
 
     memory_bytes_per_id: dict[str, int] = field(default_factory=lambda: default("compare", "memory_bytes_per_id"))
     """By the policy's name."""
@@ -243,7 +243,7 @@ class CompareSettings:
             _checked(f"memory_bytes_per_id of {policy}", size_bytes, least=1, whole=True)
 
     def memory_bytes(self, policy: str, ids: int) -> int:
-        """What so many ids take of the policy of this name."""
+        """How much memory the policy of this name takes for so many ids."""
         if policy not in self.memory_bytes_per_id:
             raise SettingsError(f"memory_bytes_per_id lacks {policy}")
         return ids * self.memory_bytes_per_id[policy]

@@ -190,7 +190,7 @@ def bridge(
         policy=policy,
         record=record,
         settings=BridgeSettings(
-            **_chosen(
+            **_given(
                 max_batch_size=max_batch_size,
                 max_batch_interval_millis=max_batch_interval_millis,
                 max_body_bytes=max_body_bytes,
@@ -223,7 +223,7 @@ def _windows(window: int | None, expiry_secs: float | None) -> ReceiverSettings 
     )
 
 
-def _chosen(**options: float | None) -> dict[str, Any]:
+def _given(**options: float | None) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -149,7 +149,7 @@ def _run(plan: DemoPlan, home: Path, files: Files) -> DemoOutcome:
 
 
 def _print_outcome(outcome: DemoOutcome, plan: DemoPlan, files: Files) -> None:
-    """What was sent, what came, and what it did in the target."""
+    """Print what was sent, what came, and what it did in the target."""
     from rich.table import Table
     from rich.text import Text
 
@@ -178,7 +178,7 @@ def _print_outcome(outcome: DemoOutcome, plan: DemoPlan, files: Files) -> None:
 
 
 def _print_sizing_heading(outcome: DemoOutcome) -> None:
-    """The heading above the table of `receiver simulate`."""
+    """Print the heading above the table of `receiver simulate`."""
     from receiver.report.terminal import paragraph
 
     _heading("How large the window has to be, by receiver simulate")

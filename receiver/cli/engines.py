@@ -141,7 +141,7 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
         if write_verdicts is not None and (single := single_setting(question)):
             write_verdicts(verdict_rows(read, log, *single))
         if cluster.verbose:
-            _tell_costs(spark)
+            _print_costs(spark)
         write_report(analysis)
     return analysis
 
@@ -196,7 +196,7 @@ def _read(
     )
 
 
-def _tell_costs(spark: SparkSession) -> None:
+def _print_costs(spark: SparkSession) -> None:
     from receiver.spark.flow import costs
 
     for line in costs(spark.sparkContext):

@@ -85,10 +85,10 @@ def move(
     from receiver.store.upkeep import move_waiting, target_rows
 
     rows = target_rows(url)
-    of = _chosen(rows, from_)
-    name = _target_name(rows, of, to)
-    moved = move_waiting(url, of, name)
-    print(f"{sanitised_address(url)}: {count(moved, 'message')} moved to {shown_target(name)}")
+    old = _chosen(rows, from_)
+    new_name = _target_name(rows, old, to)
+    moved = move_waiting(url, old, new_name)
+    print(f"{sanitised_address(url)}: {count(moved, 'message')} moved to {shown_target(new_name)}")
     if moved:
         print(
             "note: the last that a bridge handed on before it died may have arrived at the old target, too:"
@@ -111,10 +111,10 @@ def drop(
     from receiver.report.store import shown_target, shown_waiting
     from receiver.store.upkeep import drop_waiting, target_rows
 
-    of = _chosen(target_rows(url), target)
-    if of.waiting:
-        confirm(f"this deletes what waits for {shown_target(of.name)}: {shown_waiting(of)}", yes=yes)
-    print(f"{sanitised_address(url)}: {count(drop_waiting(url, of), 'message')} dropped")
+    row = _chosen(target_rows(url), target)
+    if row.waiting:
+        confirm(f"this deletes what waits for {shown_target(row.name)}: {shown_waiting(row)}", yes=yes)
+    print(f"{sanitised_address(url)}: {count(drop_waiting(url, row), 'message')} dropped")
 
 
 def _chosen(rows: Sequence[TargetRow], given: str) -> TargetRow:
@@ -122,16 +122,16 @@ def _chosen(rows: Sequence[TargetRow], given: str) -> TargetRow:
     return by_number[number_of(given, {number: row.name for number, row in by_number.items()}, "target", _LISTED_BY)]
 
 
-def _target_name(rows: Sequence[TargetRow], of: TargetRow, to: str) -> str:
+def _target_name(rows: Sequence[TargetRow], old: TargetRow, to: str) -> str:
     """The name of the target that `to` means: one of the same domain, or else a new one."""
     from receiver.bridge.opening import target_name
 
     if to.isascii() and to.isdecimal():
         row = _chosen(rows, to)
-        if row.domain_id != of.domain_id:
+        if row.domain_id != old.domain_id:
             raise SettingsError(
                 f"target {to} is of another domain", hint=f"{_LISTED_BY} shows the domains; or write it as for a bridge"
             )
         return row.name
-    its_own = {row.name for row in rows if row.domain_id == of.domain_id}
+    its_own = {row.name for row in rows if row.domain_id == old.domain_id}
     return to if to in its_own else target_name(to)

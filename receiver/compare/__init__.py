@@ -91,4 +91,4 @@ class Comparison:
     left_out: tuple[tuple[str, str], ...]
     """Policies that can't judge this log, and why, where all that can were asked for."""
     recommendation: Recommendation | None
-    """Of the two-tier sizes, where no policy was named; None where policies were."""
+    """The recommended two-tier setting, where no policy was named; None where policies were."""

@@ -97,7 +97,7 @@ def _two_tier(policy: Policy, _receipts: Receipts) -> CompiledPolicy:
 def _judge_by_age(
     times: npt.NDArray[np.int64], earlier: npt.NDArray[np.int32], expiry_us: int, is_duplicate: npt.NDArray[np.bool_]
 ) -> int:
-    """-> the most ids remembered."""
+    """Judge rows by the age of the first remembered receipt of their id. -> the most ids remembered."""
     first = np.empty(len(times), np.int32)  # the remembered receipt of each row's id
     oldest = 0  # no row before it is remembered
     remembered = 0
@@ -130,7 +130,7 @@ def _age(policy: Policy, _receipts: Receipts) -> CompiledPolicy:
 
 @compiled()
 def _judge_by_slot(earlier: npt.NDArray[np.int32], size: int, is_duplicate: npt.NDArray[np.bool_]) -> int:
-    """-> how many slots of the ring were taken, each by a receipt of its own: plain sends never hold an id twice."""
+    """Judge rows by a ring of `size` slots. -> how many slots were taken; plain sends never hold an id twice."""
     slot = np.empty(len(earlier), np.int32)  # of each row's id
     slots = 0
     for row in range(len(earlier)):

@@ -81,7 +81,7 @@ class Disputes:
         return tuple(_firsts(self._candidates[:_SHOWN]))
 
     def add(self, domain: Domain, judged: Sequence[Judged]) -> None:
-        """What the policies, in their order, made of one more domain."""
+        """Collect from one more domain; `judged` has the verdicts of each policy, in their order."""
         by_any, by_all = judged[0].is_duplicate.copy(), judged[0].is_duplicate.copy()
         for each in judged[1:]:
             by_any |= each.is_duplicate

@@ -86,7 +86,7 @@ class _Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _Contest:
     """The policies that are compared, and the domains that each of them judges."""
 
     contenders: list[_Contender]
@@ -106,16 +106,16 @@ def compare_policies(
     """What each policy makes of a log whose domains `key` has named, and where they differ.
 
     Without `texts`: every policy that can judge the log's ids, at its vendor's defaults, and the two-tier setting
-    recommended for the log. `SettingsError` as `stated_policies`; `IdFormatError` where a policy that was asked for can't
-    judge an id of the log. `advance` is called with 1 for each domain that is done.
+    recommended for the log. `SettingsError` for what `stated_policies` refuses; `IdFormatError` where a policy that was asked for
+    can't judge an id of the log. `advance` is called with 1 for each domain that is done.
     """
-    field = _asked_for(receipts, texts) if texts else _all_that_can(receipts, key)
-    contenders = field.contenders
+    contest = _asked_for(receipts, texts) if texts else _all_that_can(receipts, key)
+    contenders = contest.contenders
     is_duplicate = np.zeros((len(contenders), len(receipts.received_at_us)), np.bool_) if with_verdicts else None
     disputes = Disputes(receipts, [contender.policy for contender in contenders])
     domains: list[ComparedDomain] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # compiled policies run without Python's lock
-        for domain in field.domains:
+        for domain in contest.domains:
             judged = _judge(domain, contenders, pool)
             counted = [contender.count(domain, each) for contender, each in zip(contenders, judged, strict=True)]
             domains.append(
@@ -129,14 +129,14 @@ def compare_policies(
                 advance(1)
     comparison = Comparison(
         key=key,
-        log=log_figures(receipts, field.domains),
+        log=log_figures(receipts, contest.domains),
         policies=tuple(contender.figures() for contender in contenders),
         domains=tuple(domains),
         disputed=disputes.count,
         disputes=disputes.shown(),
-        crossed_domains=_crossed_domains(receipts, field.domains),
-        left_out=tuple(field.left_out),
-        recommendation=field.recommendation,
+        crossed_domains=_crossed_domains(receipts, contest.domains),
+        left_out=tuple(contest.left_out),
+        recommendation=contest.recommendation,
     )
     return Compared(comparison, is_duplicate)
 
@@ -149,7 +149,7 @@ def _judge(domain: Domain, contenders: Sequence[_Contender], pool: ThreadPoolExe
     return list(pool.map(judge, contenders) if is_large else map(judge, contenders))
 
 
-def _asked_for(receipts: Receipts, texts: Sequence[str]) -> _Field:
+def _asked_for(receipts: Receipts, texts: Sequence[str]) -> _Contest:
     contenders = []
     for text, stated in zip(texts, stated_policies(texts), strict=True):
         try:
@@ -158,23 +158,23 @@ def _asked_for(receipts: Receipts, texts: Sequence[str]) -> _Field:
             raise IdFormatError(
                 f"policy {text!r:.80} can't judge this log: {error.message}", hint=error.hint
             ) from error
-    return _Field(contenders, list(split_domains(receipts)))
+    return _Contest(contenders, list(split_domains(receipts)))
 
 
-def _all_that_can(receipts: Receipts, key: str) -> _Field:
+def _all_that_can(receipts: Receipts, key: str) -> _Contest:
     """The policies to compare where none was named."""
     log = WholeLog(receipts)
     window, expiry_us = ReceiverSettings().sizes  # a grid of one, as only what the log needs is wanted
     recommendation = analyse(log, Question(key, [window], [expiry_us])).recommendation
     texts = list(unasked())
     texts.append(str(two_tier(recommendation.setting.window, recommendation.setting.expiry_us)))
-    field = _Field([], log.domains, recommendation)
+    contest = _Contest([], log.domains, recommendation)
     for text in dict.fromkeys(texts):
         try:
-            field.contenders.append(_contender(text, policy(text), receipts))
+            contest.contenders.append(_contender(text, policy(text), receipts))
         except IdFormatError as error:
-            field.left_out.append((text, str(error)))
-    return field
+            contest.left_out.append((text, str(error)))
+    return contest
 
 
 def _contender(text: str, stated: Policy, receipts: Receipts) -> _Contender:
@@ -188,7 +188,7 @@ def _crossed_domains(receipts: Receipts, domains: Iterable[Domain]) -> int:
 
 
 def bytes_per_id(policy: Policy, settings: CompareSettings) -> int:
-    """What an id costs the policy: as measured, unless settings say otherwise."""
+    """How many bytes of memory the policy takes for an id: as measured, unless settings say otherwise."""
     declared = policy.declaration.memory_bytes_per_id
     if declared is not None and policy.name not in settings.memory_bytes_per_id:
         return declared

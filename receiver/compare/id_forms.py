@@ -58,26 +58,26 @@ def _copy_producers(
         colon = _colon(stored, starts[i], end)
         at = offsets[i]
         if colon != _NOTHING:
-            for source in range(colon + 1, end):
-                data[at] = stored[source]
+            for index in range(colon + 1, end):
+                data[at] = stored[index]
                 at += 1
         offsets[i + 1] = at
 
 
 def number_producers(ids: TextNumbers) -> tuple[npt.NDArray[np.int32], int]:
-    """Of ids that are all of that form, the number of each one's source, and how many sources there are."""
+    """The number of each id's producer, and how many producers there are; all ids are `seqNo:messageSourceId`."""
     starts, stored = ids.buffers()
-    sources = TextNumbers()
+    producers = TextNumbers()
     of_id = np.empty(ids.count, np.int32)
     for numbers in stretches(ids.count, lambda numbers: np.diff(starts[numbers.start : numbers.stop + 1])):
         edges = starts[numbers.start : numbers.stop + 1]
         offsets = np.zeros(len(edges), np.int32)
         data = np.empty(edges[-1] - edges[0], np.uint8)
         _copy_producers(edges, stored, offsets, data)
-        of_id[numbers] = sources.number(
+        of_id[numbers] = producers.number(
             pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
         )
-    return of_id, sources.count
+    return of_id, producers.count
 
 
 @compiled(forceinline=True)

@@ -32,8 +32,8 @@ _ARTIFACT = f"org.apache.activemq:apache-artemis:{VERSION}:tar.gz:bin"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 _STOMP_PORT, _AMQP_PORT, _CORE_PORT = 61613, 5672, 61616
 _OFFSETS = range(1, 3_900)
-"""What is added to all ports of a broker: none then lies in the range from which the system takes ports for
-connections, so that they are still free when the broker is started again."""
+"""One of these is added to all ports of a broker. None of the ports then lies among those that the system takes for
+connections, so they are still free when the broker is started again."""
 _JAVA_ARGS = (
     # Without the better one of its compilers Java is up in a third of the time.
     "-Xmx1G -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.disableJmx=true"

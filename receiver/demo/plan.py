@@ -26,7 +26,7 @@ _LEAST_KILLS = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
     seed: int
-    """From it are drawn the kills, and where senders crash; the rest depends on the machine's timing."""
+    """The kills, and where senders crash, are drawn from it; the rest depends on the machine's timing."""
     secs: int
     """How long senders send."""
     protocol: str

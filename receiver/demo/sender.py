@@ -1,6 +1,6 @@
 """A sender that crashes in mid-batch now and then: `python -m receiver.demo.sender ADDRESS SOURCE JOURNAL SEED`.
 
-Started again, it sends from its last confirmed message on, so some come twice. That is all a sender without a store of
+Started again, it sends from its last confirmed message on, so messages come twice. That is all a sender without a store of
 its own can do: whether the broker got what it had not confirmed isn't known.
 """
 

@@ -224,7 +224,7 @@ class _Supervisor:
 
 
 def _without_stamp(say: Say) -> Say:
-    """As `say`, for lines of a log, which lose the time and the name in front."""
+    """As `say`, but lines of a log lose the time and the name in front."""
 
     def say_it(name: str, line: str) -> None:
         stamped = _STAMP.match(line)

@@ -55,8 +55,8 @@ def read_logs(paths: Sequence[str], options: ReadOptions) -> LogBatches:
     """The receipts of files, folders, globs and `-`, in order, as batches.
 
     What can be checked without reading is checked at once: `LogFormatError` for a missing file or a folder without
-    logs, `SettingsError` for options that can't be meant. Reading raises `LogFormatError`, at the latest at its end
-    where there was no receipt at all.
+    logs, `SettingsError` for invalid options. Reading raises `LogFormatError` at a row that can't be read, or at the
+    end if there was no receipt at all.
     """
     return LogBatches(find_files(paths), checked_options(options))
 
@@ -72,7 +72,7 @@ class LogBatches(Iterator[Batch]):
         """The files to read; standard input is none."""
         sizes = [file.size_bytes for file in files if file.size_bytes is not None]
         self.size_bytes = sum(sizes) if len(sizes) == len(files) else None
-        """Of all files, as they are on disk; None where that isn't known before the end."""
+        """The size of all files together, as they are on disk; None where it isn't known before the end."""
         self.on_read: Callable[[int], None] = lambda _bytes: None
         """Called with how many of these bytes were read since the last call, by the thread that reads."""
         self._files = files
@@ -126,7 +126,7 @@ class LogBatches(Iterator[Batch]):
 
 
 def _whole_logs(files: Iterable[LogFile]) -> list[list[LogFile]]:
-    """The files that are one log together."""
+    """The files in groups, each of which is one log: a file that `follows` belongs to the log of the one before."""
     logs: list[list[LogFile]] = []
     for file in files:
         if file.follows:
@@ -137,13 +137,13 @@ def _whole_logs(files: Iterable[LogFile]) -> list[list[LogFile]]:
 
 
 def no_receipt(names: Sequence[str]) -> LogFormatError:
-    """The error for files that together hold none."""
+    """The error for files that together hold no receipt."""
     shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
     return LogFormatError(shown, "no receipt in the log", hint="there is nothing to replay")
 
 
 def checked_options(options: ReadOptions) -> ReadOptions:
-    """The same options in the form that readers expect; `SettingsError` for what can't be meant."""
+    """The same options in the form that readers expect; `SettingsError` for invalid ones."""
     if options.time_unit is not None and options.time_unit not in UNITS:
         raise SettingsError(f"unknown time unit {options.time_unit!r}", hint=f"one of {', '.join(UNITS)}")
     if options.on_error not in get_args(OnError):
@@ -179,7 +179,7 @@ class _Cursor:
         """Batches without rows, which still carry counts and status lines."""
 
     def fill(self) -> bool:
-        """Have rows in hand; False at the end of the file."""
+        """Read until there are rows in hand; False at the end of the file."""
         while not len(self.keys):
             batch = next(self._batches, None)
             if batch is None:

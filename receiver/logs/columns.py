@@ -104,7 +104,7 @@ class TimeUnit(NamedTuple):
 
     unit: str
     line: int
-    """Of the first such time."""
+    """The line of the first such time."""
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ class Batch:
     """Unreadable rows left out since the batch before (`--on-error skip`)."""
     status_lines: list[StatusLine] = field(default_factory=list)
     time_unit: TimeUnit | None = None
-    """As far as the file was read; None where no time was a number."""
+    """By the rows read so far; None where none of their times was a number."""
 
     def __len__(self) -> int:
         return len(self.received_at_us)
@@ -175,7 +175,7 @@ _DECLARED = [
     replace(each.metadata["column"], attribute=each.name) for each in fields(Batch) if "column" in each.metadata
 ]
 COLUMNS: Mapping[str, Column] = {column.name: column for column in _DECLARED}
-"""By their names, in their usual order."""
+"""All columns by name, in their usual order."""
 SCHEMA = pa.schema({name: column.arrow for name, column in COLUMNS.items()})
 """The columns of a log that we write, in their usual order."""
 
@@ -190,7 +190,7 @@ def bytes_of(text: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def log_rows(columns: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
-    """So many rows of `SCHEMA`, of these columns; the others are null."""
+    """This many `rows` of `SCHEMA`, made of these columns; the other columns are null."""
     missing_columns = {field.name: pa.nulls(rows, field.type) for field in SCHEMA if field.name not in columns}
     arrays = {**columns, **missing_columns}
     return pa.record_batch([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
@@ -231,7 +231,7 @@ def spellings(column: str, options: ReadOptions) -> tuple[str, ...]:
 
 
 def fields_of(names: Sequence[str], options: ReadOptions, source: str) -> dict[str, int]:
-    """By column, the index of its name among `names`; `LogFormatError` where a column is missing or there twice.
+    """The index of each column among the `names`; `LogFormatError` where a column is missing or there twice.
 
     `source` is what the error names.
     """

@@ -6,8 +6,8 @@
     domain=bridge-1%3Aqueue%3A%2F%2Forders/day=2026-11-21/part-00000.parquet
     _data-5c1e.../domain=0/day=2026-11-21/...            at a URL, where the files stay as Spark has named them
 
-The files of a domain are one log, whose rows stand in their order: taken for a log each, they would be merged by their
-times, and rows around a clock's step back would be swapped.
+The files of a domain are one log, and its rows keep their order. If each file were a log of its own, they would be merged
+by their times, which swaps rows where a clock stepped back.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PartFile(msgspec.Struct, frozen=True):
     """Under the folder, with "/" on every system."""
     rows: Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
     latest_us: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
-    """The largest time of the domain's rows up to its end."""
+    """The largest time of the domain's rows up to the end of this file."""
 
 
 class DomainFiles(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ class DomainFiles(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a compacted log holds. A replay by the KEY it was made with gives the figures of the log it was made of."""
+    """What a compacted log holds. A replay under its `domain_key` gives the same figures as the log that was compacted."""
 
     domain_key: str
     domains: list[DomainFiles]
@@ -112,7 +112,10 @@ class _Status(msgspec.Struct):
 
 
 def part_path(domain: str, day: np.datetime64 | str, number: int) -> PurePosixPath:
-    """The path of a file in its log. Numbers are unique in the whole log: for some file systems `Orders` and `orders` are one."""
+    """The path of a file in its log.
+
+    Numbers are unique in the whole log, for a file system may take `Orders` and `orders` for the same folder.
+    """
     name = quote(domain, safe="")
     if len(name) > _LONGEST_FOLDER_NAME:
         digest = hashlib.sha256(domain.encode()).hexdigest()
@@ -162,7 +165,7 @@ def adding(folder: Folder, before: Manifest | None) -> Iterator[Adding]:
 
 
 class Adding:
-    """Files on their way into a log."""
+    """The files that a run adds to a log; they are part of it once the manifest names them."""
 
     def __init__(self, folder: Folder, before: Manifest | None) -> None:
         self._folder = folder
@@ -174,7 +177,10 @@ class Adding:
         """A new folder below the log's for Parquet, as `domain=NUMBER/day=DAY/NAME`. Readers pass over such a name."""
 
     def commit(self, new: Manifest, status_lines: bytes, bad_rows: Iterable[bytes] | None) -> Manifest:
-        """The manifest of the log with these files in it: `new` is about the files in `written`, and names them from there."""
+        """Move the files from `written` into the log, and write its new manifest, which is returned.
+
+        `new` describes the new files alone, by their paths below `written`.
+        """
         numbers = count(sum(len(each.files) for each in self._before.domains) if self._before else 0)
         with naming(str(self._folder)), committing(self._folder, self._before) as put:
             if bad_rows is not None:
@@ -194,7 +200,8 @@ class Adding:
     def _moved(self, domain: str, part: PartFile, number: int) -> PartFile:
         written, folder = self.written, self._folder
         if isinstance(written, UrlPath) or isinstance(folder, UrlPath):
-            # To rename is to copy. Even if the manifest seems not to be written, it may be there, and name these files.
+            # The files stay, for at a URL a rename is a copy. Nor are they removed after an error: the manifest may have
+            # been written all the same, and then names them.
             self._stays = True
             path = PurePosixPath(self._name, part.path)
         else:
@@ -233,8 +240,9 @@ def _joined(before: Manifest | None, new: Manifest) -> Manifest:
 def committing(folder: Folder, before: Manifest | None) -> Iterator[Callable[[Manifest, bytes], Manifest]]:
     """Write the manifest of a new log, or of one that replaces the manifest read before.
 
-    The function it gives takes the manifest and the text of new status lines, whose file it names. `OutputError` where
-    another run has replaced the manifest meanwhile; runs wait for each other from here on.
+    Yields a function that takes the manifest and the text of new status lines, writes both, and returns the manifest,
+    which then names the file of status lines. `OutputError` where another run has replaced the manifest meanwhile; during
+    the block, other runs wait.
     """
     path = folder / MANIFEST
     with _alone(folder):
@@ -242,7 +250,7 @@ def committing(folder: Folder, before: Manifest | None) -> Iterator[Callable[[Ma
             raise OutputError(f"another run has added to {folder} meanwhile", hint="run it again")
 
         def commit(manifest: Manifest, status_lines: bytes) -> Manifest:
-            # What stands there is left as it is until the manifest names the new one.
+            # The old file of status lines stays; the new one has another name, which the manifest gives.
             known = b""
             if before is not None:
                 known = (folder / before.status_lines_file).read_bytes() if before.status_lines else b""
@@ -267,7 +275,7 @@ def _replace(path: Folder, content: bytes) -> None:
 
 @contextmanager
 def _alone(folder: Folder) -> Iterator[None]:
-    """One process at a time, where the system has locks."""
+    """Let one process at a time into the block, where the system has file locks."""
     try:
         import fcntl
     except ImportError:  # Windows

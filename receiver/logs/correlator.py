@@ -75,7 +75,7 @@ class _Message:
     inside_body: bool
     """Whether its header came before the end of another message's body, and nothing yet shows that it is real."""
     last: str | None = None
-    """The field that lines which are no fields go on with; None after one that came again."""
+    """The field whose value goes on in lines that are no fields; None after a field that came a second time."""
     quoted: bool = False
     """Whether one of its lines would have ended the body it came in."""
 
@@ -138,7 +138,7 @@ class _Parser:
         self._status_lines.append(StatusLine(logged_at_us, values))
 
     def _more(self, message: _Message, line: str) -> None:
-        """A line after the header: a field, the body, or what a value with line breaks goes on with."""
+        """A line after the header: a field, the body, or the next line of a value with line breaks."""
         field = _FIELD.fullmatch(line, len(_INDENT)) if line.startswith(_INDENT) else None
         message.quoted = message.quoted or line.endswith('"')
         if field is None:

@@ -62,7 +62,7 @@ _BEGINNINGS: dict[bytes, LogReader] = {
 
 
 class _Stream(Protocol):
-    """What is read of an open file."""
+    """An open file, as far as it is used here."""
 
     def read(self, size: int = -1, /) -> bytes: ...
 
@@ -80,7 +80,7 @@ class LogFile:
     follows: bool = False
     """Whether its rows come after those of the file before, as if both were one file."""
     manifest: Manifest | None = field(default=None, repr=False)
-    """Of the compacted log that it is a file of."""
+    """The manifest of the compacted log that the file belongs to."""
     url: str | None = None
     """Where it is read from, instead of a path."""
 
@@ -92,9 +92,9 @@ class LogFile:
 def find_files(paths: Sequence[str], *, growing: bool = True) -> list[LogFile]:
     """The files that paths, folders, globs, URLs and `-` stand for, in order; a folder's and a glob's by name.
 
-    Where a rotating log was recorded to a path, the path stands for its files. With `growing`, what is being recorded
-    in a folder or to a path belongs to it; a journal becomes another file in the end, so who remembers files does
-    without. The folder of a compacted log stands for the files that its manifest names.
+    Where a rotating log was recorded to a path, the path stands for its files. With `growing`, the journals of what is
+    still being recorded are among the files. A journal is replaced by a finished file in the end, so a caller that
+    remembers files leaves journals out. The folder of a compacted log stands for the files that its manifest names.
     """
     if not paths:
         raise SettingsError("no log was named", hint="name a file, a folder, a glob, or - for standard input")
@@ -185,7 +185,7 @@ def _segments(text: str, *, growing: bool) -> list[LogFile]:
 
 
 def _growing(journals: Sequence[Path], finished: Sequence[Path]) -> list[LogFile]:
-    """Those that hold something, and of which the finished file isn't there already."""
+    """The journals that aren't empty and whose finished file isn't there yet."""
     left = [path for path in journals if finished_from(path) not in finished]
     sizes = {path: path.stat().st_size if path.exists() else None for path in left}
     return [LogFile(path, _printable(str(path)), size) for path, size in sizes.items() if size != 0]
@@ -212,7 +212,7 @@ def _printable(text: str) -> str:
 
 
 def spooled(file: LogFile, path: Path) -> LogFile:
-    """The same log, copied to a file at `path`."""
+    """The log of a file, copied to `path`."""
     try:
         with _opened(file) as stream, path.open("wb") as copy:
             shutil.copyfileobj(stream, copy, _PIECE_BYTES)
@@ -246,7 +246,7 @@ def open_log(
 
 
 def open_content(name: str, content: bytes, options: ReadOptions) -> tuple[LogSource, LogReader]:
-    """The same of a file whose bytes are at hand."""
+    """As `open_log`, for a file whose bytes are in memory."""
     return _source(LogFile(Path(name), name, None), io.BytesIO(content), options, lambda _bytes: None)
 
 

@@ -2,10 +2,11 @@
 
     magic, frame of the header, frames: payload bytes (4), checksum (4), number (8), payload
 
-A frame with a payload is a batch, one without says that the batch of its number is committed. What a dead process left
-without that is uncertain: only its store knows. A batch that was rolled back is cut off. Whatever comes after the
-last whole frame was being written as the process was killed, so that its batch was never committed. A journal without a
-last frame that says so was not left in order: its writer is dead, or still at work.
+A frame with a payload is a batch; one without says that the batch of its number is committed. A batch without such a
+second frame is *uncertain*: if its writer is dead, only its store knows whether it was committed. A batch that was rolled
+back is cut off. Whatever comes after the last whole frame was being written as the process was killed, so its batch was
+never committed. A journal that was left in order ends with a frame that says so; without it, its writer is dead, or still
+at work.
 """
 
 from __future__ import annotations
@@ -100,23 +101,23 @@ class Scanned(NamedTuple):
 
     header: JournalHeader | None
     uncertain: dict[int, int]
-    """Where the frame of each batch begins of which it isn't known whether it was committed."""
+    """Number of a batch that isn't known to be committed -> the byte at which its frame begins."""
     whole_bytes: int
-    """Up to the end of the last whole frame."""
+    """The size up to the end of the last whole frame."""
     is_ended: bool
     """Whether its writer has left it in order, and may be at work on another."""
 
 
 class _Batch(msgspec.Struct, array_like=True, frozen=True):
-    """A batch as it is written: in columns, which cost least, the receipts with an id, a source and a time only."""
+    """A batch as it is written. Receipts with no more than an id, a source and a time are in columns, which cost least."""
 
     ids: bytes
-    """One a line, which Arrow splits without keeping other threads."""
+    """One id a line: Arrow splits lines without blocking other threads."""
     sources: bytes
     times: bytes
     """In microseconds, 8 bytes each."""
     full: list[tuple[int, list[Any]]]
-    """The others, and those whose text has several lines, by their index."""
+    """The other receipts, or all if a text has a line break, each behind its index in the batch."""
 
     @property
     def receipts(self) -> int:
@@ -133,9 +134,9 @@ def beginning(header: JournalHeader) -> bytes:
 
 
 def encoded(rows: Sequence[ReceiptRow], full: Sequence[IndexedReceipt]) -> bytes:
-    """The payload of a batch, of whose receipts `full` has those with more than id, source and time; `rows` are of the others.
+    """The payload of a batch: `full` has its receipts with more than id, source and time, `rows` has the others.
 
-    `ValueError` where one of them is what no log can hold.
+    `ValueError` for a receipt that no log can hold.
     """
     if any((receipt.received_at_us or 0) < 0 for _, receipt in full):  # a row's time is the domain's, and never is
         raise ValueError("a time before the epoch")
@@ -173,7 +174,7 @@ def _checksum(number: int, payload: bytes) -> int:
 
 
 def _frames_of(pieces: Iterable[bytes]) -> Iterator[_Frame]:
-    """The whole frames of a journal, the header's first; none of what is no journal."""
+    """The whole frames of a journal, the header's first; nothing if the bytes are no journal."""
     held = bytearray()
     before = 0
     """Bytes that are no longer held."""
@@ -196,13 +197,13 @@ def _frames_of(pieces: Iterable[bytes]) -> Iterator[_Frame]:
 
 
 def _header_of(frames: Iterator[_Frame]) -> JournalHeader | None:
-    """The header, and with it the first frame taken; None where a process was killed before it had written it."""
+    """Take the first frame, which has the header; None where the process was killed before it had written that."""
     first = next(frames, None)
     return None if first is None or first.number != _HEADER else _decode_header(first.payload)
 
 
 def _certain(frames: Iterable[_Frame], uncertain: dict[int, _Frame]) -> Iterator[_Frame]:
-    """The committed batches in their order; in the end `uncertain` holds those of which it isn't known."""
+    """The batches known to be committed, in their order; the others are left in `uncertain` at the end."""
     for each in frames:
         if each.payload:
             uncertain[each.number] = each
@@ -211,6 +212,7 @@ def _certain(frames: Iterable[_Frame], uncertain: dict[int, _Frame]) -> Iterator
 
 
 def scanned(pieces: Iterable[bytes]) -> Scanned:
+    """Read a journal to its end without decoding receipts."""
     header: JournalHeader | None = None
     uncertain: dict[int, int] = {}
     whole_bytes, last = 0, 0
@@ -304,7 +306,8 @@ def recordable(columns: Columns, channel: Channel) -> pa.RecordBatch:
         return _checked_rows(columns, channel)
     except ValueError:
         bad = refused(columns, channel)
-        return _checked_rows(_taken(columns, [index for index in range(_size(columns)) if index not in bad]), channel)
+        good = [index for index in range(_size(columns)) if index not in bad]
+        return _checked_rows(_selected(columns, good), channel)
 
 
 def refused(columns: Columns, channel: Channel) -> dict[int, str]:
@@ -312,21 +315,21 @@ def refused(columns: Columns, channel: Channel) -> dict[int, str]:
     return dict(_refused(columns, range(_size(columns)), channel))
 
 
-def _refused(columns: Columns, among: Sequence[int], channel: Channel) -> Iterator[tuple[int, str]]:
-    """Looks by halves, for few among many are bad, as a rule."""
+def _refused(columns: Columns, indexes: Sequence[int], channel: Channel) -> Iterator[tuple[int, str]]:
+    """Search by halves, since as a rule few of many receipts are bad."""
     try:
-        _checked_rows(_taken(columns, among), channel)
+        _checked_rows(_selected(columns, indexes), channel)
     except ValueError as refusal:
-        if len(among) == 1:
-            yield among[0], str(refusal)
+        if len(indexes) == 1:
+            yield indexes[0], str(refusal)
             return
-        half = len(among) // 2
-        for part in (among[:half], among[half:]):
+        half = len(indexes) // 2
+        for part in (indexes[:half], indexes[half:]):
             yield from _refused(columns, part, channel)
 
 
-def _taken(columns: Columns, among: Sequence[int]) -> Columns:
-    return {column: [values[index] for index in among] for column, values in columns.items()}
+def _selected(columns: Columns, indexes: Sequence[int]) -> Columns:
+    return {column: [values[index] for index in indexes] for column, values in columns.items()}
 
 
 def _size(columns: Columns) -> int:
@@ -341,7 +344,7 @@ def _checked_rows(columns: Columns, channel: Channel) -> pa.RecordBatch:
 def plain_rows(
     ids: pa.Array, sources: pa.Array, received_at_us: npt.NDArray[np.int64], channel: Channel
 ) -> pa.RecordBatch:
-    """Rows of `SCHEMA` for receipts of which no more is known, and that have been checked."""
+    """Rows of `SCHEMA` for checked receipts with no more than an id, a source and a time."""
     columns = _channel_columns(len(ids), channel) | {
         "received_at": pa.array(received_at_us, pa.int64()).cast(SCHEMA.field("received_at").type),
         "unique_message_id": ids,

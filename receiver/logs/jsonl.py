@@ -222,7 +222,7 @@ def _text(value: str | float | bool) -> str:  # noqa: FBT001 - any value of JSON
 
 
 def _decoded_slowly(text: bytes) -> dict[str, Any] | str:
-    """What msgspec refused, by the standard library: an object, or what is wrong in words of its own."""
+    """A line that msgspec refused, decoded by the standard library: an object, or what is wrong with the line."""
     try:
         value = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
         json.dumps(value, ensure_ascii=False).encode()

@@ -25,7 +25,7 @@ _PIECE_ROWS = 1 << 10
 _BATCH_BYTES = 32 << 20
 """Pieces are gathered up to so many bytes: by rows alone, a batch of ids of 64 KB would take 4 GB."""
 _CHUNK_BYTES = 1 << 20
-"""Of a column on disk, held at a time."""
+"""Bytes of a column on disk that are held at a time."""
 
 
 class RowGroups(NamedTuple):

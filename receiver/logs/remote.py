@@ -29,7 +29,7 @@ def is_url(log: str) -> bool:
 def urls_at(url: str) -> list[tuple[str, int | None]]:
     """The files that a URL stands for and their sizes in bytes, by name: one, those of a glob, or all of a folder.
 
-    In a folder are those of folders inside it too, as of partitions, but for names that begin with `.` or `_`.
+    A folder's files are also those of folders inside it, such as partitions, except under names that begin with `.` or `_`.
     `LogFormatError` where there are none.
     """
     with _translated(url):
@@ -54,7 +54,7 @@ def _is_hidden(name: str, folder: str) -> bool:
 
 
 class UrlStream:
-    """The bytes of a file."""
+    """A file at a URL, open for reading."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -154,7 +154,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _translated(url: str, *, writing: bool = False) -> Iterator[None]:
-    """Each filesystem raises exceptions of its own."""
+    """Turn what a filesystem raises, each its own exceptions, into this package's errors."""
     try:
         yield
     except ReceiverError:

@@ -1,9 +1,9 @@
 """A rotating log of receipts: batches are written to a journal, and finished files are what becomes of journals.
 
 A journal takes a batch by one plain write, before the batch is committed and again after it, so that a process killed
-at any moment leaves every receipt that it committed. What such a process couldn't say any more is asked of its store
-when the same path is recorded to again. Files are finished by whoever wrote the journal, or by the next one in the same
-folder.
+at any moment leaves every receipt that it committed. Where its journal doesn't say whether a batch was committed, its
+store is asked when the same path is recorded to again. Files are finished by whoever wrote the
+journal, or by the next one in the same folder.
 
 The lock on a journal shows whether its process still writes or was killed. Windows lets nobody rename or remove a file that is
 open, which shows the same.
@@ -78,15 +78,15 @@ class SegmentNames:
         return self.ending.lower() == ".parquet"
 
     def finished(self) -> list[Path]:
-        """Those that are whole, oldest first; `OSError` where the folder can't be read."""
+        """The finished segments, oldest first; `OSError` where the folder can't be read."""
         return self._matching(re.escape(self.stem) + _STAMP + re.escape(self.ending))
 
     def unfinished(self) -> list[Path]:
-        """Those being written, by this process or another, and those left behind; oldest first."""
+        """The journals that are being written, by this process or another, or were left behind; oldest first."""
         return self._matching(re.escape(f".{self.stem}") + _STAMP + re.escape(self.ending + _JOURNAL))
 
     def unfinished_at(self, began: datetime) -> Path:
-        """The segment that this process begins at such a time, in UTC."""
+        """The journal that this process begins at a time in UTC."""
         return self.folder / f".{self.stem}-{began:%Y%m%dT%H%M%S.%f}Z-{os.getpid()}{self.ending}{_JOURNAL}"
 
     def _matching(self, pattern: str) -> list[Path]:
@@ -130,14 +130,14 @@ class _Journal:
         self.began_secs = 0.0
         """On the monotonic clock, when the first batch came; 0 before."""
         self.uncertain: dict[int, int] = {}
-        """Where each batch begins that isn't known to be committed, nor cut off."""
+        """Number of a batch that is neither known to be committed nor cut off -> the byte at which it begins."""
         self.owed = b""
         """Frames of committed batches that the disk had no room for."""
         self._file = file
 
     @property
     def is_there(self) -> bool:
-        """Whether others have left it there: the system would go on writing to it all the same."""
+        """Whether nobody has removed the file, to which the system would go on writing all the same."""
         return os.fstat(self._file.fileno()).st_nlink > 0
 
     def append(self, frames: bytes) -> None:
@@ -161,7 +161,7 @@ class _Journal:
         self._file.truncate()
 
     def pay(self) -> None:
-        """Write what is owed."""
+        """Write the frames that are owed."""
         if self.owed:
             self.append(self.owed)
             self.owed = b""
@@ -194,12 +194,12 @@ class AbandonedJournal:
         _write_all(self._file, b"".join(map(frame, committed)))
 
     def close(self) -> None:
-        """Let it be finished."""
+        """Release it, so that it can be finished."""
         self._file.close()
 
 
 class RotatingLog:
-    """Batches are written by one thread at a time, while another may finish files.
+    """A log to record to. One thread at a time writes batches, while another may finish files.
 
     Its methods raise `OSError` or `ReceiverError` and may be called again after that.
     """

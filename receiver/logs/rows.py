@@ -50,7 +50,7 @@ class RawRows:
 
 
 def not_utf8(error: UnicodeDecodeError) -> str:
-    """What is wrong with such a row."""
+    """What is wrong with a row that isn't UTF-8."""
     return f"not UTF-8: byte 0x{error.object[error.start]:02x}, expected text in UTF-8"
 
 
@@ -195,7 +195,7 @@ def _shown(value: object) -> str:
 
 
 def _each_value(text: pa.Array, number_of: Callable[[str], int]) -> npt.NDArray[np.int64]:
-    """A function applied once per different text."""
+    """The number of each text; `number_of` is called once per different text."""
     encoded = text if pa.types.is_dictionary(text.type) else text.dictionary_encode()
     numbers = np.array([number_of(word) for word in encoded.dictionary.to_pylist()] or [0], dtype=np.int64)
     return np.asarray(numbers[encoded.indices.to_numpy()])
@@ -226,7 +226,7 @@ def _flags(values: pa.Array) -> npt.NDArray[np.int64] | None:
 
 
 def _milliseconds(values: pa.Array) -> npt.NDArray[np.int64] | None:
-    """Milliseconds, 0 where missing, -1 where the value can't be meant; None for a type that holds no numbers."""
+    """Milliseconds, 0 where missing, -1 where the value isn't one; None for a type that holds no numbers."""
     kind = values.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         numbers = values.fill_null(0).to_numpy()

@@ -1,4 +1,4 @@
-"""What a reader is given: how to read, and the bytes of one log, also in blocks that end where a line ends."""
+"""What a reader is given: how to read, and the bytes of one log, also in blocks of whole lines."""
 
 from __future__ import annotations
 

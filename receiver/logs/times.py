@@ -244,7 +244,7 @@ def _of_text(text: pa.Array, unit: str | None, zone: tzinfo) -> Times:
 
 
 def _cut(text: pa.Array) -> pa.Array:
-    """The same times without what is finer than six digits, which Arrow won't read."""
+    """The times, still as text, cut to the six digits after the point that Arrow reads."""
     return pc.replace_substring_regex(text, r"([.]\d{6})\d+", r"\1")
 
 

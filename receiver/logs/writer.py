@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 UNFINISHED = ".receiver-"
-"""What names begin with until the file or folder is complete."""
+"""The beginning of the name that a file or folder has until it is complete."""
 
 _Write = Callable[[pa.RecordBatch], None]
 _Table = Callable[[IO[bytes], pa.Schema], AbstractContextManager[_Write]]
@@ -80,8 +80,10 @@ def open_table(path: StrPath, schema: pa.Schema, *, unfinished: Path | None = No
 
 @contextmanager
 def table_to_begin(path: StrPath, *, unfinished: Path | None = None) -> Iterator[Callable[[pa.Schema], TableWriter]]:
-    """As `open_table`, where the columns are known only after the work: the file is made at once, the table by the
-    function, to be called once."""
+    """As `open_table`, for columns that are known only after the work.
+
+    The file is made at once. The function that this yields begins the table, and is called once.
+    """
     table, compressed = _format_of(path)
     with replacing(path, unfinished=unfinished) as file, ExitStack() as stack:
         sink = stack.enter_context(compressed(file)) if compressed else file
@@ -117,7 +119,7 @@ def _json_lines(sink: IO[bytes], _schema: pa.Schema) -> Iterator[_Write]:
 
 
 def json_lines(batch: pa.RecordBatch) -> Iterator[memoryview]:
-    """A batch of such columns as `open_table` takes as JSON Lines, in pieces of whole lines."""
+    """A batch, of columns that `open_table` takes, written as JSON Lines: pieces of whole lines."""
     keys = [json.dumps(name, ensure_ascii=False) + ":" for name in batch.schema.names]
     for piece in in_pieces(batch):
         parts: list[pa.Array | str] = ["{"]
@@ -127,7 +129,7 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[memoryview]:
 
 
 def _joined(parts: Iterable[pa.Array | str], rows: int) -> pa.Array:
-    """One text a row. Text that all rows have is put together first: each part costs its time for every row."""
+    """One text per row. Parts that all rows share are joined first, since each part costs time in every row."""
     merged: list[pa.Array | str] = []
     for is_text, group in groupby(parts, lambda part: isinstance(part, str)):
         alike = list(group)
@@ -184,7 +186,7 @@ def _spelled(column: pa.Array) -> pa.Array:
 
 
 def _json_values(column: pa.Array) -> list[pa.Array | str]:
-    """The parts of a column's values as JSON, those that all rows have as text."""
+    """The parts that make a column's values in JSON; a part that all rows share is a `str`."""
     if column.null_count == len(column):
         return ["null"]
     if pa.types.is_dictionary(column.type):
@@ -219,7 +221,7 @@ def in_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _spelled_bytes(column: pa.Array) -> int:
-    """At most so many bytes of text, before any escapes."""
+    """An upper bound of a column's text in bytes, before any escapes."""
     if pa.types.is_dictionary(column.type):
         return len(column) * int(pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
     return int(column.nbytes)
@@ -291,7 +293,7 @@ def appearing(path: StrPath) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: StrPath) -> Iterator[None]:
-    """What the system refuses in the block is an `OutputError` that names the path."""
+    """Turn an `OSError` of the block into an `OutputError` that names the path."""
     try:
         yield
     except OSError as error:

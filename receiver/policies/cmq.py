@@ -29,7 +29,7 @@ __all__ = ["CmqKeyCache", "CmqMinimumTimeCache"]
 
 
 _FOR_THE_LIBRARY = (
-    "that formula is for the library, which tells it by advance(); take cmq:retention=...,retry=...,network=..."
+    "that formula is for programs of your own, which call advance(); take cmq:retention=...,retry=...,network=..."
 )
 
 

@@ -114,7 +114,7 @@ class Misses(NamedTuple):
     without_expiry: Cause | None = None
     """The cause where its expiry is 0, if that is another."""
     limit: Limit | None = None
-    """Which of these the newest earlier receipt must be within for the cause to be `NOT_REFRESHED`; None: never."""
+    """The cause is `NOT_REFRESHED` if the newest earlier receipt is within this limit; None: never."""
 
 
 class Use(StrEnum):
@@ -147,7 +147,7 @@ class Clock(Enum):
 class Declaration:
     """All that is known of a policy; nothing is left out by default, and None says that there is none.
 
-    TypeError names the policy and what is missing or can't be meant.
+    TypeError names the policy and what is missing or invalid.
     """
 
     name: str
@@ -206,7 +206,7 @@ _registered: list[type[Policy]] = []
 
 
 class Declared:
-    """Has what `registered` gives a class: its declaration, and of that what is asked of it at every turn."""
+    """What `registered` gives a class: its declaration, and those facts of it that are needed everywhere."""
 
     __slots__ = ()
 
@@ -244,7 +244,7 @@ class Policy(Protocol):
 
     @classmethod
     def of_sizes(cls, window: int, expiry_us: int) -> Self:
-        """One with these sizes."""
+        """A policy with these sizes."""
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -285,7 +285,7 @@ class Policy(Protocol):
         duplicates refresh, else the one judged new, which with `keeps_ids` false may be another id's. `window_left` and
         `expiry_left_us` are None where neither a count nor a time bounds what is remembered.
 
-        A receipt that can't be meant is a `SettingsError`, an id that the policy can't judge an `IdFormatError`; then
+        An invalid receipt is a `SettingsError`, an id that the policy can't judge an `IdFormatError`; then
         nothing has changed.
         """
 
@@ -302,9 +302,10 @@ class Policy(Protocol):
         """The numbers of the receipts that make up what is remembered, ascending."""
 
     def replay(self, entries: Iterable[ReceiptRow], clock_us: int | None, /) -> None:
-        """Follow another of the same kind and sizes: record its entries from after the latest one here.
+        """Follow another policy of the same kind and sizes: record its entries that came after the latest one here.
 
-        Entries that it has forgotten since may be missing or not; `clock_us` is its own. What is remembered then is the same, and so are all verdicts to come.
+        Entries that the other has forgotten since may be missing or not; `clock_us` is the other's. Afterwards both
+        remember the same, and will give the same verdicts.
         """
 
 
@@ -312,7 +313,7 @@ _Kind = TypeVar("_Kind", bound=Policy)
 
 
 def registered(declaration: Declaration) -> Callable[[type[_Kind]], type[_Kind]]:
-    """Make a class one of the policies, of which this is known; TypeError where it could be taken for another one, or can't be made."""
+    """Register a class as a policy; TypeError if its kind or order is taken, or its parameters aren't those declared."""
 
     def register(kind: type[_Kind]) -> type[_Kind]:
         declared = ", ".join(parameter.argument for parameter in declaration.parameters)

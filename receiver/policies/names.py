@@ -29,7 +29,7 @@ __all__ = [
 
 
 def _all_policies() -> tuple[type[Policy], ...]:
-    """Those of every file in this folder; TypeError for one that declares the rule of a policy that there isn't."""
+    """The policies of every file in this folder; TypeError if the `same_rule_as` of one names no policy."""
     for module in iter_modules(sys.modules[__package__].__path__):
         import_module(f"{__package__}.{module.name}")
     policies = registered_policies()
@@ -46,7 +46,7 @@ POLICIES = _all_policies()
 _WHOLE = re.compile("[0-9]+")
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MOST = 10**12
-"""Of ids, and of seconds."""
+"""The most ids, or seconds, that a text may give."""
 _LONGEST_US = max(sum(p.is_time for p in kind.parameters) for kind in POLICIES) * _MOST * 1_000_000
 """A policy's sizes hold the sum of its times."""
 
@@ -55,7 +55,7 @@ def policy(text: str) -> Policy:
     """The policy that a text names, such as `artemis:id_cache_size=20000` or `perfect`; it has seen nothing yet.
 
     Parameters left out are the vendor's defaults. Times are in seconds, to a microsecond. `SettingsError` names what is
-    unknown, missing or can't be meant.
+    unknown, missing or invalid.
     """
     kind, values = _read(text)
     for parameter in kind.parameters:

@@ -55,7 +55,7 @@ class ReplicationGroupMessageId:
         return f"rmid1:{digits[:5]}-{digits[5:16]}-{digits[16:24]}-{digits[24:]}"
 
     def compare(self, other: ReplicationGroupMessageId) -> int:
-        """-1, 0 or 1 as this id is older than the other, the same or newer; `NotComparableError` where none of it is so."""
+        """-1, 0 or 1 as this id is older than the other, the same or newer; `NotComparableError` if their origins differ."""
         if self.origin != other.origin:
             raise NotComparableError(
                 f"{self} and {other} come from different origins", hint="take the message for a new one"

@@ -116,7 +116,7 @@ _FEW_MISSED, _MANY_MISSED = "#fdebd8", "#c2410c"
 _MOST_FAINT_POINTS = 1_000
 _MOST_NUMBERED_COLUMNS = 20
 _LABEL_SHARE = 0.06
-"""Of the chart's width, what a label takes of it."""
+"""The share of the chart's width that a label takes."""
 _NEVER_WRONG, _MISSES, _DROPS = "never wrong", "misses duplicates", "drops new messages"
 _RIGHTNESS = {_NEVER_WRONG: _GREEN, _MISSES: _AMBER, _DROPS: _RED}
 _CAUSES = dict(zip(Cause, (_BLUE, _AMBER, _GREEN, "#8b6fc0", _RED), strict=True))
@@ -345,7 +345,7 @@ def memory_chart(policies: Sequence[PolicyFigures]) -> Spec:
 
 
 def _label(rows: list[dict[str, Any]]) -> None:
-    """Write each point's policy numbers in its `numbers`; those of neighbours too near to be labelled go to the point on their left."""
+    """Turn the `numbers` of each point into its label. A point too near to its left neighbour is labelled there."""
     from_left = sorted(rows, key=lambda row: (row["missed"], row["ids"]))
     span = max(row["ids"] for row in rows) / min(row["ids"] for row in rows)
     labelled = from_left[0]

@@ -32,7 +32,7 @@ def named_policy(policy: str) -> str:
 
 
 def with_number(index: int, figures: PolicyFigures, most: int = _LONGEST_LABEL) -> str:
-    """A policy's text after its number, which tells equal texts apart."""
+    """A policy's text after its number, which distinguishes equal texts."""
     return f"{index + 1}. {sanitised(figures.policy, most)}"
 
 

@@ -1,4 +1,4 @@
-"""What the tables of all commands share: plain lines within the width of the terminal, and nothing that it would obey."""
+"""What the tables of all commands share: plain lines that fit the terminal, and no text that it would take for commands."""
 
 from __future__ import annotations
 

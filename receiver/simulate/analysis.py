@@ -36,7 +36,8 @@ class Question:
 
 def analyse(replays: Replays, question: Question) -> Analysis:
     """Replay a log under every setting of a grid, recommend one, and say what stands out."""
-    from receiver.simulate.headroom import headroom_of  # with Numba, which who only asks needn't wait for
+    # Here, because it loads Numba, and a caller that only needs `Question` is spared that.
+    from receiver.simulate.headroom import headroom_of
 
     settings = question.settings or SimulateSettings()
     facts = replays.facts()

@@ -1,7 +1,7 @@
 """What a replay shows, as plain values: the reports format them, and nothing here knows how they were counted.
 
-Times are whole microseconds (`_us`); sizes are bytes. "ReuseDistances" are exact: the smallest setting that would have caught
-the duplicate in question.
+Times are whole microseconds (`_us`); sizes are bytes. Needs are exact: each is the smallest setting that would have caught
+the duplicate.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ __all__ = ["Evidence", "findings_of"]
 
 _FAR_ABOVE = 10
 _LEAST_ENDED_PERCENT = 1
-_JUDGEABLE = 2
+_LEAST_SPANS = 2
 _US = 1_000_000
 _HOUR_US = 3600 * _US
 _LONG_US = 2 * _HOUR_US
@@ -150,7 +150,7 @@ def _short_log(evidence: Evidence) -> Finding | None:
         return None
     span_us = log.last_received_at_us - log.first_received_at_us
     expiry_us = evidence.recommendation.setting.expiry_us
-    if span_us >= _JUDGEABLE * max(need_us, expiry_us) and span_us >= _HOUR_US:
+    if span_us >= _LEAST_SPANS * max(need_us, expiry_us) and span_us >= _HOUR_US:
         return None
     return Finding(
         "short-log",

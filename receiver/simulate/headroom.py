@@ -1,7 +1,8 @@
 """Reuse distances, and the headroom of the duplicates that a setting catches: how close they came to being missed.
 
-The reuse distance of a duplicate is the least window W, and the least expiry E, that catches it. Its slack under a setting
-is how much larger W or E is than that; headroom is the slack of all that the setting catches.
+The reuse distance of a duplicate is how many newer ids of its source, or how much time, lie between it and the receipt that
+it repeats. The least W and the least E that catch it are its *needs*. Its slack under a setting is how much larger W or E is
+than the need; headroom is the slack of all duplicates that the setting catches.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _BLOCK_BITS = 12
 
 @dataclass(frozen=True, slots=True)
 class ReuseDistances:
-    """How far apart each duplicate of a domain and the receipt that it repeats are, a column each, in order of receipt."""
+    """The reuse distance of each duplicate of a domain, as its needs: columns, in order of receipt."""
 
     row: npt.NDArray[np.int32]
     """The duplicate's row in the domain."""
@@ -158,8 +159,8 @@ class SlackCounts:
     expiry_counts: npt.NDArray[np.int64]
     """Duplicates whose id only the time queue still holds, by their slack in microseconds of E."""
     least_window: npt.NDArray[np.int64]
-    """The least slack in W of each source of `Facts.sources`, in their order, and at last of all others together; the
-    largest number that there is where nothing is caught."""
+    """The least slack in W of each source of `Facts.sources`, in their order, and last of all others together; the
+    largest `int64` where nothing is caught."""
     least_expiry_us: npt.NDArray[np.int64]
     """The least slack in microseconds of E, of the same sources."""
 
@@ -256,7 +257,7 @@ def outcomes_of(
 
 
 def source_indexes(sources: Sequence[SourceNeeds], domain: str, names: Iterable[str]) -> npt.NDArray[np.int32]:
-    """Per name of a source of a domain, its index in `sources`, those of `Facts`; for one that isn't there, their number."""
+    """The index in `sources`, which are those of `Facts`, of each named source of a domain; `len(sources)` for any other."""
     indexes = {source.source: index for index, source in enumerate(sources) if source.domain == domain}
     return np.array([indexes.get(name, len(sources)) for name in names], np.int32)
 
@@ -279,7 +280,7 @@ def _or_none(least: int) -> int | None:
 
 
 def pair_outcome(caught: int, peak_ids: int, counts: SlackCounts) -> PairOutcome:
-    """The outcome of a pair over the whole log, of its figures and its slack over the whole log."""
+    """The outcome of a pair, made of its figures and its slack over the whole log."""
     least_windows = [_or_none(least) for least in counts.least_window.tolist()]
     least_expiries_us = [_or_none(least) for least in counts.least_expiry_us.tolist()]
     return PairOutcome(

@@ -142,7 +142,7 @@ def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
 
 
 def _read_ahead(batches: Iterator[Batch]) -> Generator[Batch, None, None]:
-    """The same batches, each being read while the one before is worked on; Arrow and numba both let go of the lock."""
+    """The same batches, each read while the one before is worked on: Arrow and Numba both release Python's lock."""
     coming: SimpleQueue[Batch | BaseException | None] = SimpleQueue()
     wanted, stopped = Semaphore(), Event()
 

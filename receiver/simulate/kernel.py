@@ -10,16 +10,16 @@ that may still hold its entry, and a length, are all there is to a queue.
 more is remembered while clock - time(its newest receipt) <= E. So a duplicate that the first tier misses *needs* an expiry
 of clock - time(earlier receipt), and is caught by each E of at least that much.
 
-*Forgotten is a prefix.* Receipts are in order of time, so those too old for the time queue of E are the rows before some
-row, its *limit*, which only ever moves on. The ids remembered under E are those in queues and those spilled whose newest
+*Forgotten is a prefix.* Receipts are in order of time, so those too old for the time queue of E are the rows before a
+certain row, its *limit*, which only ever moves on. The ids remembered under E are those in queues and those spilled whose newest
 receipt is not before the limit.
 
 *A limit may lag.* Then too many ids count as remembered, never too few; while even they are not more than the peak so
 far, the peak stands. The difference is the *room* of E. Limits move on only when room runs out, over all the rows passed
 at once, and so one comparison per receipt and E remains: is the id that spills before the limit?
 
-Kin of the one pass for all sizes of an LRU cache by Mattson et al. (1970), which makes no use of time. Peaks are what one
-pass for all windows would make dear.
+Related to the single pass of Mattson et al. (1970) for all sizes of an LRU cache, which knows no time. There is a replay for
+each window because a single pass for all windows would make the peaks expensive to count.
 """
 
 from __future__ import annotations
@@ -256,5 +256,5 @@ def replay_grid(
 
 
 def is_caught(needs_us: npt.NDArray[np.int64], expiry_us: int) -> npt.NDArray[np.bool_]:
-    """Of duplicates with such needs (see `GridCounts`) under a window: whether this expiry catches them."""
+    """Whether an expiry catches each duplicate, by what it needs under a window (`GridCounts.needs_us`)."""
     return (needs_us < 0) | ((needs_us <= expiry_us) & (expiry_us > 0))

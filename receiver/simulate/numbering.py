@@ -90,7 +90,7 @@ def _same(  # noqa: PLR0917 - compiled functions take no names
 
 @compiled()
 def _touched(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64], start: int, mask: np.uint64) -> int:
-    """Bring the slots of the next hashes into the cache: their misses overlap here, but not where each waits for one."""
+    """Bring the slots of the next hashes into the cache. Here the cache misses overlap; look-ups wait for one after another."""
     touched = 0
     for row in range(start, min(start + _TOGETHER, len(hashes))):
         touched ^= slots[hashes[row] & mask]
@@ -263,9 +263,8 @@ class Channels(Names[Channel]):
             triple = Channel(*(names.names[part[0]] for names, part in zip(self._parts, parts, strict=True)))
             return np.full(len(batch), self.number(triple), np.int32)
         sizes = [len(names.names) for names in self._parts]
-        check_numbered(
-            prod(sizes) >> 32, "possible channels"
-        )  # their numbers below have 64 bits: 2**31 of check_numbered, times 2**32
+        # Triples are numbered in 63 bits below: 32, and the 31 that `check_numbered` allows.
+        check_numbered(prod(sizes) >> 32, "possible channels")
         triples, index = distinct((parts[0].astype(np.int64) * sizes[1] + parts[1]) * sizes[2] + parts[2])
         numbers = [
             self.number(
@@ -299,7 +298,7 @@ def plain_text(texts: pa.Array) -> pa.Array:
 
 
 def digest_hashes(digests: pa.Array) -> npt.NDArray[np.uint64]:
-    """Equal for equal digests, wherever they are read; 0 where the digest is missing."""
+    """A hash per digest, the same in every process; 0 where the digest is missing."""
     hashes = np.zeros(len(digests), np.uint64)
     offsets, data = text_buffers(plain_text(digests))
     hash_texts(offsets, data, _DIGEST_SEED, hashes)
@@ -317,7 +316,7 @@ def longest_delivery_us(batch: Batch) -> int:
 
 
 def lacking_parts(channels: Iterable[Channel], receipts: Iterable[int]) -> dict[str, int]:
-    """By part of a channel, how many receipts lack it; `receipts` are those of each channel."""
+    """How many receipts lack each part of a channel; `receipts` has the count of each channel."""
     counted = list(zip(channels, receipts, strict=True))
     return {part: sum(count for channel, count in counted if channel.lacks(part)) for part in Channel._fields}
 

@@ -3,9 +3,9 @@
 Caught duplicates only grow with W and with E. So for each window w there is one smallest expiry e(w) that misses no more
 than allowed, and (w, e(w)) are the log's needs. The windows tried are 0 (the time queue alone), the largest need (the
 per-source tier alone), and the quantiles of the duplicates' needs in between, where one tier takes over from the other.
-Each need is multiplied by the margin and rounded up to two digits, an expiry to a second at the least, since the clocks and
-pauses that it must stand vary by milliseconds anyway; of these settings the one with the fewest remembered
-ids at its peak is recommended, by the exact replay.
+Each need is multiplied by the margin and rounded up to two digits, an expiry to at least a second, since clocks and pauses
+vary by milliseconds anyway. Each of these settings is replayed, and the one with the fewest remembered ids at its peak is
+recommended.
 """
 
 from __future__ import annotations

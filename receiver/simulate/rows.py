@@ -88,7 +88,7 @@ def _link_by_source(
 
 
 @compiled()
-def _turn_round(replaced: npt.NDArray[np.int32], replaced_by: npt.NDArray[np.int32]) -> None:
+def _link_replacing(replaced: npt.NDArray[np.int32], replaced_by: npt.NDArray[np.int32]) -> None:
     for row in range(len(replaced)):
         if replaced[row] != _NOTHING:
             replaced_by[replaced[row]] = row
@@ -129,7 +129,7 @@ def link_rows(
         _replaced_in_several(several, source, replaced)
     above_all = np.iinfo(np.int32).max
     replaced_by = np.full(len(ids), above_all, np.int32)
-    _turn_round(replaced, replaced_by)
+    _link_replacing(replaced, replaced_by)
     first = np.full(sources, above_all, np.int32)
     following = np.empty(len(ids), np.int32)
     slab_index = np.empty(len(ids), np.int32)

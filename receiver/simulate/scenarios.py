@@ -23,7 +23,7 @@ SCENARIOS = {
     "quiet-source": "a source that seldom sends sends old ids again, long after the clock moved on",
     "mixed": "all of these, one after the other",
 }
-"""Name -> what happens; the function of that name (with `_` for `-`) in `synthetic` makes it happen."""
+"""Name -> what happens; `synthetic.SCENARIO_FUNCTIONS` has the function that makes it happen."""
 
 _MOST_SOURCES = 1_000_000
 _MOST_DUPLICATES = 0.9
@@ -34,7 +34,7 @@ _LAST_SECS = datetime(9999, 12, 31, tzinfo=UTC).timestamp() - 366 * _DAY_SECS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioPlan:
-    """What to generate; equal plans give equal logs. `SettingsError` for what can't be meant."""
+    """What to generate; equal plans give equal logs. `SettingsError` for an invalid value."""
 
     scenario: str
     receipts: int

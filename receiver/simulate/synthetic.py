@@ -97,13 +97,13 @@ class BlockOutcome:
     resends: ReceiptColumns
     """In any order; those received after the block are kept until their time has come."""
     silence_us: tuple[int, int] | None = None
-    """From when on everything comes later, and by how much."""
+    """The time from which everything comes later, and by how much."""
 
 
-Story = Callable[[TrafficBlock], BlockOutcome]
+Scenario = Callable[[TrafficBlock], BlockOutcome]
 
 
-def traffic(plan: ScenarioPlan, story: Story, block_rows: int = BLOCK_ROWS) -> Iterator[ReceiptColumns]:
+def traffic(plan: ScenarioPlan, scenario: Scenario, block_rows: int = BLOCK_ROWS) -> Iterator[ReceiptColumns]:
     """The plan's receipts in order of time, a block at a time; `plan.receipts` of them in all."""
     rows = min(block_rows, max(1, plan.receipts // _LEAST_BLOCKS))
     senders = _Senders(plan)
@@ -114,7 +114,7 @@ def traffic(plan: ScenarioPlan, story: Story, block_rows: int = BLOCK_ROWS) -> I
         # A stream of random numbers for each block, whatever the blocks before have drawn.
         rng = np.random.Generator(np.random.PCG64([plan.seed, number]))
         firsts = senders.firsts(rng, max(1, round(rows * (1 - plan.duplicates))), clock_us)
-        outcome = story(TrafficBlock(number, plan, rng, firsts))
+        outcome = scenario(TrafficBlock(number, plan, rng, firsts))
         if outcome.silence_us:
             waiting = [_later(part, *outcome.silence_us) for part in waiting]
         merged = ReceiptColumns.joined([*waiting, outcome.firsts, outcome.resends]).in_order()
@@ -319,7 +319,7 @@ def _held_back(
     return held
 
 
-SCENARIO_FUNCTIONS: dict[str, Story] = {
+SCENARIO_FUNCTIONS: dict[str, Scenario] = {
     "steady": steady,
     "sender-crash": sender_crash,
     "redelivery-storm": redelivery_storm,
@@ -333,10 +333,10 @@ SCENARIO_FUNCTIONS: dict[str, Story] = {
 
 def batches(plan: ScenarioPlan, block_rows: int = BLOCK_ROWS) -> Iterator[pa.RecordBatch]:
     """The plan's log in order, in batches of `SCHEMA` of about `block_rows` rows, which is all that is held of it."""
-    story = SCENARIO_FUNCTIONS[plan.scenario]
+    scenario = SCENARIO_FUNCTIONS[plan.scenario]
     is_payments = queue_of(np.arange(plan.sources, dtype=np.int32))
     sources = pa.array([_source_name(index, bool(pays)) for index, pays in enumerate(is_payments)])
-    return (_batch(receipts, sources) for receipts in traffic(plan, story, block_rows))
+    return (_batch(receipts, sources) for receipts in traffic(plan, scenario, block_rows))
 
 
 def _batch(receipts: ReceiptColumns, sources: pa.Array) -> pa.RecordBatch:

@@ -156,7 +156,7 @@ def _by_channel(receipts: Receipts) -> list[int]:
 
 
 def log_figures(receipts: Receipts, domains: Sequence[Domain]) -> LogFigures:
-    """What a log amounts to; `domains` are all of its domains."""
+    """The figures of a log; `domains` are all of its domains."""
     times = receipts.received_at_us
     return LogFigures(
         receipts=len(times),
