@@ -22,7 +22,7 @@ from receiver.policies.cmq import CmqMinimumTimeCache
 __all__ = ["Batch", "BatchOptions"]
 
 _LATEST_US = 253_402_300_799_999_999
-"""The end of the year 9999, as for logs. It is there to refuse nanoseconds, which would put the domain's clock ahead for good."""
+"""The end of the year 9999, as for logs. It refuses nanoseconds, which would put the domain's clock ahead for good."""
 _UNKNOWN = History(None, ())
 
 

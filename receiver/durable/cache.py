@@ -145,7 +145,7 @@ def _digests_of(stored: str) -> tuple[str, ...]:
 
 
 def policy_of(state: DomainState) -> Policy:
-    """The domain's policy with its sizes, which remembers nothing yet; `SettingsError` if there is no policy of this name and sizes."""
+    """The domain's policy, which remembers nothing yet; `SettingsError` if there is none of this name and sizes."""
     return policy_of_kind(state.policy, state.window_size, state.expiry_us)
 
 

@@ -158,7 +158,7 @@ class DomainSession:
         return transaction
 
     def own(self, state: DomainState) -> DomainState:
-        """Return a state that is our domain's, else raise `StoreError`: SQLite may give a dropped domain's number to another."""
+        """Return a state that is our domain's, else raise `StoreError`: SQLite may give its number anew once it is dropped."""
         if state.store_id != self.store_id:
             raise StoreError(
                 f"this is another database than {self.address} was when the receiver was opened, or its domain was dropped",
