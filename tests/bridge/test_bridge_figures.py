@@ -163,14 +163,14 @@ def test_a_bridge_starts_while_another_is_delivering(route):
     first = route.run(dies="committed")
     first.close()
     second = route.open()
-    deliver, busy = second._flow._dispatcher.deliver_waiting, [StoreBusyError("another has the lease")]
+    deliver, busy = second._flow.deliver_waiting, [StoreBusyError("another has the lease")]
 
     def delivering(is_enough):
         if busy:
             raise busy.pop()
         deliver(is_enough)
 
-    second._flow._dispatcher.deliver_waiting = delivering
+    second._flow.deliver_waiting = delivering
     second.run(stop_when_idle_secs=0)
     assert route.effects() == ["1"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from receiver.bridge.modes import Admitted, Figures, Taken, admit, log_failure, log_refused
 from receiver.bridge.modes.inbox_flow import Dispatcher
@@ -16,33 +15,25 @@ from receiver.store.inbox import Inbox, Lease
 __all__ = ["ControlledFlow"]
 
 
-class ControlledFlow:
-    """No inbox: until its effects and its id are committed together, a message is the broker's.
+class ControlledFlow(Dispatcher):
+    """No message goes through the inbox: until its effects and its id are committed together, it is the broker's. Only
+    messages that were parked and are to be tried again wait there.
 
     A message that fails takes its whole batch back, to be tried again; after the last try it is parked.
     """
 
     def __init__(self, receiver: Receiver, inbox: Inbox, target: Target, figures: Figures, *, max_tries: int) -> None:
-        self._receiver = receiver
-        self._inbox = inbox
-        self._target = target
-        self._figures = figures
-        self._max_tries = max_tries
-        self._dispatcher = Dispatcher(receiver, inbox, target, figures, max_tries=max_tries)
-        """Hands on messages that were parked and are to be tried again: those wait in the inbox."""
+        super().__init__(receiver, inbox, target, figures, max_tries=max_tries)
         self._tries: Counter[int] = Counter()
         """How often a message of the batch under way has failed, by its index: its sequence number may change until it is
         tried again."""
         self._given_up: dict[int, str] = {}
         """Why a message of that batch failed that has had all its tries, by index."""
 
-    def prepare(self) -> None:
-        self._dispatcher.start()
-
     def before_acknowledging(self, taken: Taken) -> None:
         while True:
             try:
-                self._hand_on(taken)
+                self._hand_on_batch(taken)
             except _NotReadyError:  # the batch is rolled back, and with it what the target noted in the store
                 pass
             else:
@@ -51,9 +42,9 @@ class ControlledFlow:
                 return
             finally:
                 self._target.release()
-            self._dispatcher.make_ready()
+            self._make_ready()
 
-    def _hand_on(self, taken: Taken) -> None:
+    def _hand_on_batch(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
             admitted = admit(batch, taken, self._inbox)
             with self._inbox.lease(batch.connection) as lease:
@@ -98,16 +89,6 @@ class ControlledFlow:
             row = left.pop(first + index).row(first + index)
             lease.park(row._replace(tries=self._tries[index]), why)
         return len(given_up)
-
-    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        """Hand on what was parked and is to be tried again; nothing of a batch waits."""
-        self._dispatcher.deliver_waiting(is_enough)
-
-    def tend(self) -> None:
-        self._dispatcher.tend()
-
-    def close(self) -> None:
-        self._inbox.close()
 
 
 class _NotReadyError(Exception):

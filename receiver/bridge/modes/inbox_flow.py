@@ -33,66 +33,6 @@ _COUNT_SECS = 30.0
 """How often the waiting messages are counted, which reads all of them, while the figures say that there are any."""
 
 
-class InboxFlow:
-    """The ids and the messages to deliver are committed together; then their batch may be acknowledged."""
-
-    def __init__(
-        self,
-        receiver: Receiver,
-        inbox: Inbox,
-        target: Target,
-        figures: Figures,
-        *,
-        max_tries: int,
-        numbers: SequenceIdMaker | None = None,
-    ) -> None:
-        self._receiver = receiver
-        self._inbox = inbox
-        self._figures = figures
-        self._numbers = numbers
-        """Gives ids to messages without one, where the target needs them."""
-        self._dispatcher = Dispatcher(receiver, inbox, target, figures, max_tries=max_tries)
-
-    def prepare(self) -> None:
-        self._dispatcher.start()
-
-    def before_acknowledging(self, taken: Taken) -> None:
-        with self._receiver.batch() as batch:
-            admitted = admit(batch, taken, self._inbox)
-            kept = {number: message.at(number) for number, message in admitted.messages.items()}
-            kept |= self._numbered(kept, batch.connection)
-            self._inbox.add(batch.connection, [message.row(number) for number, message in kept.items()])
-        log_refused(taken, admitted.refused)
-        self._figures.parked += len(admitted.refused)
-        self._figures.waiting += len(kept)
-        self._dispatcher.at_hand = kept
-
-    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        self._dispatcher.deliver_waiting(is_enough)
-
-    def tend(self) -> None:
-        self._dispatcher.tend()
-
-    def close(self) -> None:
-        self._inbox.close()
-        if self._numbers is not None:
-            self._numbers.close()
-
-    def _numbered(self, kept: dict[int, Received], connection: Connection) -> dict[int, Received]:
-        """The messages without an id, each with a new one, where they are to have one; by sequence number."""
-        without = [number for number, message in kept.items() if message.unique_message_id is None]
-        if self._numbers is None or not without:
-            return {}
-        ids = self._numbers.next_many(len(without), connection=connection)
-        source = self._receiver.domain
-        return {
-            number: kept[number]._replace(
-                unique_message_id=id_, message_source_id=kept[number].message_source_id or source
-            )
-            for number, id_ in zip(without, ids, strict=True)
-        }
-
-
 @dataclass(slots=True)
 class _Done:
     """What was done by one lease."""
@@ -108,8 +48,8 @@ class _Done:
 
 
 class Dispatcher:
-    """Hands on what waits for the target, in the order of receipt: also what another bridge put there and didn't
-    live to deliver.
+    """What flows with an inbox have in common: they hand on what waits for the target, in the order of receipt, also what
+    another bridge put there and didn't live to deliver.
 
     Where a message fails its source waits, and others go on; after the last try it is parked.
     """
@@ -129,7 +69,7 @@ class Dispatcher:
         self.at_hand: dict[int, Received] = {}
         """Messages that needn't be read back, by sequence number."""
 
-    def start(self) -> None:
+    def prepare(self) -> None:
         """Begin to deliver what others have left; what waits for another target is only reported."""
         for target, count in self._inbox.elsewhere().items():
             _LOGGER.warning(
@@ -162,6 +102,9 @@ class Dispatcher:
         if self._confirmed_bytes and is_idle:
             self._give_back_space()
 
+    def close(self) -> None:
+        self._inbox.close()
+
     def _waiting(self) -> int:
         if not self._inbox.has_waiting():
             return 0
@@ -175,7 +118,7 @@ class Dispatcher:
         if not self._inbox.give_back_space():  # else the rest is for the next time
             self._confirmed_bytes = 0
 
-    def make_ready(self) -> None:
+    def _make_ready(self) -> None:
         """Bring the target to the state that the store has of it, before there is anything to hand on."""
         with self._leased() as lease:
             self._target.ready(lease)
@@ -236,3 +179,51 @@ class Dispatcher:
             return True
         self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(tries)
         return False
+
+
+class InboxFlow(Dispatcher):
+    """The ids and the messages to deliver are committed together; then their batch may be acknowledged."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        inbox: Inbox,
+        target: Target,
+        figures: Figures,
+        *,
+        max_tries: int,
+        numbers: SequenceIdMaker | None = None,
+    ) -> None:
+        super().__init__(receiver, inbox, target, figures, max_tries=max_tries)
+        self._numbers = numbers
+        """Gives ids to messages without one, where the target needs them."""
+
+    def before_acknowledging(self, taken: Taken) -> None:
+        with self._receiver.batch() as batch:
+            admitted = admit(batch, taken, self._inbox)
+            kept = {number: message.at(number) for number, message in admitted.messages.items()}
+            kept |= self._numbered(kept, batch.connection)
+            self._inbox.add(batch.connection, [message.row(number) for number, message in kept.items()])
+        log_refused(taken, admitted.refused)
+        self._figures.parked += len(admitted.refused)
+        self._figures.waiting += len(kept)
+        self.at_hand = kept
+
+    def close(self) -> None:
+        super().close()
+        if self._numbers is not None:
+            self._numbers.close()
+
+    def _numbered(self, kept: dict[int, Received], connection: Connection) -> dict[int, Received]:
+        """The messages without an id, each with a new one, where they are to have one; by sequence number."""
+        without = [number for number, message in kept.items() if message.unique_message_id is None]
+        if self._numbers is None or not without:
+            return {}
+        ids = self._numbers.next_many(len(without), connection=connection)
+        source = self._receiver.domain
+        return {
+            number: kept[number]._replace(
+                unique_message_id=id_, message_source_id=kept[number].message_source_id or source
+            )
+            for number, id_ in zip(without, ids, strict=True)
+        }
