@@ -58,6 +58,8 @@ class Target(Protocol):
 
     `lease` has the target to itself, in the transaction that makes an inbox forget what was delivered, or in that of the
     receipts themselves; it is None where nothing is kept.
+
+    Whoever inherits it has nothing to connect, to lock or to close, unless its own methods say otherwise.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Target(Protocol):
 
     def connect(self) -> object:
         """Called at the start, so that what can't be reached or isn't allowed fails then."""
+        return None
 
     def ready(self, lease: Lease) -> bool:
         """Lock the target against other processes, and bring it to the state that the store has of it. False: what has
@@ -72,12 +75,16 @@ class Target(Protocol):
 
         `OutputError` where it isn't in that state and can't be brought to it, or where another process has it.
         """
+        del lease
+        return True
 
     def release(self) -> None:
         """Called when the lease has ended, whatever became of it. Never raises."""
+        return
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         """Deliver these. After a `BrokerError` or `OutputError` none of them counts as delivered."""
 
     def close(self) -> None:
         """Release what it holds. Never raises."""
+        return

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from receiver.bridge.connectors import DUPLICATE_ID, Message, Property, Sink
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received
-from receiver.bridge.targets import Outcome, one_by_one
+from receiver.bridge.targets import Outcome, Target, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError
 from receiver.store.inbox import Lease
 
 __all__ = ["BrokerTarget"]
 
 
-class BrokerTarget:
+class BrokerTarget(Target):
     """Sends each message on by a sink that `connect` makes, and makes another after a failure."""
 
     def __init__(self, name: str, connect: Callable[[], Sink], ids: IdRule, *, adds_duplicate_ids: bool) -> None:
@@ -29,13 +29,6 @@ class BrokerTarget:
         self._sink: Sink | None = None
         self.passed: Passed | None = None
         """Marks the messages as having passed their domain; None: they aren't marked."""
-
-    def ready(self, lease: Lease) -> bool:
-        del lease
-        return True
-
-    def release(self) -> None:
-        """Nothing to do, for nothing is locked."""
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         if self._refusal(messages, lease) is None:

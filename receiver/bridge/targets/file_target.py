@@ -20,7 +20,7 @@ from typing import IO
 from sqlalchemy import URL
 
 from receiver.bridge.received import Received
-from receiver.bridge.targets import Outcome
+from receiver.bridge.targets import Outcome, Target
 from receiver.errors import ClosedError, OutputError, SettingsError
 from receiver.retrying import Backoff, until_done
 from receiver.store.engine import database_of
@@ -235,23 +235,16 @@ class FileTarget:
         return OutputError(f"can't write to {self._path}: {error.strerror or error}")
 
 
-class StandardOutput:
-    """The same lines on standard output: at least once, for what was written can't be cut."""
+class StandardOutput(Target):
+    """The same lines on standard output: at least once, for what was written can't be cut.
+
+    It is left open, for others may write there.
+    """
 
     name = "-"
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
-
-    def connect(self) -> None:
-        """Nothing to do, for it is open."""
-
-    def ready(self, lease: Lease) -> bool:
-        del lease
-        return True
-
-    def release(self) -> None:
-        """Nothing to do, for nothing is locked."""
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         del lease
@@ -263,9 +256,6 @@ class StandardOutput:
         except OSError as error:
             raise OutputError(f"can't write to standard output: {error.strerror or error}") from error
         return Outcome.all_of(messages)
-
-    def close(self) -> None:
-        """Left open, for others may write there."""
 
 
 def _flock(file: FileIO, *how: str) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from receiver.bridge.connectors.address import masked
 from receiver.bridge.received import Received
-from receiver.bridge.targets import Outcome, one_by_one
+from receiver.bridge.targets import Outcome, Target, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
 from receiver.store.inbox import Lease
 
@@ -29,7 +29,7 @@ _LONG_SECS = 1.0
 _SAVEPOINT = "receiver_message"
 
 
-class PythonTarget:
+class PythonTarget(Target):
     """Calls `function(message, connection)` if it requires two arguments, else `function(message)`.
 
     The connection is SQLAlchemy's, in the transaction that makes the inbox forget the message: what is written by it is
@@ -44,24 +44,11 @@ class PythonTarget:
         self.takes_part = _takes_two(name, function)
         """Whether the function takes the connection."""
 
-    def connect(self) -> None:
-        """Nothing to do, for it was imported."""
-
-    def ready(self, lease: Lease) -> bool:
-        del lease
-        return True
-
-    def release(self) -> None:
-        """Nothing to do, for nothing is locked."""
-
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         if lease is None or not self.takes_part:
             return one_by_one(messages, self._call, long_secs=_LONG_SECS)
         connection = lease.connection
         return one_by_one(messages, lambda message: self._call_inside(connection, message), long_secs=_LONG_SECS)
-
-    def close(self) -> None:
-        """Nothing to do, for nothing is open."""
 
     def _call_inside(self, connection: Connection, message: Received) -> str | None:
         """Call the function inside a savepoint, so that nothing it wrote stays if it fails; why it failed, or None."""
