@@ -24,7 +24,7 @@ from receiver.store.schema import open_store_engine
 from receiver.store.sql_log import SqlLog
 from receiver.store.tables import DomainState, domains, to_bytes
 
-__all__ = ["Opened", "Wanted", "log_of", "new_number", "open_log", "wanted"]
+__all__ = ["Opened", "Wanted", "new_number", "open_log", "wanted"]
 
 _MEMORY = "memory://"
 _LOGGER = logging.getLogger("receiver")
@@ -105,18 +105,13 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
     try:
         with translated(url):
             domain_id = _domain_id(url, engine, kind, name, wanted)
-            log = log_of(url, engine, store_settings, domain_id)
+            log = database_of(url).log(engine, store_settings, domain_id)
             state = _as_wanted(log, wanted, (kind, name))
     except BaseException:
         engine.dispose()
         raise
     lock = database_of(url).locked_file(url) or state.store_id
     return Opened(log, url.render_as_string(), lock, state.store_id, domain_id)
-
-
-def log_of(url: URL, engine: Engine, store_settings: StoreSettings, domain_id: int) -> SqlLog:
-    """The log of a domain by its number."""
-    return database_of(url).log(engine, store_settings, domain_id)
 
 
 def _new_state(kind: str, name: str, new_policy: Policy) -> dict[str, Any]:

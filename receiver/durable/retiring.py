@@ -9,11 +9,11 @@ from sqlalchemy import URL, Engine, select
 
 from receiver.detector import TwoTierDetector
 from receiver.durable.cache import DomainCache, Retirement, as_retired, longer_silent_than
-from receiver.durable.opening import log_of, new_number
+from receiver.durable.opening import new_number
 from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.databases.database import shown
-from receiver.store.engine import store_url, translated
+from receiver.store.engine import database_of, store_url, translated
 from receiver.store.log import Changes, DomainLog
 from receiver.store.schema import examined, open_store_engine
 from receiver.store.tables import domains, to_bytes
@@ -70,7 +70,7 @@ def _domains(url: URL, name: str | None) -> list[int]:
 def _retire(
     url: URL, engine: Engine, domain_id: int, sources: Collection[str], idle_days: float | None
 ) -> RetiredSources | None:
-    log = log_of(url, engine, StoreSettings(), domain_id)
+    log = database_of(url).log(engine, StoreSettings(), domain_id)
     cache = DomainCache(Retirement(ReceiverSettings()))
     try:
         cache.follow(log, log.begin_reading())  # all that takes long, while nobody waits

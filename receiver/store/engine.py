@@ -17,7 +17,7 @@ from receiver.store.databases.database import UNKNOWN, Cause, Database, refused,
 from receiver.store.databases.postgres import Postgres
 from receiver.store.databases.sqlite import Sqlite
 
-__all__ = ["DATABASES", "NONSENSE", "database_of", "read_only", "store_error", "store_url", "translated", "writable"]
+__all__ = ["DATABASES", "NONSENSE", "database_of", "read_only", "store_error", "store_url", "translated"]
 
 DATABASES: tuple[Database, ...] = (Sqlite(), Postgres())
 _BY_NAME = {database.name: database for database in DATABASES}
@@ -43,11 +43,6 @@ def store_url(address: str | URL) -> URL:
     if url.drivername not in _BY_DRIVER:
         raise refused(address, "is no address of a store")
     return _BY_DRIVER[url.drivername].checked(url)
-
-
-def writable(url: URL, settings: StoreSettings) -> Engine:
-    """An engine to read and write; where there is nothing yet, what holds a store is made."""
-    return database_of(url).writable(url, settings)
 
 
 def read_only(url: URL) -> Engine:

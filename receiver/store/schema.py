@@ -18,7 +18,7 @@ from receiver.errors import StoreBusyError, StoreError, StoreVersionError
 from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
 from receiver.store.databases.database import OTHER_DATABASE, shown
-from receiver.store.engine import database_of, read_only, translated, writable
+from receiver.store.engine import database_of, read_only, translated
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
 
 __all__ = ["Migrated", "examined", "losses", "migrate", "open_store_engine", "sole_migrator"]
@@ -43,7 +43,7 @@ def open_store_engine(url: URL, settings: StoreSettings) -> Engine:
     """
     if _looked_up(url) != REVISION:
         _migrate(url, settings, "head")
-    return writable(url, settings)
+    return database_of(url).writable(url, settings)
 
 
 def examined(url: URL) -> Engine:
@@ -96,7 +96,7 @@ def migrate(url: URL, revision: str = "head", *, may_lose: bool = True) -> Migra
 def sole_migrator(url: URL, settings: StoreSettings) -> Iterator[Connection]:
     """A connection in a transaction that others who want to migrate wait for; it is committed in the end."""
     _looked_up(url)  # what isn't ours isn't even switched to a write-ahead log
-    with translated(url), _migrating, writable(url, settings).begin() as connection:
+    with translated(url), _migrating, database_of(url).writable(url, settings).begin() as connection:
         database_of(url).keep_migrators_out(connection)
         yield connection
 
