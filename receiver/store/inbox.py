@@ -7,7 +7,7 @@ numbers, whoever left it there. So no message belongs to a process, and none wai
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
@@ -23,39 +23,9 @@ from receiver.store.engine import NONSENSE, database_of, translated
 from receiver.store.sql_log import driver_of
 from receiver.store.tables import InboxRow, domains, inbox, inbox_rows, parked, printable, targets, to_bytes
 
-__all__ = ["Inbox", "Lease", "add_rows", "delete_rows", "read_rows", "target_id_of"]
+__all__ = ["Inbox", "Lease", "target_id_of"]
 
 _COLUMNS = ("target_id", *inbox_rows.columns)
-
-
-def add_rows(connection: Connection, target_id: int, rows: Iterable[InboxRow]) -> None:
-    values = ((target_id, *inbox_rows.stored(row)) for row in rows)
-    database_of(connection).add_waiting(driver_of(connection), _COLUMNS, values)
-
-
-def read_rows(connection: Connection, target_id: int, numbers: Iterable[int]) -> list[InboxRow]:
-    """The rows of these sequence numbers that are there, in order; `StoreCorruptError` where one is no message."""
-    rows: list[InboxRow] = []
-    driver = driver_of(connection)
-    for values in database_of(connection).waiting(driver, inbox_rows.columns, target_id, sorted(numbers)):
-        try:
-            rows.append(inbox_rows.read(values))
-        except NONSENSE as error:
-            raise _corrupt(connection, target_id, InboxRow._make(values).sequence, error) from error
-    return rows
-
-
-def _corrupt(connection: Connection, target_id: int, number: int, error: Exception) -> StoreCorruptError:
-    name = connection.execute(select(targets.c.target).where(targets.c.target_id == target_id)).scalar_one()
-    return StoreCorruptError(
-        f"the message with the sequence number {number} that waits for {printable(name)} makes no sense: {error}",
-        hint="`receiver check` says what is wrong; restore a copy",
-    )
-
-
-def delete_rows(connection: Connection, target_id: int, numbers: Iterable[int]) -> int:
-    """Delete the rows of these sequence numbers; how many rows that left to vacuum."""
-    return database_of(connection).delete_waiting(driver_of(connection), target_id, sorted(numbers))
 
 
 _LONGEST_ERROR = 10_000
@@ -121,7 +91,8 @@ class Inbox(Closing):
     def add(self, connection: Connection, rows: Sequence[InboxRow]) -> None:
         """Have these messages wait, if and when the transaction on the connection is committed."""
         with translated(self._kept.url):
-            add_rows(connection, self.target_id, rows)
+            values = ((self.target_id, *inbox_rows.stored(row)) for row in rows)
+            database_of(connection).add_waiting(driver_of(connection), _COLUMNS, values)
 
     def park(self, connection: Connection, row: InboxRow, error: str) -> None:
         """Set a message aside, in the transaction on the connection; `error` is why. It may be in the inbox or not."""
@@ -184,7 +155,8 @@ class Inbox(Closing):
     def delete(self, connection: Connection, numbers: Collection[int]) -> None:
         """Have these messages wait no longer, if and when the transaction on the connection is committed."""
         with translated(self._kept.url):
-            self._vacuum.note(delete_rows(connection, self.target_id, numbers))
+            driver = driver_of(connection)
+            self._vacuum.note(database_of(connection).delete_waiting(driver, self.target_id, sorted(numbers)))
 
     def give_back_space(self) -> bool:
         """Give the space of deleted messages back, where there is much of it; between leases, and when there is time.
@@ -255,8 +227,16 @@ class Lease:
         return numbers
 
     def rows(self, numbers: Collection[int]) -> list[InboxRow]:
-        """The messages of these sequence numbers that are there, in order."""
-        return read_rows(self.connection, self._target_id, numbers)
+        """The messages of these sequence numbers that are there, in order; `StoreCorruptError` where one is none."""
+        rows: list[InboxRow] = []
+        connection, target_id = self.connection, self._target_id
+        columns, driver = inbox_rows.columns, driver_of(connection)
+        for values in database_of(connection).waiting(driver, columns, target_id, sorted(numbers)):
+            try:
+                rows.append(inbox_rows.read(values))
+            except NONSENSE as error:
+                raise _corrupt(connection, target_id, InboxRow._make(values).sequence, error) from error
+        return rows
 
     def confirm(self, numbers: Collection[int]) -> None:
         """The target has the messages of these sequence numbers: they wait no longer."""
@@ -276,6 +256,14 @@ class Lease:
         """Note how much of the target's file is ours once this lease is committed, and a digest of its end."""
         self._state = self._state._replace(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
         driver_of(self.connection).execute(self._inbox.sql.save_file, (confirmed_bytes, tail_digest))
+
+
+def _corrupt(connection: Connection, target_id: int, number: int, error: Exception) -> StoreCorruptError:
+    name = connection.execute(select(targets.c.target).where(targets.c.target_id == target_id)).scalar_one()
+    return StoreCorruptError(
+        f"the message with the sequence number {number} that waits for {printable(name)} makes no sense: {error}",
+        hint="`receiver check` says what is wrong; restore a copy",
+    )
 
 
 def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, store_ids: Sequence[int]) -> _Sql:
