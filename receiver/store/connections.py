@@ -71,20 +71,14 @@ class KeptConnection:
             yield connection, begun
             connection.commit()
 
-    @contextmanager
-    def between_transactions(self) -> Iterator[Any]:
-        """The driver's own connection while no transaction is under way."""
-        with self._used() as connection:
-            yield driver_of(connection)
-
     def give_back_space(self, by: Callable[[Any], bool]) -> bool:
         """Give space back by calling `by` between transactions; whether more is left to do, as `by` returns.
 
         A failure is a warning only: the deleting is done, and space can be given back the next time.
         """
         try:
-            with self.between_transactions() as driver:
-                return by(driver)
+            with self._used() as connection:
+                return by(driver_of(connection))
         except StoreError as error:
             _LOGGER.warning("can't give back the space of what was deleted: %s", error)
             return False
@@ -135,11 +129,7 @@ class KeptConnection:
 
 
 def get_or_create(
-    url: URL,
-    engine: Engine,
-    wanted: Select[Any],
-    table: Table,
-    new: Callable[[Connection], Mapping[str, Any]],
+    url: URL, engine: Engine, wanted: Select[Any], table: Table, new: Callable[[Connection], Mapping[str, Any]]
 ) -> int:
     """The number that `wanted` selects, of a row with the values of `new` if there was none; processes may race for it."""
     # Who only reads needn't wait for a batch under way: a second process can stand by.

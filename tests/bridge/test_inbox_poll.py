@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy import text
 
 from receiver.store.inbox import Inbox
+from receiver.store.sql_log import driver_of
 from tests.bridge.bridged import Route, send
 from tests.store.waiting import opened_inbox, receive
 from tests.stores import engine_of
@@ -55,7 +56,8 @@ def test_it_leaves_no_transaction_open(store_url):
     """Which would keep PostgreSQL from vacuuming, and SQLite from beginning its log anew."""
     with opened_inbox(store_url) as (_, inbox):
         assert not inbox.has_waiting()
-        with inbox._reader.between_transactions() as driver:
+        with inbox._reader._used() as connection:
+            driver = driver_of(connection)
             is_open = driver.in_transaction if store_url.startswith("sqlite") else driver.info.transaction_status
             assert not is_open
 
