@@ -10,6 +10,7 @@ from receiver.errors import SettingsError
 
 __all__ = [
     "ASCII",
+    "LATEST_US",
     "NEW",
     "UNCHECKED",
     "Ascii",
@@ -25,6 +26,9 @@ __all__ = [
 ASCII = "ASCII"
 Ascii = Annotated[str, ASCII]
 """ASCII text, which a store keeps as text. It keeps any other text as bytes, which are exact."""
+
+LATEST_US = 253_402_300_799_999_999
+"""The last microsecond of the year 9999. A later time can't be meant: it may be in nanoseconds."""
 
 
 class Verdict(StrEnum):

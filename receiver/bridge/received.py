@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from receiver.bridge.connectors import Message, Property
+from receiver.message import LATEST_US
 from receiver.store.tables import InboxRow, base64_of, dumped, to_bytes
 
 __all__ = ["PASSED", "Passed", "Received", "sent_at_ms"]
@@ -20,8 +21,6 @@ PASSED = "receiverPassedDomains"
 _MOST_NUMBERS = 64
 """A mark keeps the newest 64 numbers, at most 1,087 characters. A longer ring isn't noticed."""
 _NUMBER = re.compile("[0-9a-f]{16}")
-_LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999: a time beyond it can't be meant."""
 _EARLIEST_MS = 10**11
 """In 1973, before there were brokers. What is less is of seconds, up to the year 5138."""
 _EARLIEST_SECS = 10**9
@@ -101,7 +100,7 @@ def sent_at_ms(message: Message) -> int | None:
     time = message.jms_timestamp_ms or 0
     if _EARLIEST_SECS <= time < _EARLIEST_MS:
         return time * 1_000
-    return time if _EARLIEST_MS <= time <= _LATEST_MS else None
+    return time if _EARLIEST_MS <= time <= LATEST_US // 1_000 else None
 
 
 class Passed:

@@ -15,14 +15,12 @@ from receiver.durable.events import Duplicate
 from receiver.durable.session import Transaction
 from receiver.durable.status import Counters, Tally, headroom_of
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError
-from receiver.message import Decision, Receipt, ReceiptValues
+from receiver.message import LATEST_US, Decision, Receipt, ReceiptValues
 from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.cmq import CmqMinimumTimeCache
 
 __all__ = ["Batch", "BatchOptions"]
 
-_LATEST_US = 253_402_300_799_999_999
-"""The end of the year 9999, as for logs. It refuses nanoseconds, which would put the domain's clock ahead for good."""
 _UNKNOWN = History(None, ())
 
 
@@ -136,7 +134,7 @@ class Batch:
             raise ClosedError("the batch is over")
         if not isinstance(self._policy, CmqMinimumTimeCache):
             raise SettingsError(f"advance is for the policy cmq:retry=...,network=..., not {self._policy}")
-        if isinstance(min_msg_time_us, int) and min_msg_time_us > _LATEST_US:
+        if isinstance(min_msg_time_us, int) and min_msg_time_us > LATEST_US:
             raise _bad_time("min_msg_time_us", "microseconds", min_msg_time_us)
         self._policy.advance(min_msg_time_us)
         self._advances = True
@@ -184,7 +182,7 @@ class Batch:
         says_more = (
             redelivered is not False or jms_timestamp_ms is not None or body_digest is not None or not self._is_simple
         )
-        if says_more or received_at_us.__class__ is not int or received_at_us > _LATEST_US:
+        if says_more or received_at_us.__class__ is not int or received_at_us > LATEST_US:
             self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
         if says_more and self._policy.goes_by_send_time:
             decision = self._receive(id_, source, received_at_us=received_at_us, jms_timestamp_ms=jms_timestamp_ms)
@@ -249,14 +247,15 @@ class Batch:
     ) -> None:
         if not self._is_open:
             raise ClosedError("the batch is over", hint="receive inside `with receiver.batch() as batch:`")
-        if not isinstance(received_at_us, int) or received_at_us > _LATEST_US:
+        # Nanoseconds would put the domain's clock ahead for good.
+        if not isinstance(received_at_us, int) or received_at_us > LATEST_US:
             raise _bad_time("received_at_us", "microseconds", received_at_us)
         if redelivered != bool(redelivered):  # whatever it is, hashable or not
             raise SettingsError(f"redelivered must be true or false, not {redelivered!r:.80}")
         if jms_timestamp_ms is not None and (
             not isinstance(jms_timestamp_ms, int)
             or isinstance(jms_timestamp_ms, bool)
-            or not 0 <= jms_timestamp_ms <= _LATEST_US // 1000
+            or not 0 <= jms_timestamp_ms <= LATEST_US // 1000
         ):
             raise _bad_time("jms_timestamp_ms", "milliseconds from 0 on", jms_timestamp_ms)
         if body_digest is not None and not isinstance(body_digest, str):

@@ -28,8 +28,7 @@ from receiver.domains import Channel
 from receiver.logs.columns import BATCH_ROWS, COLUMNS, SCHEMA, Batch, Kind, fields_of, log_rows
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.source import LogSource, ReadOptions
-from receiver.logs.times import MAX_US
-from receiver.message import Receipt, ReceiptRow
+from receiver.message import LATEST_US, Receipt, ReceiptRow
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -61,7 +60,7 @@ _BITS = (1 << 32) - 1
 _TIME = np.dtype("<i8")
 _LONGEST_TEXT_BYTES = 1 << 20
 """No broker carries a longer id, and no reader takes a line of hundreds of MB."""
-_LARGEST = {Kind.TIME: MAX_US, Kind.MILLISECONDS: MAX_US // 1_000}
+_LARGEST = {Kind.TIME: LATEST_US, Kind.MILLISECONDS: LATEST_US // 1_000}
 _COLUMN_OF_FIELD = {column.attribute: name for name, column in COLUMNS.items()} | {"redelivered": "jms_redelivered"}
 """Field of a `Receipt` -> the column that it is recorded in."""
 

@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from receiver.logs.columns import bytes_of
+from receiver.message import LATEST_US
 
-__all__ = ["MAX_US", "UNITS", "Times", "all_digits", "exact", "read_times", "utc_of_local"]
+__all__ = ["UNITS", "Times", "all_digits", "exact", "read_times", "utc_of_local"]
 
-MAX_US = 253_402_300_799_999_999
-"""The last microsecond of the year 9999."""
 UNITS = ("s", "ms", "us")
 _SCALES = np.array([1_000_000, 1_000, 1], dtype=np.int64)
 _LIMITS = np.array([10**11, 10**14], dtype=np.int64)
@@ -73,7 +72,7 @@ def _shown(text: str) -> str:
 def _in_range(us: int, text: str) -> int:
     if us < 0:
         raise ValueError(f"the time {_shown(text)} is negative, before the epoch; {_EXPECTED}")
-    if us > MAX_US:
+    if us > LATEST_US:
         raise ValueError(f"the time {_shown(text)} lies beyond the year 9999; {_EXPECTED}")
     return us
 
@@ -83,8 +82,8 @@ def _exact_number(text: str, unit: str | None) -> tuple[int, int]:
         number = Decimal(text)
     except InvalidOperation:
         raise ValueError(f"not a time: {_shown(text)}; {_EXPECTED}") from None
-    if not 0 <= number <= MAX_US:  # first, so that no exponent, however large, is multiplied out
-        _in_range(-1 if number < 0 else MAX_US + 1, text)
+    if not 0 <= number <= LATEST_US:  # first, so that no exponent, however large, is multiplied out
+        _in_range(-1 if number < 0 else LATEST_US + 1, text)
     index = UNITS.index(unit) if unit else sum(number >= limit for limit in _LIMITS.tolist())
     return _in_range(int(_CUT.multiply(number, int(_SCALES[index]))), text), index
 
@@ -124,7 +123,7 @@ def utc_of_local(local_us: npt.NDArray[np.int64], zone: tzinfo) -> npt.NDArray[n
 
     Offsets are looked up per hour. Hours in which the offset changes are looked up value by value.
     """
-    in_range = (local_us > -2 * 24 * _HOUR_US) & (local_us <= MAX_US)
+    in_range = (local_us > -2 * 24 * _HOUR_US) & (local_us <= LATEST_US)
     hours, inverse = np.unique(np.where(in_range, local_us, 0) // _HOUR_US, return_inverse=True)
     offsets = np.zeros(len(hours), dtype=np.int64)
     steady = np.zeros(len(hours), dtype=bool)
@@ -136,7 +135,7 @@ def utc_of_local(local_us: npt.NDArray[np.int64], zone: tzinfo) -> npt.NDArray[n
     for row in np.flatnonzero(in_range & ~steady[inverse]).tolist():
         instant = _utc_of_local_one(int(local_us[row]), zone)
         instants[row] = -1 if instant is None else instant
-    return np.where(in_range & (instants >= 0) & (instants <= MAX_US), instants, -1)
+    return np.where(in_range & (instants >= 0) & (instants <= LATEST_US), instants, -1)
 
 
 def read_times(values: pa.Array, unit: str | None, zone: tzinfo) -> Times | None:
@@ -173,13 +172,13 @@ def _of_timestamps(values: pa.Array, zone: tzinfo) -> npt.NDArray[np.int64]:
         us = raw // 1_000
     else:
         scale = int(_SCALES[UNITS.index(values.type.unit)])
-        least, most = -MAX_US // scale, MAX_US // scale
-        us = np.where((raw >= least) & (raw <= most), np.clip(raw, least, most) * scale, -MAX_US)
+        least, most = -LATEST_US // scale, LATEST_US // scale
+        us = np.where((raw >= least) & (raw <= most), np.clip(raw, least, most) * scale, -LATEST_US)
     if values.type.tz is None:
         us = utc_of_local(us, zone)
         if values.null_count:
             us = np.where(values.is_null().to_numpy(zero_copy_only=False), -1, us)
-    return np.where((us >= 0) & (us <= MAX_US), us, -1)
+    return np.where((us >= 0) & (us <= LATEST_US), us, -1)
 
 
 def _units_of(numbers: npt.NDArray[np.int64 | np.float64], unit: str | None) -> npt.NDArray[np.uint8]:
@@ -191,7 +190,7 @@ def _units_of(numbers: npt.NDArray[np.int64 | np.float64], unit: str | None) -> 
 def _of_integers(numbers: npt.NDArray[np.int64], unit: str | None) -> Times:
     units = _units_of(numbers, unit)
     scales = _SCALES[units]
-    readable = (numbers >= 0) & (numbers <= MAX_US // scales)
+    readable = (numbers >= 0) & (numbers <= LATEST_US // scales)
     return Times(np.where(readable, numbers, -1) * np.where(readable, scales, 1), units)
 
 
@@ -267,7 +266,7 @@ def _of_iso(text: pa.Array, zone: tzinfo) -> npt.NDArray[np.int64]:
     first = text[0].as_py()
     if first.endswith("Z") or "+" in first or "-" in first[10:]:
         us = text.cast(pa.timestamp("us", "UTC")).view(pa.int64()).to_numpy()
-        return np.where((us >= 0) & (us <= MAX_US), us, -1)
+        return np.where((us >= 0) & (us <= LATEST_US), us, -1)
     return utc_of_local(text.cast(pa.timestamp("us")).view(pa.int64()).to_numpy(), zone)
 
 
@@ -281,4 +280,4 @@ def _of_decimals(text: pa.Array, letters: npt.NDArray[np.uint8], unit: str | Non
         return None
     units = _units_of(millionths // 1_000_000, unit)
     us = millionths // (1_000_000 // _SCALES[units])
-    return Times(np.where(us <= MAX_US, us, -1), units)
+    return Times(np.where(us <= LATEST_US, us, -1), units)

@@ -7,8 +7,7 @@ from recorded import FORMATS, START_US, ids, read, receipt, segments, simulate, 
 
 from receiver.domains import Channel
 from receiver.logs.journal import columns_of, recordable, refused
-from receiver.logs.times import MAX_US
-from receiver.message import Receipt
+from receiver.message import LATEST_US, Receipt
 from receiver.recording import Recorder
 
 HOSTILE = ("", " ", "007", "NaN", "null", "1.0", "a\nb", '"', "\\", "\x00", "e\u0301", "é", "\U0001f980", "x" * 65_536)
@@ -18,9 +17,9 @@ receipts = st.builds(
     Receipt,
     unique_message_id=st.none() | texts,
     message_source_id=st.none() | texts,
-    received_at_us=st.integers(0, MAX_US),
+    received_at_us=st.integers(0, LATEST_US),
     redelivered=st.booleans(),
-    jms_timestamp_ms=st.none() | st.integers(0, MAX_US // 1_000),
+    jms_timestamp_ms=st.none() | st.integers(0, LATEST_US // 1_000),
     body_digest=st.none() | texts,
 )
 
@@ -96,7 +95,7 @@ def test_what_was_flushed_can_be_read_while_recording_goes_on(tmp_path):
         ({"unique_message_id": "x" * 1_048_577}, "unique_message_id is longer than 1 MiB"),
         ({"received_at_us": None}, "received_at is missing"),
         ({"received_at_us": -1}, "received_at lies before the epoch or beyond the year 9999"),
-        ({"received_at_us": MAX_US + 1}, "received_at lies before the epoch or beyond the year 9999"),
+        ({"received_at_us": LATEST_US + 1}, "received_at lies before the epoch or beyond the year 9999"),
         ({"received_at_us": 1 << 64}, "received_at is of a wrong type, or too large"),
         ({"jms_timestamp_ms": -5}, "jms_timestamp lies before the epoch or beyond the year 9999"),
         ({"redelivered": "yes"}, "jms_redelivered is of a wrong type, or too large"),
