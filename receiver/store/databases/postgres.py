@@ -14,30 +14,10 @@ from sqlalchemy.exc import ArgumentError
 from receiver.errors import MissingExtraError, SettingsError
 from receiver.message import ReceiptRow, ReceiptValues
 from receiver.settings import StoreSettings
-from receiver.store.databases.database import (
-    ADDRESSES,
-    BUSY,
-    CORRUPT,
-    FULL,
-    INPUT_OUTPUT,
-    MEMORY,
-    OUTRUN,
-    READ_ONLY,
-    UNKNOWN,
-    Cause,
-    Database,
-    masked,
-    shown,
-)
+from receiver.store.databases import database
+from receiver.store.databases.database import ADDRESSES, Cause, Database, masked, shown
 from receiver.store.log import Changes
-from receiver.store.sql_log import (
-    IN_AUTOCOMMIT,
-    JOIN_HINT,
-    SqlLog,
-    batch_number_values,
-    driver_of,
-    runs_of,
-)
+from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, batch_number_values, driver_of, runs_of
 from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, inbox, receipt_rows, receipts
 
 __all__ = ["Postgres", "PostgresLog", "TableVacuum", "lock_timeout_ms"]
@@ -205,26 +185,26 @@ _BAD_OPTION = Cause("the address is wrong", "mend the option that is named")
 _CANCELLED = Cause("the server cancelled the statement", "raise its statement_timeout for this user")
 _CAUSES = {
     "08": _LOST,
-    "25006": READ_ONLY,
+    "25006": database.READ_ONLY,
     "25P03": _TOO_LONG,
     "25P04": _TOO_LONG,
     "28": _REFUSED,
     "3D000": _NO_SUCH_DATABASE,
     "3F000": _NO_TABLE,
-    "40001": OUTRUN,
-    "40P01": OUTRUN,
+    "40001": database.OUTRUN,
+    "40P01": database.OUTRUN,
     "42501": _FORBIDDEN,
     "42P01": _NO_TABLE,
-    "53100": FULL,
-    "53200": MEMORY,
+    "53100": database.FULL,
+    "53200": database.MEMORY,
     "53300": _FEW_CONNECTIONS,
-    "55P03": BUSY,
+    "55P03": database.BUSY,
     "57014": _CANCELLED,
     "57P": _LOST,
     "57P03": _NOT_READY,
-    "58": INPUT_OUTPUT,
-    "XX001": CORRUPT,
-    "XX002": CORRUPT,
+    "58": database.INPUT_OUTPUT,
+    "XX001": database.CORRUPT,
+    "XX002": database.CORRUPT,
 }
 """By SQLSTATE or the beginning of one: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 _IN_WORDS = {
@@ -284,9 +264,9 @@ class Postgres(Database):
         state = raw.sqlstate
         if state is None:
             said = str(raw)
-            return next((cause for words, cause in _IN_WORDS.items() if words in said), UNKNOWN)
+            return next((cause for words, cause in _IN_WORDS.items() if words in said), database.UNKNOWN)
         beginnings = (state[:length] for length in (5, 3, 2))
-        return next((_CAUSES[beginning] for beginning in beginnings if beginning in _CAUSES), UNKNOWN)
+        return next((_CAUSES[beginning] for beginning in beginnings if beginning in _CAUSES), database.UNKNOWN)
 
     def locked_file(self, url: URL) -> None:
         """None, for a transaction locks rows."""

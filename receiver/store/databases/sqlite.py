@@ -17,19 +17,8 @@ from sqlalchemy.dialects import sqlite
 from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptRow, ReceiptValues
 from receiver.settings import StoreSettings
-from receiver.store.databases.database import (
-    BUSY,
-    CORRUPT,
-    FULL,
-    INPUT_OUTPUT,
-    MEMORY,
-    OUTRUN,
-    READ_ONLY,
-    UNKNOWN,
-    Cause,
-    Database,
-    refused,
-)
+from receiver.store.databases import database
+from receiver.store.databases.database import Cause, Database, refused
 from receiver.store.databases.sqlite_files import is_file, open_to_read, open_to_write
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, driver_of, runs_of
 from receiver.store.tables import DomainState, domains, inbox, receipt_rows, receipts, sequences
@@ -164,16 +153,16 @@ _CANNOT_OPEN = Cause("it can't be opened", "its folder must exist and be writabl
 _NO_DATABASE = Cause("it is no database", "name another file, or restore a copy if this was a store", StoreCorruptError)
 _CAUSES = {
     sqlite3.SQLITE_PERM: _CANNOT_OPEN,
-    sqlite3.SQLITE_BUSY: BUSY,
-    sqlite3.SQLITE_BUSY_SNAPSHOT: OUTRUN,
-    sqlite3.SQLITE_LOCKED: BUSY,
-    sqlite3.SQLITE_NOMEM: MEMORY,
-    sqlite3.SQLITE_READONLY: READ_ONLY,
-    sqlite3.SQLITE_IOERR: INPUT_OUTPUT,
-    sqlite3.SQLITE_CORRUPT: CORRUPT,
-    sqlite3.SQLITE_FULL: FULL,
+    sqlite3.SQLITE_BUSY: database.BUSY,
+    sqlite3.SQLITE_BUSY_SNAPSHOT: database.OUTRUN,
+    sqlite3.SQLITE_LOCKED: database.BUSY,
+    sqlite3.SQLITE_NOMEM: database.MEMORY,
+    sqlite3.SQLITE_READONLY: database.READ_ONLY,
+    sqlite3.SQLITE_IOERR: database.INPUT_OUTPUT,
+    sqlite3.SQLITE_CORRUPT: database.CORRUPT,
+    sqlite3.SQLITE_FULL: database.FULL,
     sqlite3.SQLITE_CANTOPEN: _CANNOT_OPEN,
-    sqlite3.SQLITE_PROTOCOL: BUSY,  # others kept opening the write-ahead log at the same time
+    sqlite3.SQLITE_PROTOCOL: database.BUSY,  # others kept opening the write-ahead log at the same time
     sqlite3.SQLITE_NOTADB: _NO_DATABASE,
 }
 """By extended or primary result code: https://sqlite.org/rescode.html"""
@@ -204,7 +193,7 @@ class Sqlite(Database):
         if not isinstance(raw, sqlite3.Error):
             return None
         code = getattr(raw, "sqlite_errorcode", None)  # what the driver itself finds wrong has none
-        return UNKNOWN if code is None else _CAUSES.get(code) or _CAUSES.get(code & _PRIMARY, UNKNOWN)
+        return database.UNKNOWN if code is None else _CAUSES.get(code) or _CAUSES.get(code & _PRIMARY, database.UNKNOWN)
 
     def locked_file(self, url: URL) -> Path | None:
         return Path(url.database or "").resolve()
