@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import add, attrgetter
 from typing import Any, NamedTuple
 
 from receiver.durable.cache import DomainCache
@@ -31,6 +32,7 @@ __all__ = [
     "Headroom",
     "HeadroomCounter",
     "Histogram",
+    "Rate",
     "Status",
     "Tally",
     "headroom_of",
@@ -265,27 +267,36 @@ class Tally:
 
     def added_to(self, state: DomainState, **changes: Any) -> DomainState:
         """The state with the batch counted, and other fields changed as given."""
-        return state._replace(
-            receipts=state.receipts + self.receipts,
-            unchecked=state.unchecked + self.unchecked,
-            duplicates=state.duplicates + self.duplicates,
-            reused_ids=state.reused_ids + self.reused_ids,
-            redelivered=state.redelivered + self.redelivered,
-            clock_clamped=state.clock_clamped + self.clock_clamped,
-            max_delivery_us=max(state.max_delivery_us, self.max_delivery_us),
-            **changes,
-        )
+        sums = zip(_COUNTS, map(add, _counts_of(state), _counts_of(self)), strict=True)
+        longest_us = max(state.max_delivery_us, self.max_delivery_us)
+        return state._replace(**dict(sums), max_delivery_us=longest_us, **changes)
 
     def add(self, other: Tally) -> None:
         """Add the counters of a committed batch."""
-        self.receipts += other.receipts
-        self.unchecked += other.unchecked
-        self.duplicates += other.duplicates
-        self.time_tier_duplicates += other.time_tier_duplicates
-        self.reused_ids += other.reused_ids
-        self.redelivered += other.redelivered
-        self.clock_clamped += other.clock_clamped
+        for name in (*_COUNTS, "time_tier_duplicates"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.max_delivery_us = max(self.max_delivery_us, other.max_delivery_us)
+
+
+_COUNTS = tuple(sorted(set(Tally.__slots__) & set(DomainState._fields) - {"max_delivery_us"}))
+"""The figures that a batch adds to its domain's own row too."""
+_counts_of = attrgetter(*_COUNTS)
+
+
+class Rate:
+    """How fast a count grows. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._asked = time.monotonic(), 0
+        """When it was last asked for, and the count by then."""
+        self._lock = threading.Lock()
+
+    def of(self, count: int) -> float:
+        """Per second since this was last asked for."""
+        with self._lock:
+            now_secs, (then_secs, before) = time.monotonic(), self._asked
+            self._asked = now_secs, count
+        return (count - before) / (now_secs - then_secs) if now_secs > then_secs else 0.0
 
 
 class Counters:
@@ -297,7 +308,7 @@ class Counters:
         self._batch_secs, self._commit_secs = Histogram(SECS_BOUNDS), Histogram(SECS_BOUNDS)
         self._committed = self._rolled_back = self._failed = 0
         self._lock = threading.Lock()  # batches of several threads may fail at once
-        self._asked = time.monotonic(), 0  # when the rate was last asked for, and the receipts by then
+        self._rate = Rate()
 
     def commit(self, tally: Tally) -> None:
         """A batch is known to be committed; called by one thread at a time."""
@@ -318,10 +329,7 @@ class Counters:
 
     def rate(self) -> float:
         """Receipts per second since this was last asked for."""
-        now_secs, receipts = time.monotonic(), self._total.receipts
-        then_secs, before = self._asked
-        self._asked = now_secs, receipts
-        return (receipts - before) / (now_secs - then_secs) if now_secs > then_secs else 0.0
+        return self._rate.of(self._total.receipts)
 
     def status(self, domain: str, cache: DomainCache, recorder: Recorder | None, rate: float) -> Status:
         total = self._total

@@ -6,8 +6,6 @@ A `Flow` is one way to do that. `DirectFlow`, which keeps nothing, is here; thos
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
-from receiver.durable.status import Status
+from receiver.durable.status import Rate, Status
 from receiver.errors import IdFormatError, OutputError
 from receiver.message import Decision
 from receiver.store.inbox import Inbox
@@ -44,16 +42,12 @@ class Figures:
     """How often a connection broke, or could not be made, to a broker or the store."""
     has_ended: bool = False
     """Whether the bridge is closed."""
-    _asked: tuple[float, int] = field(default_factory=lambda: (time.monotonic(), 0))
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _rate: Rate = field(default_factory=Rate)
 
     def line(self, status: Status) -> str:
         """Apama's status line, sender and receiver in one: `s=1` is the target."""
-        with self._lock:
-            now_secs, delivered = time.monotonic(), self.delivered
-            then_secs, before = self._asked
-            self._asked = now_secs, delivered
-        rate = (delivered - before) / (now_secs - then_secs) if now_secs > then_secs else 0.0
+        delivered = self.delivered
+        rate = self._rate.of(delivered)
         head, _, rest = status.line().partition(": ")
         return (
             f"{head}: s=1 tx={delivered:,} sRate={rate:,.0f} sOutst={self.waiting:,} {rest}"
