@@ -5,11 +5,12 @@ from pathlib import Path
 from sqlalchemy import URL, Engine, text
 
 from receiver.settings import StoreSettings
-from receiver.store.engine import store_url, writable
+from receiver.store.engine import database_of, store_url
 
 
 def engine_of(address: str | URL) -> Engine:
-    return writable(store_url(address), StoreSettings())
+    url = store_url(address)
+    return database_of(url).writable(url, StoreSettings())
 
 
 def execute(address: str | URL, *statements: str, **values: object) -> None:

@@ -4,12 +4,11 @@ import os
 from contextlib import closing, contextmanager
 from itertools import count
 
-from receiver.settings import StoreSettings
 from receiver.store.databases import sqlite
 from receiver.store.databases.sqlite import FileVacuum
-from receiver.store.engine import store_url, writable
 from tests.durable.opened import opened, send, sizes
 from tests.store.waiting import opened_inbox, receive
+from tests.stores import engine_of
 
 PAGES_AT_ONCE = 3
 
@@ -27,7 +26,7 @@ def free_pages(driver):
 @contextmanager
 def connected(url):
     """The driver's connection, from outside of any receiver."""
-    with closing(writable(store_url(url), StoreSettings()).raw_connection()) as connection:
+    with closing(engine_of(url).raw_connection()) as connection:
         yield connection.driver_connection
 
 
