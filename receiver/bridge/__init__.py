@@ -25,25 +25,17 @@ if TYPE_CHECKING:
     from receiver.bridge.received import Received
     from receiver.closing import Closing
 
-_WHERE = {
-    "Bridge": "bridge",
-    "BridgeOptions": "opening",
-    "BrokerAddress": "connectors.address",
-    "Closing": ".closing",
-    "Delivery": "connectors",
-    "IdRule": "options",
-    "Message": "connectors",
-    "MissingIds": "options",
-    "Mode": "options",
-    "Origin": "opening",
-    "Received": "received",
-    "Sink": "connectors",
-    "Source": "connectors",
-    "Tls": "connectors.address",
-    "open_bridge": "opening",
-    "sink_of": "connectors",
-    "source_of": "connectors",
+_NAMES = {
+    "bridge": ("Bridge",),
+    "opening": ("BridgeOptions", "Origin", "open_bridge"),
+    "options": ("IdRule", "MissingIds", "Mode"),
+    "received": ("Received",),
+    "connectors": ("Delivery", "Message", "Sink", "Source", "sink_of", "source_of"),
+    "connectors.address": ("BrokerAddress", "Tls"),
+    ".closing": ("Closing",),
 }
+"""By module."""
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [
     "Bridge",
     "BridgeOptions",
