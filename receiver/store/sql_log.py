@@ -71,11 +71,11 @@ def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
     return [(seqs[first], seqs[end - 1]) for first, end in pairwise([0, *breaks, len(seqs)])]
 
 
-def _ended_inside() -> StoreBusyError:
-    return StoreBusyError(
-        "the transaction ended inside the batch, and with it the lock of the domain",
-        hint="commit or roll back after the batch only",
-    )
+_HAS_ENDED = "the transaction ended inside the batch, and with it the lock of the domain"
+
+
+def _ended_inside(what: str = _HAS_ENDED) -> StoreBusyError:
+    return StoreBusyError(what, hint="commit or roll back after the batch only")
 
 
 class SqlLog(ABC):
@@ -265,30 +265,22 @@ class JoinedLog:
         self.connection = self.holder = connection
         self.transaction = connection.get_transaction()
         self._savepoint = connection.get_nested_transaction()
-        self._log = copy(log)
-        self._log.use(connection)
+        log = self._log = copy(log)
+        log.use(connection)
+        self.begin, self.rows_after, self.last_batch = log.lock_in_callers_transaction, log.rows_after, log.last_batch
 
     def is_over(self) -> bool:
         """Whether the caller's transaction has ended."""
         return self.transaction is None or not self.transaction.is_active
 
-    def begin(self) -> DomainState:
-        return self._log.lock_in_callers_transaction()
-
     def begin_reading(self) -> DomainState:
         return self._log.read(self._log.sql_read)
-
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
-        return self._log.rows_after(seq, last_seq)
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         connection = self.connection
         under_way = connection.get_transaction(), connection.get_nested_transaction()
         if connection.closed or connection.invalidated or under_way != (self.transaction, self._savepoint):
-            raise StoreBusyError(
-                "the caller's transaction or savepoint ended inside the batch",
-                hint="commit or roll back after the batch only",
-            )
+            raise _ended_inside("the caller's transaction or savepoint ended inside the batch")
         savepoint = connection.begin_nested()
         try:
             self._log.record(state, changes, since=since)
@@ -297,9 +289,6 @@ class JoinedLog:
                 savepoint.rollback()
             raise
         savepoint.commit()
-
-    def last_batch(self, writer: int) -> int:
-        return self._log.last_batch(writer)
 
     def _callers(self) -> None:
         """Nothing to do, for the caller does it."""
