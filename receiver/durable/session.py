@@ -21,11 +21,12 @@ from receiver.durable.cache import DomainCache, Retirement, as_retired, making_s
 from receiver.durable.opening import Opened, new_number
 from receiver.durable.outcomes import Outcomes
 from receiver.durable.status import Tally
-from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
+from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptValues
 from receiver.recording import Recorder
 from receiver.retrying import Backoff, until_done
 from receiver.settings import Recording
+from receiver.store.connections import Guarded
 from receiver.store.engine import store_error, translated
 from receiver.store.log import Changes, DomainLog
 from receiver.store.sql_log import JoinedLog, SqlLog, forget_batches
@@ -92,25 +93,22 @@ _LOGGER = logging.getLogger("receiver")
 _BACKOFF = Backoff(0.05, 1.0)
 
 
-class DomainSession:
+class DomainSession(Guarded):
     """What the batches of one receiver share."""
 
     def __init__(self, opened: Opened, patience_secs: float, retirement: Retirement) -> None:
+        super().__init__("receiver", "batches", patience_secs)
         self.log = opened.log
         self.lock = opened.lock
         self.address = opened.address
         self.store_id = opened.store_id
         self.domain_id = opened.domain_id
-        self.patience_secs = patience_secs
         self.cache = DomainCache(retirement)
         self.outcomes = Outcomes(new_number())
-        self._thread_lock = threading.Lock()
         self._held_by: int | None = None
         """The thread whose batch is under way."""
         if isinstance(self.log, SqlLog):
             self.log.is_idle = lambda: not self._thread_lock.locked()
-        self._pid = os.getpid()
-        self._is_closed = False
 
     def load(self) -> None:
         """Read the log ahead of the first batch, keeping nobody waiting."""
@@ -166,27 +164,6 @@ class DomainSession:
                 " open it again",
             )
         return state
-
-    @property
-    def is_forked_off(self) -> bool:
-        """Whether this process was forked off: whatever it does to the connection, it does to its parent's."""
-        return os.getpid() != self._pid
-
-    def check_usable(self) -> None:
-        if self.is_forked_off:
-            raise ClosedError(
-                f"the receiver was opened in process {self._pid} and can't be used in one forked off",
-                hint="open another in the new process",
-            )
-        if self._is_closed:
-            raise ClosedError("the receiver is closed")
-
-    def _acquire(self) -> None:
-        if not self._thread_lock.acquire(timeout=self.patience_secs):
-            raise StoreBusyError(
-                f"other threads kept the receiver busy for {self.patience_secs:g} s",
-                hint="keep batches short, or raise lock_timeout_secs",
-            )
 
     def leave(self, held: Hold) -> None:
         self._held_by = None

@@ -18,13 +18,47 @@ from receiver.store.engine import database_of, read_only, store_url, translated
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_log import discard, driver_of
 
-__all__ = ["KeptConnection", "get_or_create"]
+__all__ = ["Guarded", "KeptConnection", "get_or_create"]
 
 _LOGGER = logging.getLogger("receiver")
 _T = TypeVar("_T")
 
 
-class KeptConnection:
+class Guarded:
+    """What one thread uses at a time, until it is closed, and only in the process that opened it."""
+
+    def __init__(self, name: str, uses: str, patience_secs: float) -> None:
+        """`name` and `uses`, for errors: what it is, and what it is used for."""
+        self.patience_secs = patience_secs
+        self._name = name
+        self._uses = uses
+        self._thread_lock = threading.Lock()
+        self._pid = os.getpid()
+        self._is_closed = False
+
+    @property
+    def is_forked_off(self) -> bool:
+        """Whether this process was forked off: whatever it does to the connection, it does to its parent's."""
+        return os.getpid() != self._pid
+
+    def check_usable(self) -> None:
+        if self.is_forked_off:
+            raise ClosedError(
+                f"the {self._name} was opened in process {self._pid} and can't be used in one forked off",
+                hint="open another in the new process",
+            )
+        if self._is_closed:
+            raise ClosedError(f"the {self._name} is closed")
+
+    def _acquire(self) -> None:
+        if not self._thread_lock.acquire(timeout=self.patience_secs):
+            raise StoreBusyError(
+                f"other threads kept the {self._name} busy for {self.patience_secs:g} s",
+                hint=f"keep {self._uses} short, or raise lock_timeout_secs",
+            )
+
+
+class KeptConnection(Guarded):
     """A connection that is made when it is first needed, and kept open. A process forked off can't use it.
 
     Its constructor raises SettingsError and StoreError; later, what a driver raises becomes a `StoreError`. One that
@@ -37,24 +71,11 @@ class KeptConnection:
         if not isinstance(settings, StoreSettings | None):
             raise SettingsError(f"store_settings must be StoreSettings, not {settings!r:.80}")
         settings = settings or StoreSettings()
+        super().__init__(owner, "transactions", settings.lock_timeout_secs)
         self.url = store_url(address)
         self._database = database_of(self.url)
         self.engine = read_only(self.url) if only_reads else open_store_engine(self.url, settings)
-        self._patience_secs = settings.lock_timeout_secs
-        self._owner = owner
         self._kept: Connection | None = None
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._is_closed = False
-
-    def check_usable(self) -> None:
-        if os.getpid() != self._pid:
-            raise ClosedError(
-                f"the {self._owner} was opened in process {self._pid} and can't be used in one forked off",
-                hint="open another in the new process",
-            )
-        if self._is_closed:
-            raise ClosedError(f"the {self._owner} is closed")
 
     @contextmanager
     def transaction(self, begin: Callable[[Connection], _T]) -> Iterator[tuple[Connection, _T]]:
@@ -85,7 +106,7 @@ class KeptConnection:
 
     def close(self) -> None:
         """End the connection. Closing again does nothing, and so does a process forked off."""
-        if os.getpid() != self._pid:
+        if self.is_forked_off:
             return
         with self._locked():
             self._is_closed = True
@@ -104,22 +125,18 @@ class KeptConnection:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=self._patience_secs):
-            raise StoreBusyError(
-                f"other threads kept the {self._owner} busy for {self._patience_secs:g} s",
-                hint="keep transactions short, or raise lock_timeout_secs",
-            )
+        self._acquire()
         try:
             yield
         finally:
-            self._lock.release()
+            self._thread_lock.release()
 
     def _connected(self) -> Connection:
         if self._kept is not None and self._database.is_replaced(driver_of(self._kept)):
             self._discard()
         if self._kept is None:
             self._kept = self.engine.connect()
-            self._database.watch_idle(driver_of(self._kept), lambda: not self._lock.locked())
+            self._database.watch_idle(driver_of(self._kept), lambda: not self._thread_lock.locked())
         return self._kept
 
     def _discard(self) -> None:
