@@ -15,7 +15,7 @@ from contextlib import suppress
 from copy import copy
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Dialect, Engine, RootTransaction, delete
 
@@ -30,6 +30,7 @@ __all__ = [
     "JOIN_HINT",
     "JoinedLog",
     "SqlLog",
+    "Vacuum",
     "batch_number_values",
     "discard",
     "driver_of",
@@ -78,12 +79,21 @@ def _ended_inside(what: str = _HAS_ENDED) -> StoreBusyError:
     return StoreBusyError(what, hint="commit or roll back after the batch only")
 
 
+class Vacuum(Protocol):
+    def note(self, deleted: int) -> None:
+        """Note that so many rows have been deleted."""
+
+    def run_if_due(self, driver: Any) -> bool:
+        """Give back space if there is much, between transactions; whether more is left to do, for the next time."""
+
+
 class SqlLog(ABC):
     """One domain's log through a connection of the receiver's own, made when it is first needed."""
 
     placeholder: str
     for_update: str
     """What makes a SELECT lock its rows."""
+    _vacuum: Vacuum
 
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         self.engine = engine
@@ -243,8 +253,8 @@ class SqlLog(ABC):
         if connection is not None:
             discard(connection)
 
-    @abstractmethod
-    def give_back_space(self) -> None: ...
+    def give_back_space(self) -> None:
+        self._vacuum.run_if_due(self.dbapi)
 
     def close(self) -> None:
         if self._connection is not None:

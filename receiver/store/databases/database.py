@@ -9,13 +9,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from sqlalchemy import URL, Connection, Engine, Table, make_url
 
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.sql_log import SqlLog
+from receiver.store.sql_log import SqlLog, Vacuum
 
 __all__ = [
     "ADDRESSES",
@@ -31,7 +31,6 @@ __all__ = [
     "UNKNOWN",
     "Cause",
     "Database",
-    "Vacuum",
     "masked",
     "refused",
     "shown",
@@ -73,14 +72,6 @@ MEMORY = Cause("there is no memory left", "give the database more memory")
 READ_ONLY = Cause("it is read-only", "make it writable, or name the server or the file that is")
 INPUT_OUTPUT = Cause("the disk can't be read or written", "look for its fault in the log of the system")
 UNKNOWN = Cause("the database failed", None)
-
-
-class Vacuum(Protocol):
-    def note(self, deleted: int) -> None:
-        """Note that so many rows have been deleted."""
-
-    def run_if_due(self, driver: Any) -> bool:
-        """Give back space if there is much, between transactions; whether more is left to do, for the next time."""
 
 
 LONGEST_NAME_BYTES = 2_000

@@ -73,7 +73,7 @@ class PostgresLog(SqlLog):
 
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         super().__init__(engine, settings, domain_id)
-        self._vacuum = TableVacuum(receipts.name, truncates=False)
+        self._vacuum = TableVacuum(receipts.name, truncates=False)  # autovacuum is left to shorten the table
         self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(receipt_rows.columns)}) FROM STDIN"
         self._sql_delete = (
             f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
@@ -143,10 +143,6 @@ class PostgresLog(SqlLog):
         firsts, lasts = (f"{{{','.join(map(str, ends))}}}" for ends in zip(*runs, strict=True))
         self.cursor.execute(self._sql_delete, (firsts, lasts, self.domain_id))
         self._vacuum.note(len(seqs))
-
-    def give_back_space(self) -> None:
-        # Autovacuum is left to shorten the table.
-        self._vacuum.run_if_due(self.dbapi)
 
 
 _LOCK_KEY = int.from_bytes(b"receiver", "big")

@@ -140,9 +140,6 @@ class SqliteLog(SqlLog):
         self.dbapi.executemany(self._sql_delete, [(self.domain_id, *run) for run in runs_of(seqs)])
         self._vacuum.note(len(seqs))
 
-    def give_back_space(self) -> None:
-        self._vacuum.run_if_due(self.dbapi)
-
 
 _STEPS_AT_ONCE = 1_000_000
 _SEQUENCE = inbox.c.sequence.name
