@@ -15,8 +15,9 @@ from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.databases.database import shown
 from receiver.store.engine import database_of, store_url, translated
 from receiver.store.log import Changes, DomainLog
-from receiver.store.schema import examined, open_store_engine
+from receiver.store.schema import open_store_engine
 from receiver.store.tables import domains, to_bytes
+from receiver.store.upkeep import examined_rows
 
 __all__ = ["RetiredSources", "retire_sources"]
 
@@ -56,12 +57,7 @@ def _domains(url: URL, name: str | None) -> list[int]:
     wanted = select(domains.c.domain_id).order_by(domains.c.domain_id)
     if name is not None:
         wanted = wanted.where(domains.c.domain_name == to_bytes(name))
-    engine = examined(url)
-    try:
-        with translated(url), engine.connect() as connection:
-            numbers = list(connection.scalars(wanted))
-    finally:
-        engine.dispose()
+    numbers = [number for (number,) in examined_rows(url, wanted)]
     if name is not None and not numbers:
         raise SettingsError(f"{shown(url)} has no domain {name!r:.80}", hint="receiver status lists the domains")
     return numbers

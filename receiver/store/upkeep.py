@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Executable, Insert, bindparam, delete, func, insert, literal, select, update
+from sqlalchemy import URL, Connection, Executable, Insert, bindparam, delete, func, insert, literal, select, update
 
 from receiver.errors import SettingsError
 from receiver.store.connections import KeptConnection
@@ -37,7 +37,7 @@ _PAUSE_SECS = 0.1
 """Who waits for a locked file looks this often whether it is free."""
 
 
-def examined_rows(address: str, query: Executable) -> list[list[Any]]:
+def examined_rows(address: str | URL, query: Executable) -> list[list[Any]]:
     """The rows of a query on a store that is there, where all that is stored as bytes is text; StoreError if there is none."""
     url = store_url(address)
     with translated(url), examined(url).connect() as connection:
