@@ -39,12 +39,11 @@ class _Done:
 
     more: bool = False
     """Whether another lease may have more to do."""
-    delivered: int = 0
     failed: int = 0
     parked: int = 0
     bytes: int = 0
-    handed_on: Sequence[int] = ()
-    """Sequence numbers of the delivered messages."""
+    delivered: Sequence[int] = ()
+    """The sequence numbers of the delivered messages."""
 
 
 class Dispatcher:
@@ -146,24 +145,23 @@ class Dispatcher:
     def _hand_on(self, lease: Lease, numbers: Sequence[int], done: _Done) -> None:
         messages = self._messages(lease, numbers)
         outcome = self._target.deliver(messages, lease)
-        lease.confirm([numbers[index] for index in outcome.delivered])
+        done.delivered = [numbers[index] for index in outcome.delivered]
+        lease.confirm(done.delivered)
         for index, why in outcome.failed.items():
             done.parked += self._failed(lease, numbers[index], messages[index], why)
-        done.delivered = len(outcome.delivered)
         done.failed = len(outcome.failed)
         done.bytes = sum(len(messages[index].body) for index in outcome.delivered)
-        done.handed_on = [numbers[index] for index in outcome.delivered]
-        done.more = lease.has_more or done.delivered < len(numbers)
+        done.more = lease.has_more or len(done.delivered) < len(numbers)
 
     def _count(self, done: _Done) -> None:
         """Add up what was done by a lease, once that is committed."""
         figures = self._figures
-        figures.delivered += done.delivered
+        figures.delivered += len(done.delivered)
         figures.failed += done.failed
         figures.parked += done.parked
-        figures.waiting = max(0, figures.waiting - done.delivered - done.parked)
+        figures.waiting = max(0, figures.waiting - len(done.delivered) - done.parked)
         self._confirmed_bytes += done.bytes
-        for number in done.handed_on:
+        for number in done.delivered:
             self.at_hand.pop(number, None)
 
     def _messages(self, lease: Lease, numbers: Sequence[int]) -> list[Received]:
