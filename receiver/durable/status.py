@@ -26,11 +26,9 @@ from receiver.store.tables import DomainState
 __all__ = [
     "BOUNDS",
     "LOG_FORMAT",
-    "SECS_BOUNDS",
     "Buckets",
     "Counters",
     "Headroom",
-    "HeadroomCounter",
     "Histogram",
     "Rate",
     "Status",
@@ -41,7 +39,7 @@ __all__ = [
 
 BOUNDS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 """The upper ends of the histogram's buckets, near together where it matters."""
-SECS_BOUNDS = (
+_SECS_BOUNDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 """Of the histograms of times: from a disk that syncs at once to a domain that is waited for."""
@@ -97,7 +95,7 @@ class Headroom(NamedTuple):
     """Of all of them, by bucket."""
 
 
-class HeadroomCounter:
+class _HeadroomCounter:
     def __init__(self) -> None:
         self._least = 1.0
         self._recent: deque[float] = deque(maxlen=_RECENT)
@@ -304,8 +302,8 @@ class Counters:
 
     def __init__(self) -> None:
         self._total = Tally()
-        self._headroom = HeadroomCounter()
-        self._batch_secs, self._commit_secs = Histogram(SECS_BOUNDS), Histogram(SECS_BOUNDS)
+        self._headroom = _HeadroomCounter()
+        self._batch_secs, self._commit_secs = Histogram(_SECS_BOUNDS), Histogram(_SECS_BOUNDS)
         self._committed = self._rolled_back = self._failed = 0
         self._lock = threading.Lock()  # batches of several threads may fail at once
         self._rate = Rate()

@@ -17,11 +17,11 @@ from receiver.store.databases.database import UNKNOWN, Cause, Database, refused,
 from receiver.store.databases.postgres import Postgres
 from receiver.store.databases.sqlite import Sqlite
 
-__all__ = ["DATABASES", "NONSENSE", "database_of", "read_only", "store_error", "store_url", "translated"]
+__all__ = ["NONSENSE", "database_of", "read_only", "store_error", "store_url", "translated"]
 
-DATABASES: tuple[Database, ...] = (Sqlite(), Postgres())
-_BY_NAME = {database.name: database for database in DATABASES}
-_BY_DRIVER = {driver: database for database in DATABASES for driver in database.drivers}
+_DATABASES: tuple[Database, ...] = (Sqlite(), Postgres())
+_BY_NAME = {database.name: database for database in _DATABASES}
+_BY_DRIVER = {driver: database for database in _DATABASES for driver in database.drivers}
 
 
 def database_of(where: URL | Connection) -> Database:
@@ -81,5 +81,5 @@ def store_error(error: BaseException, address: str | URL) -> StoreError:
 
 def _cause(raw: BaseException) -> Cause | None:
     """What a driver's error means; None for any other."""
-    causes = (database.cause_of(raw) for database in DATABASES)
+    causes = (database.cause_of(raw) for database in _DATABASES)
     return next((cause for cause in causes if cause is not None), None)

@@ -49,7 +49,6 @@ __all__ = [
     "is_text",
     "readable",
     "shown_columns",
-    "shown_values",
 ]
 
 PROBLEMS = {
@@ -281,7 +280,7 @@ class _RowCheck:
         self.count += 1
         seq, received_at_us, first_us = raw.seq, raw.received_at_us, raw.first_received_at_us
         if not all(map(isinstance, raw, _ROW_TYPES)):
-            self._add("types", seq, shown_values(raw))
+            self._add("types", seq, _shown_values(raw))
             return
         last_seq, last_us = self._last
         self._last = seq, received_at_us
@@ -315,7 +314,7 @@ class _RowCheck:
         self._findings.add(kind, self._name, f"receipt {seq!r:.80}: {said}")
 
 
-def shown_values(raw: Sequence[Any]) -> str:
+def _shown_values(raw: Sequence[Any]) -> str:
     return ", ".join(f"{value!r:.40}" for value in raw)
 
 
@@ -371,11 +370,11 @@ def audit_messages(store: Snapshot, states: Sequence[DomainState], findings: Fin
 
 def _check_target(raw: RawRow, domain: DomainName, findings: Findings) -> None:
     if not all(map(isinstance, raw, _TARGET_TYPES)):
-        findings.add("types", domain, f"target_id {raw.target_id!r:.80}: {shown_values(raw)}")
+        findings.add("types", domain, f"target_id {raw.target_id!r:.80}: {_shown_values(raw)}")
         return
     has_length, has_digest = raw.confirmed_bytes is not None, raw.tail_digest is not None
     if not raw.target or not is_text(raw.target) or has_length != has_digest or (raw.confirmed_bytes or 0) < 0:
-        said = shown_values((raw.target, raw.confirmed_bytes, raw.tail_digest))
+        said = _shown_values((raw.target, raw.confirmed_bytes, raw.tail_digest))
         findings.add("targets", domain, f"target_id {raw.target_id}: {said}")
 
 
@@ -384,7 +383,7 @@ def _check_message(table: str, raw: RawRow, state: DomainState, findings: Findin
     message = {name: getattr(raw, name) for name in MESSAGE_COLUMNS}
     which = f"in {table} at {raw.sequence!r:.80} of target_id {raw.target_id}"
     if not all(map(isinstance, raw, _MESSAGE_TYPES)):
-        findings.add("types", domain, f"{which}: {shown_values(raw)}")
+        findings.add("types", domain, f"{which}: {_shown_values(raw)}")
         return
     wrong = [name for name in _MESSAGE_COUNTS if message[name] < 0]
     wrong += [name for name in _MESSAGE_TEXTS if message[name] is not None and not is_text(message[name])]

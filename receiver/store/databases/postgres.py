@@ -20,12 +20,12 @@ from receiver.store.log import Changes
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, batch_number_values, driver_of, runs_of
 from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, inbox, receipt_rows, receipts
 
-__all__ = ["Postgres", "PostgresLog", "TableVacuum", "lock_timeout_ms"]
+__all__ = ["Postgres", "PostgresLog"]
 
 _LEAST_VACUUMED = 1_000
 
 
-class TableVacuum:
+class _TableVacuum:
     """Lets new rows of a PostgreSQL table take the space of those deleted, once a quarter as many are as there are.
 
     Autovacuum does so too, but once a minute, which is late for a busy table.
@@ -62,7 +62,7 @@ _FEW = 5
 _COLUMNS_WRITTEN = 1 + len(receipt_rows.columns)
 
 
-def lock_timeout_ms(settings: StoreSettings) -> str:
+def _lock_timeout_ms(settings: StoreSettings) -> str:
     """For PostgreSQL's `lock_timeout`, where 0 would mean no limit."""
     return str(max(1, round(settings.lock_timeout_secs * 1000)))
 
@@ -73,7 +73,7 @@ class PostgresLog(SqlLog):
 
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         super().__init__(engine, settings, domain_id)
-        self._vacuum = TableVacuum(receipts.name, truncates=False)  # autovacuum is left to shorten the table
+        self._vacuum = _TableVacuum(receipts.name, truncates=False)  # autovacuum is left to shorten the table
         self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(receipt_rows.columns)}) FROM STDIN"
         self._sql_delete = (
             f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
@@ -130,7 +130,7 @@ class PostgresLog(SqlLog):
     def lock_in_callers_transaction(self) -> DomainState:
         if self.dbapi.autocommit:
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
-        waited = lock_timeout_ms(self.settings)
+        waited = _lock_timeout_ms(self.settings)
         before = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
         (caller_waits, _) = self.dbapi.execute(before, (waited,)).fetchone()
         state = self.read(self.sql_lock)
@@ -246,10 +246,10 @@ class Postgres(Database):
         return url.set(drivername="postgresql+psycopg")
 
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
-        return _engine(url, "READ COMMITTED", {"lock_timeout": lock_timeout_ms(settings)})
+        return _engine(url, "READ COMMITTED", {"lock_timeout": _lock_timeout_ms(settings)})
 
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
-        session = {"lock_timeout": lock_timeout_ms(settings), "default_transaction_read_only": "on"}
+        session = {"lock_timeout": _lock_timeout_ms(settings), "default_transaction_read_only": "on"}
         return _engine(url, "REPEATABLE READ", session)
 
     def cause_of(self, raw: BaseException) -> Cause | None:
@@ -287,8 +287,8 @@ class Postgres(Database):
     def autocommits(self, connection: Connection) -> bool:
         return bool(driver_of(connection).autocommit)
 
-    def vacuum_of(self, table: str, *, truncates: bool) -> TableVacuum:
-        return TableVacuum(table, truncates=truncates)
+    def vacuum_of(self, table: str, *, truncates: bool) -> _TableVacuum:
+        return _TableVacuum(table, truncates=truncates)
 
     def vacuum_of_all(self) -> None:
         """None, for autovacuum does it."""

@@ -23,7 +23,7 @@ from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
 from receiver.store.databases.database import shown
 
-__all__ = ["Connection", "check_not_inherited", "is_file", "open_to_read", "open_to_write"]
+__all__ = ["Connection", "is_file", "open_to_read", "open_to_write"]
 
 _File = tuple[int, int]
 
@@ -63,7 +63,7 @@ class Connection(sqlite3.Connection):
 _OPEN: WeakSet[Connection] = WeakSet()
 
 
-def check_not_inherited(file: Path) -> None:
+def _check_not_inherited(file: Path) -> None:
     """Raise StoreError if the file was in use when this process was forked off."""
     if _INHERITED and file.exists() and _identity_of(file) in _INHERITED:
         raise StoreError(
@@ -162,7 +162,7 @@ def _way_to_read(file: Path) -> str:
 
 def _opened(url: URL, settings: StoreSettings, options: str) -> Connection:
     file = Path(url.database or "")
-    check_not_inherited(file)
+    _check_not_inherited(file)
     connection = sqlite3.connect(
         f"{file.as_uri()}?{options}",
         uri=True,
