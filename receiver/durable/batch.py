@@ -207,12 +207,7 @@ class Batch:
         return decision
 
     def _with_history(
-        self,
-        id_: str,
-        source: str | None,
-        decision: Decision,
-        redelivered: bool,
-        body_digest: str | None,
+        self, id_: str, source: str | None, decision: Decision, redelivered: bool, body_digest: str | None
     ) -> Decision:
         """Record a receipt whose row says more: when its id first came, or with which bodies."""
         now_us = self._policy.latest_us

@@ -33,11 +33,7 @@ class Receiver(Closing):
     """
 
     def __init__(
-        self,
-        session: DomainSession,
-        options: BatchOptions,
-        on_duplicate: OnDuplicate | None,
-        recorder: Recorder | None,
+        self, session: DomainSession, options: BatchOptions, on_duplicate: OnDuplicate | None, recorder: Recorder | None
     ) -> None:
         self.is_closed = False
         self._options = options
