@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import URL, Connection, Executable, Insert, bindparam, delete, func, insert, literal, select, update
@@ -117,10 +118,7 @@ def move_waiting(address: str, from_: TargetRow, to: str) -> int:
         to_id = target_id_of(kept, from_.domain_id, to)
         if to_id == from_.number:
             raise SettingsError(f"they wait for {to!r:.200} already", hint="name another target")
-
-        def lock_both(connection: Connection) -> None:
-            _lock(connection, from_.domain_id, {from_.number: from_.name, to_id: to})
-
+        lock_both = partial(_lock, domain_id=from_.domain_id, names={from_.number: from_.name, to_id: to})
         moved = update(inbox).where(inbox.c.target_id == from_.number).values(target_id=to_id, tries=0)
         with kept.transaction(lock_both) as (connection, _):
             return connection.execute(moved).rowcount
@@ -128,10 +126,7 @@ def move_waiting(address: str, from_: TargetRow, to: str) -> int:
 
 def drop_waiting(address: str, of: TargetRow) -> int:
     """Delete what waited for a target when the row was read, but not what came later; how many messages."""
-
-    def lock(connection: Connection) -> None:
-        _lock(connection, of.domain_id, {of.number: of.name})
-
+    lock = partial(_lock, domain_id=of.domain_id, names={of.number: of.name})
     known = (inbox.c.target_id == of.number) & (inbox.c.sequence <= of.newest_sequence)
     with upkeep(address) as kept, kept.transaction(lock) as (connection, _):
         return connection.execute(delete(inbox).where(known)).rowcount
