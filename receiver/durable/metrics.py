@@ -58,32 +58,24 @@ _COUNTED = {
 }
 """Metrics that add up over receivers: type and meaning."""
 _GAUGES: dict[str, _Gauge] = {
-    "receiver_remembered_ids": ("Distinct ids remembered, as of the last batch.", lambda status: status.rDupIds, max),
-    "receiver_sources": (
-        "Sources whose newest ids are kept, as of the last batch.",
-        lambda status: status.sources,
-        max,
-    ),
+    "receiver_remembered_ids": ("Distinct ids remembered, as of the last batch.", lambda s: s.rDupIds, max),
+    "receiver_sources": ("Sources whose newest ids are kept, as of the last batch.", lambda s: s.sources, max),
     "receiver_silent_sources": (
         "Those of them that have not sent for a day, by the times of receipts.",
-        lambda status: status.silent_sources,
+        lambda s: s.silent_sources,
         max,
     ),
-    "receiver_retired_sources": (
-        "Sources retired since the domain was made.",
-        lambda status: status.retired_sources,
-        max,
-    ),
-    "receiver_window_ids": ("dupDetectionPerSourceExpiryWindowSize.", lambda status: status.window, max),
-    "receiver_expiry_seconds": ("dupDetectionExpiryTimeSecs.", lambda status: status.expiry_secs, max),
+    "receiver_retired_sources": ("Sources retired since the domain was made.", lambda s: s.retired_sources, max),
+    "receiver_window_ids": ("dupDetectionPerSourceExpiryWindowSize.", lambda s: s.window, max),
+    "receiver_expiry_seconds": ("dupDetectionExpiryTimeSecs.", lambda s: s.expiry_secs, max),
     "receiver_max_delivery_seconds": (
         "Longest time from JMSTimestamp to a receipt flagged JMSRedelivered.",
-        lambda status: status.rMaxDeliverySecs,
+        lambda s: s.rMaxDeliverySecs,
         max,
     ),
     "receiver_min_headroom_ratio": (
         "Least share of window or expiry that one of the last 1,000 duplicates had left.",
-        lambda status: status.recent_min_headroom,
+        lambda s: s.recent_min_headroom,
         min,
     ),
 }
