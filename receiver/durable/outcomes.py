@@ -99,13 +99,11 @@ class Outcomes:
         """Whether a caller's transaction is still under way."""
         return any(batch.tally is not None and batch.transaction.is_active for batch in self._unsettled)
 
-    def _needs_the_lock(self) -> bool:
-        """Whether a commit broke off: it may still be under way, unless the domain is free."""
-        return any(batch.transaction is None for batch in self._unsettled)
-
     def can_be_looked_up(self) -> bool:
         """Whether there is something to settle, without having the domain's lock."""
-        return bool(self._unsettled) and not (self.callers_go_on() or self._needs_the_lock())
+        # A commit that broke off may still be under way, unless the domain is free.
+        has_broken_off = any(batch.transaction is None for batch in self._unsettled)
+        return bool(self._unsettled) and not (has_broken_off or self.callers_go_on())
 
     def can_forget_numbers(self) -> bool:
         """Whether there are numbers that nobody will look up any more; a recording may still need the last one."""

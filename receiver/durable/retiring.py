@@ -98,9 +98,7 @@ def _retire_locked(
         _, gone = cache.take_deletable((), all_of_them=True)
         _, policy_states = as_retired((), list(due))
         after = state._replace(
-            last_writer=new_number(),
-            clock_us=cache.policy.clock_us,
-            retired_sources=state.retired_sources + len(due),
+            last_writer=new_number(), clock_us=cache.policy.clock_us, retired_sources=state.retired_sources + len(due)
         )
         log.record(after, Changes(gone, policy_states), since=state.last_seq)
     return RetiredSources(state.domain_name, len(due), before - detector.remembered_ids, detector.sources)
