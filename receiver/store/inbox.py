@@ -26,8 +26,6 @@ from receiver.store.tables import InboxRow, domains, inbox, inbox_rows, parked, 
 __all__ = ["Inbox", "Lease", "target_id_of"]
 
 _COLUMNS = ("target_id", *inbox_rows.columns)
-
-
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
 
