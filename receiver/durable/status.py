@@ -293,6 +293,7 @@ class Rate:
         """Per second since this was last asked for."""
         with self._lock:
             now_secs, (then_secs, before) = time.monotonic(), self._asked
+            count = max(count, before)  # another thread may have asked since this one counted
             self._asked = now_secs, count
         return (count - before) / (now_secs - then_secs) if now_secs > then_secs else 0.0
 
