@@ -14,7 +14,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import add, attrgetter
 from typing import Any, NamedTuple
 
 from receiver.durable.cache import DomainCache
@@ -265,20 +264,27 @@ class Tally:
 
     def added_to(self, state: DomainState, **changes: Any) -> DomainState:
         """The state with the batch counted, and other fields changed as given."""
-        sums = zip(_COUNTS, map(add, _counts_of(state), _counts_of(self)), strict=True)
-        longest_us = max(state.max_delivery_us, self.max_delivery_us)
-        return state._replace(**dict(sums), max_delivery_us=longest_us, **changes)
+        return state._replace(
+            receipts=state.receipts + self.receipts,
+            unchecked=state.unchecked + self.unchecked,
+            duplicates=state.duplicates + self.duplicates,
+            reused_ids=state.reused_ids + self.reused_ids,
+            redelivered=state.redelivered + self.redelivered,
+            clock_clamped=state.clock_clamped + self.clock_clamped,
+            max_delivery_us=max(state.max_delivery_us, self.max_delivery_us),
+            **changes,
+        )
 
     def add(self, other: Tally) -> None:
         """Add the counters of a committed batch."""
-        for name in (*_COUNTS, "time_tier_duplicates"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.receipts += other.receipts
+        self.unchecked += other.unchecked
+        self.duplicates += other.duplicates
+        self.time_tier_duplicates += other.time_tier_duplicates
+        self.reused_ids += other.reused_ids
+        self.redelivered += other.redelivered
+        self.clock_clamped += other.clock_clamped
         self.max_delivery_us = max(self.max_delivery_us, other.max_delivery_us)
-
-
-_COUNTS = tuple(sorted(set(Tally.__slots__) & set(DomainState._fields) - {"max_delivery_us"}))
-"""The figures that a batch adds to its domain's own row too."""
-_counts_of = attrgetter(*_COUNTS)
 
 
 class Rate:
