@@ -89,7 +89,7 @@ def test_the_status_line_is_read_by_the_reader_of_correlator_logs(route, tmp_pat
 def test_the_figures_in_the_status_line(route):
     send(route, *TEN, "3")
     bridge = route.run()
-    bridge.figures._asked = (bridge.figures._asked[0], 10)
+    bridge.figures._rate._asked = (bridge.figures._rate._asked[0], 10)
     bridge.receiver.status()
     assert bridge.status_line() == (
         "JMS Status: s=1 tx=10 sRate=0 sOutst=0 r=1 rx=11 rRate=0 rRedel=0 rMaxDeliverySecs=0.0 rDupsDet=1 rDupIds=10"
