@@ -30,7 +30,7 @@ __all__ = [
     "Counters",
     "Headroom",
     "HeadroomCounter",
-    "Histogram",
+    "HistogramCounter",
     "Status",
     "Tally",
     "headroom_of",
@@ -56,7 +56,7 @@ class Buckets(NamedTuple):
     """The sum of the values."""
 
 
-class Histogram:
+class HistogramCounter:
     """Counts values by bucket."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -99,7 +99,7 @@ class HeadroomCounter:
     def __init__(self) -> None:
         self._least = 1.0
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._shares = Histogram(BOUNDS)
+        self._shares = HistogramCounter(BOUNDS)
 
     def add(self, headrooms: Iterable[float | None]) -> None:
         for headroom in headrooms:
@@ -294,7 +294,7 @@ class Counters:
     def __init__(self) -> None:
         self._total = Tally()
         self._headroom = HeadroomCounter()
-        self._batch_secs, self._commit_secs = Histogram(SECS_BOUNDS), Histogram(SECS_BOUNDS)
+        self._batch_secs, self._commit_secs = HistogramCounter(SECS_BOUNDS), HistogramCounter(SECS_BOUNDS)
         self._committed = self._rolled_back = self._failed = 0
         self._lock = threading.Lock()  # batches of several threads may fail at once
         self._asked = time.monotonic(), 0  # when the rate was last asked for, and the receipts by then

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from receiver.domains import Channel, DomainKey
-    from receiver.logs import Batch, ReadOptions
+    from receiver.logs import LogBatch, ReadOptions
     from receiver.logs.compacted import Folder
     from receiver.logs.files import LogFile
     from receiver.spark.flow import OnProgress
@@ -167,7 +167,7 @@ def _write_problem(file: IO[str], name: str, line: int, problem: str) -> None:
     file.write(json.dumps({"file": name, "line": line, "problem": problem}) + "\n")
 
 
-def _receipts(key: DomainKey, piece: Piece, batch: Batch) -> Iterator[_Receipts]:
+def _receipts(key: DomainKey, piece: Piece, batch: LogBatch) -> Iterator[_Receipts]:
     names = pa.array([key.name(channel) for channel in channels_of(piece)], pa.string())
     columns = {
         "row": piece.first_row + np.arange(len(batch)),
