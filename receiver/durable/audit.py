@@ -15,8 +15,8 @@ from receiver.policies.names import POLICIES
 from receiver.store.engine import store_url
 from receiver.store.invariants import (
     DomainName,
-    Finding,
     Findings,
+    StoreFinding,
     audit_domains,
     audit_messages,
     audit_tables,
@@ -28,7 +28,7 @@ from receiver.store.invariants import (
 from receiver.store.snapshot import Advance, RawRow, Snapshot, snapshot
 from receiver.store.tables import REVISION, DomainState, inbox, parked, receipt_rows
 
-__all__ = ["DomainFigures", "StoreFigures", "audit", "look"]
+__all__ = ["StoreFigures", "StoredDomain", "audit", "look"]
 
 _CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
 
@@ -38,7 +38,7 @@ def _quietly(_rows: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainFigures:
+class StoredDomain:
     state: DomainState
     rows: int
     remembered_ids: int | None
@@ -79,8 +79,8 @@ class DomainFigures:
 class StoreFigures:
     version: str
     size_bytes: int
-    domains: tuple[DomainFigures, ...]
-    findings: tuple[Finding, ...]
+    domains: tuple[StoredDomain, ...]
+    findings: tuple[StoreFinding, ...]
     """What is broken, as far as it was checked."""
 
 
@@ -109,7 +109,7 @@ def look(address: str, *, with_ids: bool = True, advance: Advance = _quietly) ->
         return StoreFigures(REVISION, store.size_bytes, domains, findings.all())
 
 
-def _domains(store: Snapshot, findings: Findings, advance: Advance, *, with_ids: bool) -> tuple[DomainFigures, ...]:
+def _domains(store: Snapshot, findings: Findings, advance: Advance, *, with_ids: bool) -> tuple[StoredDomain, ...]:
     raws: Sequence[RawRow] = ()
     batches: Sequence[RawRow] = ()
     with readable(store, findings, None):
@@ -146,9 +146,9 @@ def _check_clock(state: DomainState, findings: Findings) -> None:
 
 def _figures(
     store: Snapshot, state: DomainState, findings: Findings, advance: Advance, *, with_ids: bool
-) -> DomainFigures:
+) -> StoredDomain:
     name = DomainName.of(state)
-    figures = DomainFigures(state, 0, None, None)
+    figures = StoredDomain(state, 0, None, None)
     with readable(store, findings, None):
         waiting, set_aside = (store.message_count(table.name, state.domain_id) for table in (inbox, parked))
         figures = replace(figures, inbox=waiting, parked=set_aside)

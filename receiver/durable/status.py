@@ -28,7 +28,7 @@ __all__ = [
     "Buckets",
     "Counters",
     "Headroom",
-    "Histogram",
+    "HistogramCounter",
     "Rate",
     "Status",
     "Tally",
@@ -55,7 +55,7 @@ class Buckets(NamedTuple):
     """The sum of the values."""
 
 
-class Histogram:
+class HistogramCounter:
     """Counts values by bucket."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -98,7 +98,7 @@ class _HeadroomCounter:
     def __init__(self) -> None:
         self._least = 1.0
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._shares = Histogram(BOUNDS)
+        self._shares = HistogramCounter(BOUNDS)
 
     def add(self, headrooms: Iterable[float | None]) -> None:
         for headroom in headrooms:
@@ -310,7 +310,7 @@ class Counters:
     def __init__(self) -> None:
         self._total = Tally()
         self._headroom = _HeadroomCounter()
-        self._batch_secs, self._commit_secs = Histogram(_SECS_BOUNDS), Histogram(_SECS_BOUNDS)
+        self._batch_secs, self._commit_secs = HistogramCounter(_SECS_BOUNDS), HistogramCounter(_SECS_BOUNDS)
         self._committed = self._rolled_back = self._failed = 0
         self._lock = threading.Lock()  # batches of several threads may fail at once
         self._rate = Rate()

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.columns import BATCH_ROWS, COLUMNS, Batch, StatusLine, checked_map, optional_columns
+from receiver.logs.columns import BATCH_ROWS, COLUMNS, LogBatch, StatusLine, checked_map, optional_columns
 from receiver.logs.files import LogFile, LogReader, find_files, open_log
 from receiver.logs.parquet import group_sizes
 from receiver.logs.source import LogSource, OnError, ReadOptions
@@ -32,7 +32,7 @@ from receiver.logs.times import UNITS
 __all__ = [
     "BATCH_ROWS",
     "COLUMNS",
-    "Batch",
+    "LogBatch",
     "LogBatches",
     "LogReader",
     "LogSource",
@@ -61,7 +61,7 @@ def read_logs(paths: Sequence[str], options: ReadOptions) -> LogBatches:
     return LogBatches(find_files(paths), checked_options(options))
 
 
-class LogBatches(Iterator[Batch]):
+class LogBatches(Iterator[LogBatch]):
     """The batches of a whole log, and what is known of it so far."""
 
     def __init__(self, files: Sequence[LogFile], options: ReadOptions) -> None:
@@ -80,7 +80,7 @@ class LogBatches(Iterator[Batch]):
         logs = _whole_logs(files)
         self._batches = self._rows_of(logs[0]) if len(logs) == 1 else self._merged(logs)
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> LogBatch:
         batch = next(self._batches, None)
         if batch is None:
             if not self.receipts:
@@ -99,19 +99,19 @@ class LogBatches(Iterator[Batch]):
         plain = [file.path for file in self._files if file.manifest is None and file.path and file.can_reopen]
         return sum(compacted.values()) + sum(sum(group_sizes(path)) for path in plain)
 
-    def _rows_of(self, log: Sequence[LogFile], *, counted: bool = True) -> Iterator[Batch]:
+    def _rows_of(self, log: Sequence[LogFile], *, counted: bool = True) -> Iterator[LogBatch]:
         for file in log:
             with open_log(file, self._options, self._count if counted else None) as (source, reader):
                 yield from reader(source, self._options)
 
-    def _merged(self, logs: Sequence[Sequence[LogFile]]) -> Iterator[Batch]:
+    def _merged(self, logs: Sequence[Sequence[LogFile]]) -> Iterator[LogBatch]:
         return merge([self._waiting(log, index) for index, log in enumerate(logs)])
 
     def _waiting(self, log: Sequence[LogFile], index: int) -> Waiting:
         """Look at the log's first receipt. Where the log can be opened again, it is read from the start when it is due."""
         can_reopen = all(file.can_reopen for file in log)
         batches = self._rows_of(log, counted=not can_reopen)
-        ahead: list[Batch] = []
+        ahead: list[LogBatch] = []
         for batch in batches:
             ahead.append(batch)
             if len(batch):
@@ -163,19 +163,19 @@ class Waiting:
 
     first_us: int
     index: int
-    open: Callable[[], Iterator[Batch]] = field(compare=False)
+    open: Callable[[], Iterator[LogBatch]] = field(compare=False)
 
 
 class _Cursor:
     """An open file: what is left of its current batch, with the keys of the rows."""
 
-    def __init__(self, index: int, batches: Iterator[Batch]) -> None:
+    def __init__(self, index: int, batches: Iterator[LogBatch]) -> None:
         self.index = index
         self._batches = batches
         self._latest_us = 0
         self.keys: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self.batch: Batch | None = None
-        self.beside: list[Batch] = []
+        self.batch: LogBatch | None = None
+        self.beside: list[LogBatch] = []
         """Batches without rows, which still carry counts and status lines."""
 
     def fill(self) -> bool:
@@ -192,7 +192,7 @@ class _Cursor:
             self.batch = batch
         return True
 
-    def take(self, rows: int) -> Batch:
+    def take(self, rows: int) -> LogBatch:
         """The next rows, as a batch of their own."""
         assert self.batch is not None  # noqa: S101 - filled before
         taken, self.batch = _sliced(self.batch, 0, rows), _sliced(self.batch, rows, len(self.batch))
@@ -201,7 +201,7 @@ class _Cursor:
         return taken
 
 
-def merge(waiting: Sequence[Waiting]) -> Iterator[Batch]:
+def merge(waiting: Sequence[Waiting]) -> Iterator[LogBatch]:
     """The rows of all files in their common order."""
     to_open = sorted(waiting, reverse=True)
     cursors: list[_Cursor] = []
@@ -219,7 +219,7 @@ def merge(waiting: Sequence[Waiting]) -> Iterator[Batch]:
             yield _up_to(horizon, cursors)
 
 
-def _up_to(horizon: tuple[int, int], cursors: Sequence[_Cursor]) -> Batch:
+def _up_to(horizon: tuple[int, int], cursors: Sequence[_Cursor]) -> LogBatch:
     """All rows that can't come after any row not yet in hand.
 
     The horizon is the smallest (last key in hand, index of the file). The keys of a file grow, so whatever that file still has,
@@ -238,14 +238,14 @@ def _up_to(horizon: tuple[int, int], cursors: Sequence[_Cursor]) -> Batch:
     return _interleaved(parts, np.argsort(np.concatenate(keys), kind="stable"))
 
 
-def _sliced(batch: Batch, start: int, stop: int) -> Batch:
+def _sliced(batch: LogBatch, start: int, stop: int) -> LogBatch:
     columns: dict[str, Any] = {name: getattr(batch, name) for name in _ATTRIBUTES}
     for name, values in columns.items():
         columns[name] = None if values is None else values[start:stop]
-    return Batch(**columns, skipped=batch.skipped, status_lines=batch.status_lines)
+    return LogBatch(**columns, skipped=batch.skipped, status_lines=batch.status_lines)
 
 
-def _interleaved(parts: Sequence[Batch], order: npt.NDArray[np.int64]) -> Batch:
+def _interleaved(parts: Sequence[LogBatch], order: npt.NDArray[np.int64]) -> LogBatch:
     columns: dict[str, Any] = {}
     for name in _ATTRIBUTES:
         arrays = [getattr(part, name) for part in parts]
@@ -257,16 +257,16 @@ def _interleaved(parts: Sequence[Batch], order: npt.NDArray[np.int64]) -> Batch:
         else:
             columns[name] = _text(arrays, parts).take(pa.array(order))
     status_lines = [line for part in parts for line in part.status_lines]
-    return Batch(**columns, skipped=sum(part.skipped for part in parts), status_lines=status_lines)
+    return LogBatch(**columns, skipped=sum(part.skipped for part in parts), status_lines=status_lines)
 
 
-def _numbers(arrays: Sequence[npt.NDArray[Any] | None], parts: Sequence[Batch]) -> npt.NDArray[Any]:
+def _numbers(arrays: Sequence[npt.NDArray[Any] | None], parts: Sequence[LogBatch]) -> npt.NDArray[Any]:
     kind = next(values.dtype for values in arrays if values is not None)
     pairs = zip(arrays, parts, strict=True)
     return np.concatenate([np.zeros(len(part), kind) if values is None else values for values, part in pairs])
 
 
-def _text(arrays: Sequence[pa.Array | None], parts: Sequence[Batch]) -> pa.Array:
+def _text(arrays: Sequence[pa.Array | None], parts: Sequence[LogBatch]) -> pa.Array:
     pairs = zip(arrays, parts, strict=True)
     filled = [pa.repeat("", len(part)) if values is None else values for values, part in pairs]
     if all(pa.types.is_string(values.type) for values in filled):

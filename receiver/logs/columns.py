@@ -1,7 +1,7 @@
-"""The columns of a log of receipts, each declared once: as a field of `Batch`, which is what every reader hands on.
+"""The columns of a log of receipts, each declared once: as a field of `LogBatch`, which is what every reader hands on.
 
 Readers, writers, the recorder, generators, `--map`, Spark's tables and the README's table go by `COLUMNS`. So another
-optional column is another field of `Batch`, and the code that uses it.
+optional column is another field of `LogBatch`, and the code that uses it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = [
     "BATCH_ROWS",
     "COLUMNS",
     "SCHEMA",
-    "Batch",
     "Column",
     "Kind",
+    "LogBatch",
     "StatusLine",
     "TimeUnit",
     "bytes_of",
@@ -44,7 +44,7 @@ _NAMES_SHOWN = 20
 
 class Kind(Enum):
     """What the values of a column are: how errors describe them, their Arrow type in logs that we write, and the unit
-    that the name of their field in a `Batch` ends with.
+    that the name of their field in a `LogBatch` ends with.
     """
 
     TEXT = ("text or a whole number", pa.string(), "")
@@ -72,7 +72,7 @@ class Column:
     has_few_values: bool = False
     """Whether values repeat so often that they are cheaper as a dictionary."""
     attribute: str = ""
-    """Its field in a `Batch`."""
+    """Its field in a `LogBatch`."""
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ class Column:
 
 
 def _declared(*facts: Any, **named_facts: Any) -> dict[str, Column]:
-    """The metadata of a column's field in a `Batch`."""
+    """The metadata of a column's field in a `LogBatch`."""
     return {"column": Column(*facts, **named_facts)}
 
 
@@ -108,7 +108,7 @@ class TimeUnit(NamedTuple):
 
 
 @dataclass(slots=True)
-class Batch:
+class LogBatch:
     """Rows of one file, in their order: tens of thousands, so that a log of any length costs memory for one batch.
 
     All columns have the same length; a column that the file lacks is None. Text columns are Arrow `string` or
@@ -172,7 +172,7 @@ class Batch:
 
 
 _DECLARED = [
-    replace(each.metadata["column"], attribute=each.name) for each in fields(Batch) if "column" in each.metadata
+    replace(each.metadata["column"], attribute=each.name) for each in fields(LogBatch) if "column" in each.metadata
 ]
 COLUMNS: Mapping[str, Column] = {column.name: column for column in _DECLARED}
 """All columns by name, in their usual order."""
@@ -196,7 +196,7 @@ def log_rows(columns: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
     return pa.record_batch([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def optional_columns(batch: Batch) -> set[str]:
+def optional_columns(batch: LogBatch) -> set[str]:
     """The optional columns that the file of a batch has."""
     return {
         name

@@ -31,7 +31,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from receiver.errors import LogFormatError, OutputError, SettingsError
-from receiver.logs.columns import SCHEMA, Batch, StatusLine
+from receiver.logs.columns import SCHEMA, LogBatch, StatusLine
 from receiver.logs.remote import UrlPath, is_url, local_path
 from receiver.logs.source import LogSource, ReadOptions, blocks_of
 from receiver.logs.writer import UNFINISHED, appearing, naming
@@ -337,7 +337,7 @@ def _finite(values: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in values.items() if math.isfinite(value)}  # JSON has no others
 
 
-def read_status_lines(source: LogSource, options: ReadOptions) -> Iterator[Batch]:  # noqa: ARG001
+def read_status_lines(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:  # noqa: ARG001
     """The status lines of a compacted log; there are no receipts among them."""
     decode = msgspec.json.Decoder(_Status).decode_lines
     for block in blocks_of(source.pieces, source.name):
@@ -345,4 +345,4 @@ def read_status_lines(source: LogSource, options: ReadOptions) -> Iterator[Batch
             lines = [StatusLine(line.jms_status_at_us, line.values) for line in decode(block.data)]
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise LogFormatError(source.name, f"no status lines: {error}", hint=COMPACT_AGAIN) from error
-        yield Batch(np.empty(0, np.int64), pa.array([], pa.string()), status_lines=lines)
+        yield LogBatch(np.empty(0, np.int64), pa.array([], pa.string()), status_lines=lines)

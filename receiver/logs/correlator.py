@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from receiver.logs import times
-from receiver.logs.columns import COLUMNS, Batch, StatusLine, missing
+from receiver.logs.columns import COLUMNS, LogBatch, StatusLine, missing
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable
 from receiver.logs.source import LogSource, ReadOptions, blocks_of
 
@@ -46,7 +46,7 @@ _FIELDS = {name: name_here for name, column in COLUMNS.items() if (name_here := 
 """Column -> the field that it is read from. Columns that JMS has no name for aren't in such a log."""
 
 
-def read_correlator(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
+def read_correlator(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
     """Received messages of a correlator log, with its status lines. LINE is a message's header."""
     parser = _Parser(ZoneInfo(options.time_zone))
     fields = _FIELDS | options.column_map

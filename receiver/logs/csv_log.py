@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from receiver.errors import LogFormatError
-from receiver.logs.columns import COLUMNS, Batch, fields_of
+from receiver.logs.columns import COLUMNS, LogBatch, fields_of
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
 from receiver.logs.source import Block, LogSource, ReadOptions, blocks_of
 
@@ -31,7 +31,7 @@ _AFTER_FIELD = np.frombuffer(b",\r\n", dtype=np.uint8)
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 
 
-def read_csv(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
+def read_csv(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
     """Rows of a CSV log. A row with another number of fields than the header is unreadable."""
     # The limit is one for the whole process. Its default, 128 KB, would refuse rows that Arrow's reader takes.
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_ROW_BYTES))

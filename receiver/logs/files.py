@@ -22,7 +22,7 @@ from typing import Protocol
 import zstandard
 
 from receiver.errors import LogFormatError, MissingExtraError, SettingsError
-from receiver.logs.columns import COLUMNS, Batch, spellings
+from receiver.logs.columns import COLUMNS, LogBatch, spellings
 from receiver.logs.compacted import MANIFEST, STATUS_LINES_BEGIN, Folder, Manifest, manifest_of, read_status_lines
 from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
@@ -39,7 +39,7 @@ __all__ = ["LogFile", "LogReader", "find_files", "is_compacted", "open_content",
 class LogReader(Protocol):
     """One format. Reads a log as a stream and yields its rows in order, or raises `LogFormatError`."""
 
-    def __call__(self, source: LogSource, options: ReadOptions) -> Iterator[Batch]: ...
+    def __call__(self, source: LogSource, options: ReadOptions) -> Iterator[LogBatch]: ...
 
 
 _PIECE_BYTES = 128 << 10

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from receiver.domains import Channel
-from receiver.logs.columns import BATCH_ROWS, COLUMNS, SCHEMA, Batch, Kind, fields_of, log_rows
+from receiver.logs.columns import BATCH_ROWS, COLUMNS, SCHEMA, Kind, LogBatch, fields_of, log_rows
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.source import LogSource, ReadOptions
 from receiver.message import LATEST_US, Receipt, ReceiptRow
@@ -282,7 +282,7 @@ def _split(joined: Iterable[bytes]) -> pa.Array:
     return pc.split_pattern(pa.array([b"\n".join(joined)], pa.large_string()), "\n").flatten().cast(pa.string())
 
 
-def read_journal(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
+def read_journal(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
     """The committed receipts of a journal, as a log. LINE is the receipt of the file, from 1."""
     batches = BatchMaker(source.name, options)
     fields = fields_of(SCHEMA.names, options, source.name)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from msgspec import UNSET, Struct, UnsetType
 
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.columns import COLUMNS, Batch, Kind, missing, spellings
+from receiver.logs.columns import COLUMNS, Kind, LogBatch, missing, spellings
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
 from receiver.logs.source import Block, LogSource, ReadOptions, blocks_of
 
@@ -54,7 +54,7 @@ class _Lines(NamedTuple):
     unreadable: list[Unreadable]
 
 
-def read_jsonl(source: LogSource, options: ReadOptions) -> Iterator[Batch]:
+def read_jsonl(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
     """Rows of a JSON Lines log. A row without the id's key is unchecked; an error only where no row has it."""
     reader = _JsonRows(source.name, options)
     batches = BatchMaker(source.name, options)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from receiver.errors import LogFormatError
-from receiver.logs.columns import BATCH_ROWS, COLUMNS, Batch, fields_of
+from receiver.logs.columns import BATCH_ROWS, COLUMNS, LogBatch, fields_of
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.source import LogSource, ReadOptions
 
@@ -36,7 +36,7 @@ class RowGroups(NamedTuple):
     rows_before: int
 
 
-def read_parquet(source: LogSource, options: ReadOptions, groups: RowGroups | None = None) -> Iterator[Batch]:
+def read_parquet(source: LogSource, options: ReadOptions, groups: RowGroups | None = None) -> Iterator[LogBatch]:
     """Rows of a Parquet log, or of `groups` alone. LINE is the row of the file, from 1."""
     with _seekable(source) as file:
         try:
@@ -74,7 +74,7 @@ def _seekable(source: LogSource) -> Iterator[object]:
         yield file
 
 
-def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowGroups | None) -> Iterator[Batch]:
+def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowGroups | None) -> Iterator[LogBatch]:
     # Reading ahead and decoding in threads of Arrow's own has aborted the process at its end now and then.
     with pq.ParquetFile(file, pre_buffer=False) as plain:
         schema, rows_in_all = plain.schema_arrow, plain.metadata.num_rows

@@ -73,10 +73,6 @@ class SegmentNames:
     stem: str
     ending: str
 
-    @property
-    def is_parquet(self) -> bool:
-        return self.ending.lower() == ".parquet"
-
     def finished(self) -> list[Path]:
         """The finished segments, oldest first; `OSError` where the folder can't be read."""
         return self._matching(re.escape(self.stem) + _STAMP + re.escape(self.ending))

@@ -1,4 +1,4 @@
-"""From a format's raw columns to a `Batch`: where every value is checked, whatever the format.
+"""From a format's raw columns to a `LogBatch`: where every value is checked, whatever the format.
 
 A row with a value that can't be read stops the run or is counted (`--on-error`); what is wrong with the file as a
 whole always stops.
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from receiver.errors import LogFormatError
 from receiver.logs import times
-from receiver.logs.columns import COLUMNS, Batch, Kind, StatusLine, TimeUnit, bytes_of
+from receiver.logs.columns import COLUMNS, Kind, LogBatch, StatusLine, TimeUnit, bytes_of
 from receiver.logs.source import ReadOptions
 from receiver.message import LATEST_US
 
@@ -79,7 +79,7 @@ class BatchMaker:
         self._zone = ZoneInfo(options.time_zone)
         self._unit: TimeUnit | None = None
 
-    def batch(self, raw: RawRows) -> Batch:
+    def batch(self, raw: RawRows) -> LogBatch:
         """The rows that can be read. `LogFormatError` for the first that can't, unless such rows are to be skipped."""
         arrived = raw.columns["received_at"]
         read = times.read_times(_as_text(arrived, or_else=arrived), self._options.time_unit, self._zone)
@@ -259,7 +259,7 @@ def _millisecond(text: str) -> int:
 
 def _batch_of(
     checked: dict[str, _Checked], bad: npt.NDArray[np.bool_], raw: RawRows, time_unit: TimeUnit | None
-) -> Batch:
+) -> LogBatch:
     skipped = len(raw.unreadable) + int(bad.sum())
     values = {column: each.values for column, each in checked.items()}
     if bad.any():
@@ -272,7 +272,7 @@ def _batch_of(
         COLUMNS[column].attribute: array.astype(bool) if COLUMNS[column].kind is Kind.FLAG else array
         for column, array in values.items()
     }
-    return Batch(**columns, skipped=skipped, status_lines=raw.status_lines, time_unit=time_unit)
+    return LogBatch(**columns, skipped=skipped, status_lines=raw.status_lines, time_unit=time_unit)
 
 
 def _text_of(values: pa.Array) -> pa.Array | None:

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from receiver.durable.audit import DomainFigures, StoreFigures
+from receiver.durable.audit import StoredDomain, StoreFigures
 from receiver.report.terminal import line
 from receiver.report.words import count, duration, moment_or_none, named_domain, or_dash, sanitised, second, size
-from receiver.store.invariants import PROBLEMS, DomainName, Finding
+from receiver.store.invariants import PROBLEMS, DomainName, StoreFinding
 from receiver.store.upkeep import ParkedRow, TargetRow
 
 __all__ = [
@@ -94,14 +94,14 @@ def _shown_domain(domain: DomainName) -> str:
     return f"{named_domain(domain.name)} (key {sanitised(domain.key)})"
 
 
-def _rows(domain: DomainFigures) -> str:
+def _rows(domain: StoredDomain) -> str:
     rows = count(domain.rows, "row")
     if domain.remembered_ids is None:
         return rows
     return f"{rows}, {count(domain.remembered_ids, 'id')} remembered, {count(domain.waiting_rows or 0, 'row')} to be deleted"
 
 
-def _table(domain: DomainFigures) -> Table:
+def _table(domain: StoredDomain) -> Table:
     state = domain.state
     figures = [
         ("times resized", count(state.generation)),
@@ -131,18 +131,18 @@ def _table(domain: DomainFigures) -> Table:
     return table
 
 
-def _sources(domain: DomainFigures) -> str:
+def _sources(domain: StoredDomain) -> str:
     if domain.sources is None or not domain.silent_sources:
         return or_dash(domain.sources)
     return f"{count(domain.sources)}, {count(domain.silent_sources)} silent for a day"
 
 
-def _latest_receipt(domain: DomainFigures) -> str | None:
+def _latest_receipt(domain: StoredDomain) -> str | None:
     """The time of the domain's latest receipt; None without receipts, or if no calendar has the time."""
     return moment_or_none(domain.state.latest_us) if domain.state.last_seq else None
 
 
-def _sentence(finding: Finding) -> str:
+def _sentence(finding: StoreFinding) -> str:
     domain = f"{_shown_domain(finding.domain)}: " if finding.domain else ""
     times = f" ({count(finding.count)} times, the first: " if finding.count > 1 else " ("
     return f"{domain}{finding.problem}{times}{finding.example})"
@@ -152,15 +152,15 @@ def _store_object(address: str, figures: StoreFigures) -> dict[str, Any]:
     return {"store": address, "version": figures.version, "size_bytes": figures.size_bytes}
 
 
-def _identity(domain: DomainFigures) -> dict[str, Any]:
+def _identity(domain: StoredDomain) -> dict[str, Any]:
     return {"domain": domain.state.domain_name, "key": domain.state.domain_key}
 
 
-def _rows_of(domain: DomainFigures) -> dict[str, Any]:
+def _rows_of(domain: StoredDomain) -> dict[str, Any]:
     return {"rows": domain.rows, "remembered_ids": domain.remembered_ids, "rows_to_be_deleted": domain.waiting_rows}
 
 
-def _status_of(domain: DomainFigures) -> dict[str, Any]:
+def _status_of(domain: StoredDomain) -> dict[str, Any]:
     state = domain.state
     return {
         **_identity(domain),
@@ -205,7 +205,7 @@ def domains_object(address: str, figures: StoreFigures) -> dict[str, Any]:
     return {**_store_object(address, figures), "domains": [_domain_object(domain) for domain in figures.domains]}
 
 
-def _domain_object(domain: DomainFigures) -> dict[str, Any]:
+def _domain_object(domain: StoredDomain) -> dict[str, Any]:
     state = domain.state
     return {
         "number": state.domain_id,

@@ -31,7 +31,7 @@ from receiver.simulate.numbering import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from receiver.logs import Batch, LogBatches, StatusLine
+    from receiver.logs import LogBatch, LogBatches, StatusLine
 
 __all__ = ["Receipts", "ingest"]
 
@@ -80,7 +80,7 @@ class _Collector:
     max_delivery_us: int = 0
     status_lines: list[StatusLine] = field(default_factory=list)
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: LogBatch) -> None:
         self.skipped += batch.skipped
         self.status_lines += batch.status_lines
         if not len(batch):
@@ -141,9 +141,9 @@ def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
     )
 
 
-def _read_ahead(batches: Iterator[Batch]) -> Generator[Batch, None, None]:
+def _read_ahead(batches: Iterator[LogBatch]) -> Generator[LogBatch, None, None]:
     """The same batches, each read while the one before is worked on: Arrow and Numba both release Python's lock."""
-    coming: SimpleQueue[Batch | BaseException | None] = SimpleQueue()
+    coming: SimpleQueue[LogBatch | BaseException | None] = SimpleQueue()
     wanted, stopped = Semaphore(), Event()
 
     def read() -> None:

@@ -22,7 +22,7 @@ from receiver.simulate.compiled import check_numbered, compiled
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from receiver.logs import Batch
+    from receiver.logs import LogBatch
 
 __all__ = [
     "Channels",
@@ -255,7 +255,7 @@ class Channels(Names[Channel]):
         super().__init__()
         self._parts = (Texts(), Texts(), Texts())
 
-    def column(self, batch: Batch) -> npt.NDArray[np.int32]:
+    def column(self, batch: LogBatch) -> npt.NDArray[np.int32]:
         """The number of each receipt's channel."""
         columns = (batch.connection_id, batch.destination, batch.receiver_id)
         parts = [names.column(texts, len(batch)) for names, texts in zip(self._parts, columns, strict=True)]
@@ -306,7 +306,7 @@ def digest_hashes(digests: pa.Array) -> npt.NDArray[np.uint64]:
     return hashes
 
 
-def longest_delivery_us(batch: Batch) -> int:
+def longest_delivery_us(batch: LogBatch) -> int:
     """The longest time from JMSTimestamp to receipt among redelivered receipts; 0 without any."""
     if batch.jms_timestamp_ms is None or batch.jms_redelivered is None:
         return 0

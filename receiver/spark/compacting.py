@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from receiver.domains import Channel, DomainKey
-    from receiver.logs import Batch, ReadOptions
+    from receiver.logs import LogBatch, ReadOptions
     from receiver.logs.compacted import Folder
     from receiver.logs.files import LogFile
     from receiver.spark.flow import OnProgress
@@ -47,6 +47,7 @@ _DAY_US = 86_400 * 1_000_000
 _NO_DIGEST = bytes(16)
 _TEXT_BYTES = 1 << 20
 _FOOTERS_AT_ONCE = 16
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _NAME = re.compile(r"domain=(\d+)/day=([^/]+)/part-(\d+)-[^/]*\.c(\d+)\.[^/]*$")
 """Spark's, of a file: by domain, day and task, and by its number among those that the task wrote for them."""
 
@@ -167,7 +168,7 @@ def _write_problem(file: IO[str], name: str, line: int, problem: str) -> None:
     file.write(json.dumps({"file": name, "line": line, "problem": problem}) + "\n")
 
 
-def _receipts(key: DomainKey, piece: Piece, batch: Batch) -> Iterator[_Receipts]:
+def _receipts(key: DomainKey, piece: Piece, batch: LogBatch) -> Iterator[_Receipts]:
     names = pa.array([key.name(channel) for channel in channels_of(piece)], pa.string())
     columns = {
         "row": piece.first_row + np.arange(len(batch)),
@@ -233,8 +234,15 @@ def _write(rows: DataFrame, folder: Folder, rows_per_file: int) -> None:
     """Files of one domain and day each."""
     writer = rows.write.partitionBy("domain", "day").mode("append").option("compression", "zstd")
     writer = writer.option("maxRecordsPerFile", rows_per_file).option("parquet.block.row.count.limit", _GROUP_ROWS)
-    # Spark takes each letter of a path for itself, where a URI would write a blank as %20.
-    writer.parquet(f"file://{folder.absolute()}" if isinstance(folder, Path) else str(folder))
+    settings = rows.sparkSession.conf
+    before = settings.get(_TIMESTAMPS)
+    # Spark's default, 96 bits, has no statistics. The session may be anybody's, so it gets its own setting back.
+    settings.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        # Spark takes each letter of a path for itself, where a URI would write a blank as %20.
+        writer.parquet(f"file://{folder.absolute()}" if isinstance(folder, Path) else str(folder))
+    finally:
+        settings.set(_TIMESTAMPS, before or "")
 
 
 def _files(written: Folder, domains: list[str], receipts: int) -> list[DomainFiles]:

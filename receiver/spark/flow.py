@@ -1,4 +1,4 @@
-"""A `Flow` whose rows are those of a Spark DataFrame with typed columns (see `steps.schemas`); how far its steps have come.
+"""A `RowFlow` whose rows are those of a Spark DataFrame with typed columns (see `steps.schemas`); how far its steps have come.
 
 Spark hands rows to Python a few at a time and keeps what is `kept` on the executors' disks, so memory is bounded by what
 a step holds of one key. There is no sort: a key has a partition to itself instead.
@@ -75,7 +75,7 @@ def start(
 
 @dataclass(frozen=True, slots=True)
 class SparkFlow:
-    """See `Flow`. A `ReceiverError` raised by work in a task is raised here as it is, by `kept` or `collect`; what Spark
+    """See `RowFlow`. A `ReceiverError` raised by work in a task is raised here as it is, by `kept` or `collect`; what Spark
     raises is left to the session to translate.
     """
 

@@ -75,8 +75,6 @@ _SESSION_SETTINGS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(1 << 20),
     "spark.sql.inMemoryColumnarStorage.batchSize": "1",
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
-    # As our readers and writers have times, rather than in the 96 bits of Spark's default.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 

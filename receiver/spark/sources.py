@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from receiver.domains import DomainKey
-    from receiver.logs import Batch, ReadOptions
+    from receiver.logs import LogBatch, ReadOptions
     from receiver.logs.files import LogFile
     from receiver.spark.flow import OnProgress
 
@@ -167,7 +167,7 @@ def _read_content(how: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[R
             number += 1
 
 
-def _batches(name: str, content: bytes, how: Reading) -> Iterator[Batch]:
+def _batches(name: str, content: bytes, how: Reading) -> Iterator[LogBatch]:
     source, reader = open_content(name, content, how.options)
     yield from reader(source, how.options)
 
@@ -337,7 +337,7 @@ class _At:
     last_row: int = -1
     row_id: npt.NDArray[np.int64] | None = None
 
-    def with_row_ids(self, piece: Piece, _batch: Batch) -> Piece:
+    def with_row_ids(self, piece: Piece, _batch: LogBatch) -> Piece:
         return piece if self.row_id is None else replace(piece, row_id=self.row_id)
 
 
@@ -369,7 +369,7 @@ def _cut_by_file(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (batch.slice(first, last - first) for first, last in runs(begins))
 
 
-def _checked(batches: Iterator[pa.RecordBatch], how: Reading, name: str, at: _At) -> Iterator[Batch]:
+def _checked(batches: Iterator[pa.RecordBatch], how: Reading, name: str, at: _At) -> Iterator[LogBatch]:
     """Rows as checked batches; their lines are rows of the file, from 1."""
     maker, before = BatchMaker(name, how.options), 0
     for batch in batches:

@@ -34,7 +34,7 @@ __all__ = ["assembled"]
 def assembled(
     plan: CutPlan, before_us: npt.NDArray[np.int64], source_keys: int
 ) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `Flow.grouped`: `Stretch`, `Repeats`, `Departures` -> `State`, `ChunkCounts`, `Leaving`.
+    """For `RowFlow.grouped`: `Stretch`, `Repeats`, `Departures` -> `State`, `ChunkCounts`, `Leaving`.
 
     `before_us` is, per chunk, the latest time of its domain before it, -1 if none; `source_keys` is how many keys
     `Leaving` may have.

@@ -56,7 +56,7 @@ class _Linked(NamedTuple):
 
 
 def linked(plan: CutPlan) -> Callable[[int, Iterator[Row]], Iterator[Row]]:
-    """For `Flow.grouped`: all `Ids` of a part become `Repeats`, `Departures` and one `LinkCounts`; `Latest` is passed on."""
+    """For `RowFlow.grouped`: all `Ids` of a part become `Repeats`, `Departures` and one `LinkCounts`; `Latest` is passed on."""
     return partial(_link, plan)
 
 

@@ -36,7 +36,7 @@ from receiver.steps.lookback import arriving, looked_back, standings_of
 from receiver.steps.plan import cut_ids, cut_receipts, names_of, plan_of
 from receiver.steps.read import status_lines_of
 from receiver.steps.replaying import ReplayRequest, judging, replayed, tail_plan, tailing, top_needs
-from receiver.steps.rows import Flow
+from receiver.steps.rows import RowFlow
 from receiver.steps.schemas import (
     Arrivals,
     Caught,
@@ -83,7 +83,7 @@ class Sizes:
 
 
 def chunked_log(
-    pieces: Flow,
+    pieces: RowFlow,
     units: Sequence[Unit],
     reports: Sequence[UnitReport],
     key: DomainKey,
@@ -112,13 +112,13 @@ def chunked_log(
     return ChunkedLog(plan, reports, pieces, question=question)
 
 
-def linked_ids(pieces: Flow, plan: CutPlan) -> Flow:
+def linked_ids(pieces: RowFlow, plan: CutPlan) -> RowFlow:
     """`Repeats` and `Departures`, `Latest` and `LinkCounts`."""
     ids = pieces.map(cut_ids(plan), Ids, Latest)
     return ids.grouped(linked(plan), plan.partitions, Repeats, Departures, Latest, LinkCounts)
 
 
-def assembled_chunks(pieces: Flow, links: Flow, plan: CutPlan, before_us: npt.NDArray[np.int64]) -> Flow:
+def assembled_chunks(pieces: RowFlow, links: RowFlow, plan: CutPlan, before_us: npt.NDArray[np.int64]) -> RowFlow:
     """`State`, `ChunkCounts` and `Leaving` of each chunk; `before_us` as for `assembled`."""
     receipts = pieces.map(cut_receipts(plan), Stretch).plus(links.only(Repeats, Departures))
     return receipts.grouped(assembled(plan, before_us, plan.partitions), plan.bundles, State, ChunkCounts, Leaving)
@@ -128,7 +128,7 @@ class ChunkedLog:
     """The `Replays` of a log whose `pieces` hold every `Piece`. They are forgotten as soon as they aren't needed."""
 
     def __init__(
-        self, plan: CutPlan, reports: Sequence[UnitReport], pieces: Flow, *, question: Question | None = None
+        self, plan: CutPlan, reports: Sequence[UnitReport], pieces: RowFlow, *, question: Question | None = None
     ) -> None:
         self._question = question or Question(plan.key)
         self._settings = self._question.settings or SimulateSettings()
@@ -136,7 +136,7 @@ class ChunkedLog:
         """How it is cut up."""
         self._reports = reports
         self._pieces = pieces.only(Piece)
-        self._behind: tuple[int, int, Flow] | None = None
+        self._behind: tuple[int, int, RowFlow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
         links, counts = linked_ids(self._pieces, plan).kept("Linking ids", Latest, LinkCounts)
         self._link_counts = [each for each in counts if isinstance(each, LinkCounts)]
@@ -322,16 +322,16 @@ class ChunkedLog:
         ]
         return Replayed(tuple(caught), tuple(peaks), tuple(outcomes))
 
-    def caught(self, window: int, expiry_us: int) -> Flow:
+    def caught(self, window: int, expiry_us: int) -> RowFlow:
         """`Caught`: all receipts that are duplicates by verdict under one setting. The plan keeps rows."""
         chunks = self._ready.only(Ready).plus(self._tails(window, expiry_us))
         return chunks.grouped(judging(window, expiry_us), self.plan.bundles, Caught)
 
-    def _tails(self, window: int, expiry_us: int) -> Flow:
+    def _tails(self, window: int, expiry_us: int) -> RowFlow:
         tails = tail_plan(self.plan, self._standings, self._tallies, window, expiry_us)
         return self._ready.only(Ready).map(tailing(self.plan, tails), Tail)
 
-    def _behind_tails(self, window: int, expiry_us: int) -> Flow:
+    def _behind_tails(self, window: int, expiry_us: int) -> RowFlow:
         if self._behind is not None:
             if self._behind[0] >= window and self._behind[1] >= expiry_us:
                 return self._behind[2]

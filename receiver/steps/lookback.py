@@ -50,7 +50,7 @@ class _Needs(NamedTuple):
 def looked_back(
     plan: CutPlan, before_us: npt.NDArray[np.int64], most: int
 ) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `Flow.grouped`: `State`, `Arrivals` -> `Ready`, `ChunkNeeds` with up to `most` of the largest expiries needed.
+    """For `RowFlow.grouped`: `State`, `Arrivals` -> `Ready`, `ChunkNeeds` with up to `most` of the largest expiries needed.
 
     `before_us` as for `assembled`.
     """
@@ -208,7 +208,7 @@ def _spanning(
 
 
 def arriving(plan: CutPlan, standings: Standings) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `Flow.grouped`: `Leaving` -> `Arrivals`."""
+    """For `RowFlow.grouped`: `Leaving` -> `Arrivals`."""
 
     def work(_key: int, rows: Iterator[Row]) -> Iterator[Row]:
         (leaving,) = values_in(rows, Leaving)

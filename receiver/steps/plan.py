@@ -191,12 +191,12 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 def cut_ids(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[Row]]:
-    """For `Flow.map`: each `Piece` becomes `Ids`, one for each part, and `Latest`."""
+    """For `RowFlow.map`: each `Piece` becomes `Ids`, one for each part, and `Latest`."""
     return partial(_cut_pieces, plan, _ids)
 
 
 def cut_receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[Row]]:
-    """For `Flow.map`: each `Piece` becomes stretches, one for each bundle."""
+    """For `RowFlow.map`: each `Piece` becomes stretches, one for each bundle."""
     return partial(_cut_pieces, plan, _stretches)
 
 

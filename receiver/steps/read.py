@@ -14,7 +14,7 @@ import numpy as np
 
 from receiver.domains import DomainKey
 from receiver.errors import LogFormatError
-from receiver.logs import Batch, ReadOptions, StatusLine, no_receipt, optional_columns
+from receiver.logs import LogBatch, ReadOptions, StatusLine, no_receipt, optional_columns
 from receiver.logs.columns import TimeUnit
 from receiver.logs.files import LogFile, open_log
 from receiver.logs.parquet import RowGroups, group_sizes, read_parquet
@@ -65,7 +65,7 @@ class Reading:
 
 
 def reading(how: Reading) -> Callable[[Iterator[Row]], Iterator[Row]]:
-    """For `Flow.map`: each `Unit` becomes `Piece`s and one `UnitReport`."""
+    """For `RowFlow.map`: each `Unit` becomes `Piece`s and one `UnitReport`."""
 
     def work(rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
@@ -83,9 +83,9 @@ def renumbered(numbers: dict[int, int]) -> Callable[[Row], Row]:
 
 def pieces_of(
     unit: int,
-    batches: Iterator[Batch],
+    batches: Iterator[LogBatch],
     how: Reading,
-    carry: Callable[[Piece, Batch], Any] = lambda piece, _batch: piece,
+    carry: Callable[[Piece, LogBatch], Any] = lambda piece, _batch: piece,
 ) -> Iterator[Any]:
     """The pieces of a unit in order, then its report. The report says what is wrong with the unit.
 
@@ -125,7 +125,7 @@ class _UnitCounts:
     sources: set[tuple[str, int]] = field(default_factory=set)
     """With the channel that each sent to."""
 
-    def add(self, batch: Batch) -> Piece | None:
+    def add(self, batch: LogBatch) -> Piece | None:
         """Count a batch, and give its receipts if there are any."""
         self.skipped += batch.skipped
         self.status_lines += batch.status_lines
@@ -146,7 +146,7 @@ class _UnitCounts:
         self.max_delivery_us = max(self.max_delivery_us, longest_delivery_us(batch))
         return piece
 
-    def _piece(self, batch: Batch, channel: npt.NDArray[np.int32]) -> Piece:
+    def _piece(self, batch: LogBatch, channel: npt.NDArray[np.int32]) -> Piece:
         sources = Texts()
         source = sources.column(batch.message_source_id, len(batch))
         used, of_used = distinct(channel)
@@ -279,7 +279,7 @@ def _runs(path: Path | None, rows_per_unit: int | None) -> list[RowGroups]:
     return [RowGroups(run[0], len(run), before[run[0]]) for run in together] if len(together) > 1 else whole
 
 
-def read_unit(unit: Unit, options: ReadOptions) -> Iterator[Batch]:
+def read_unit(unit: Unit, options: ReadOptions) -> Iterator[LogBatch]:
     """The receipts of a unit, or `LogFormatError`."""
     path = os.fsdecode(unit.path)
     url = path if is_url(path) else None

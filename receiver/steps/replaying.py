@@ -68,7 +68,7 @@ class Started(NamedTuple):
 
 
 def replayed(plan: CutPlan, asked: ReplayRequest) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `Flow.grouped`: `Ready`, `Tail` -> `ChunkReplay`."""
+    """For `RowFlow.grouped`: `Ready`, `Tail` -> `ChunkReplay`."""
 
     def work(_bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
         for chunk in started(rows):
@@ -78,7 +78,7 @@ def replayed(plan: CutPlan, asked: ReplayRequest) -> Callable[[int, Iterator[Row
 
 
 def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `Flow.grouped`: `Ready`, `Tail` -> `TopNeeds`, up to `most` per window and chunk."""
+    """For `RowFlow.grouped`: `Ready`, `Tail` -> `TopNeeds`, up to `most` per window and chunk."""
 
     def work(_bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
         for chunk in started(rows):
@@ -95,7 +95,7 @@ def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Row]
 
 
 def judging(window: int, expiry_us: int) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `Flow.grouped`: `Ready`, `Tail` -> `Caught`; the plan keeps rows."""
+    """For `RowFlow.grouped`: `Ready`, `Tail` -> `Caught`; the plan keeps rows."""
 
     def work(bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
         for chunk in started(rows):
@@ -219,7 +219,7 @@ def tail_plan(
 
 
 def tailing(plan: CutPlan, tails: TailPlan) -> Callable[[Iterator[Row]], Iterable[Row]]:
-    """For `Flow.map`: `Ready` -> `Tail`."""
+    """For `RowFlow.map`: `Ready` -> `Tail`."""
 
     def work(rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "Flow",
     "Row",
+    "RowFlow",
     "batches_of",
     "by_chunk",
     "changes",
@@ -68,17 +68,17 @@ class Row(NamedTuple):
     value: Any
 
 
-class Flow(Protocol):
+class RowFlow(Protocol):
     """Rows, somewhere. Only `kept` and `collect` do work; what is kept is worked out once.
 
     `kinds` are those of the values that the work gives.
     """
 
-    def map(self, work: Callable[[Iterator[Row]], Iterable[Row]], *kinds: type[Any]) -> Flow:
+    def map(self, work: Callable[[Iterator[Row]], Iterable[Row]], *kinds: type[Any]) -> RowFlow:
         """Work on rows one by one, in many tasks; each sees a share of them, in no order."""
         ...
 
-    def grouped(self, work: Callable[[int, Iterator[Row]], Iterable[Row]], keys: int, *kinds: type[Any]) -> Flow:
+    def grouped(self, work: Callable[[int, Iterator[Row]], Iterable[Row]], keys: int, *kinds: type[Any]) -> RowFlow:
         """Work on all rows of a key at once, which come in no order; keys are below `keys`."""
         ...
 
@@ -86,11 +86,11 @@ class Flow(Protocol):
         """Each key's rows in one task, for `each_key`."""
         ...
 
-    def each_key(self, work: Callable[[int, Iterator[Row]], Iterable[Row]], *kinds: type[Any]) -> Flow:
+    def each_key(self, work: Callable[[int, Iterator[Row]], Iterable[Row]], *kinds: type[Any]) -> RowFlow:
         """As `grouped`, of what was `dealt`."""
         ...
 
-    def only(self, *kinds: type[Any]) -> Flow: ...
+    def only(self, *kinds: type[Any]) -> RowFlow: ...
 
     def plus(self, *others: Self) -> Self: ...
 

@@ -39,8 +39,8 @@ from receiver.store.tables import (
 __all__ = [
     "PROBLEMS",
     "DomainName",
-    "Finding",
     "Findings",
+    "StoreFinding",
     "audit_domains",
     "audit_messages",
     "audit_tables",
@@ -90,7 +90,7 @@ class DomainName(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StoreFinding:
     """One kind of damage in one domain, or in the store as a whole."""
 
     kind: str
@@ -122,8 +122,8 @@ class Findings:
         """Whether anything is broken in this domain."""
         return any(known == domain for _, known in self._counts)
 
-    def all(self) -> tuple[Finding, ...]:
-        return tuple(Finding(*key, count, self._examples[key]) for key, count in self._counts.items())
+    def all(self) -> tuple[StoreFinding, ...]:
+        return tuple(StoreFinding(*key, count, self._examples[key]) for key, count in self._counts.items())
 
 
 _STATE_TYPES = value_types(domains, DomainState._fields)

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from receiver.errors import LogFormatError
-from receiver.logs import Batch, LogBatches, ReadOptions, read_logs
+from receiver.logs import LogBatch, LogBatches, ReadOptions, read_logs
 
 
 class Row(NamedTuple):
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     body_digest: str = ""
 
 
-def rows_of(batches: Iterable[Batch]) -> Iterator[Row]:
+def rows_of(batches: Iterable[LogBatch]) -> Iterator[Row]:
     for batch in batches:
         size = len(batch)
         columns = [batch.received_at_us.tolist()]

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reading import Row, csv_bytes, opened, parquet_bytes, read, rows_of
 
-from receiver.logs import Batch, Waiting, merge
+from receiver.logs import LogBatch, Waiting, merge
 
 
 def batch_of(rows, shape):
     """A batch of these rows; the shape tells how each column is held."""
     texts = [row.unique_message_id for row in rows]
     sources = pa.array([row.message_source_id for row in rows], pa.string())
-    return Batch(
+    return LogBatch(
         np.array([row.received_at for row in rows], dtype=np.int64),
         pa.array(texts, pa.string()),
         message_source_id=sources.dictionary_encode() if shape == "words" else sources,

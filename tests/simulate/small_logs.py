@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from model import Model
 
 from receiver.domains import Channel, domain_key
-from receiver.logs import Batch
+from receiver.logs import LogBatch
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.figures import Analysis, Histogram
@@ -33,16 +33,16 @@ class Receipt(NamedTuple):
     body_digest: str = ""
 
 
-class Batches(Iterator[Batch]):
+class Batches(Iterator[LogBatch]):
     """What `read_logs` gives, from batches at hand."""
 
     known_receipts = 0
 
-    def __init__(self, batches: Iterable[Batch], columns_present: set[str]) -> None:
+    def __init__(self, batches: Iterable[LogBatch], columns_present: set[str]) -> None:
         self.columns_present = columns_present
         self._batches = iter(batches)
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> LogBatch:
         return next(self._batches)
 
 
@@ -54,12 +54,12 @@ def batches(
     return Batches([_batch(part, present, dictionaries) for part in parts], present)
 
 
-def _batch(part: Sequence[Receipt], present: set[str], dictionaries: bool) -> Batch:
+def _batch(part: Sequence[Receipt], present: set[str], dictionaries: bool) -> LogBatch:
     columns = dict(zip(Receipt._fields, zip(*part, strict=True), strict=True))
     texts = {name: pa.array(columns[name], pa.string()) for name in TEXTS if name in present}
     if dictionaries:
         texts = {name: column.dictionary_encode() for name, column in texts.items()}
-    return Batch(
+    return LogBatch(
         received_at_us=np.array(columns["received_at_us"], np.int64),
         jms_redelivered=np.array(columns["jms_redelivered"]) if "jms_redelivered" in present else None,
         jms_timestamp_ms=np.array(columns["jms_timestamp_ms"], np.int64) if "jms_timestamp_ms" in present else None,

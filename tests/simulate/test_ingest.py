@@ -7,7 +7,7 @@ from small_logs import Batches, Receipt, batches, ingested, logs
 
 from receiver.domains import domain_key
 from receiver.errors import LogFormatError
-from receiver.logs import Batch, StatusLine
+from receiver.logs import LogBatch, StatusLine
 from receiver.simulate.ingest import ingest
 
 
@@ -85,7 +85,7 @@ def test_a_custom_domain_needs_no_column():
 def test_batches_without_rows_still_count():
     first, second = batches([Receipt(1, "a"), Receipt(2, "b")], rows=1)
     lines = [StatusLine(5, {"rDupIds": 7.0})]
-    empty = Batch(first.received_at_us[:0], first.unique_message_id[:0], skipped=3, status_lines=lines)
+    empty = LogBatch(first.received_at_us[:0], first.unique_message_id[:0], skipped=3, status_lines=lines)
     receipts = ingest(Batches([empty, first, second, empty], set(Receipt._fields)), domain_key("default"))
     assert len(receipts.received_at_us) == 2
     assert receipts.skipped == 6

@@ -1,4 +1,4 @@
-"""Rows in a list: the plainest `Flow`, with what a real one does to them on purpose: other tasks, other orders, and Arrow."""
+"""Rows in a list: the plainest `RowFlow`, with what a real one does to them on purpose: other tasks, other orders, and Arrow."""
 
 import random
 from collections.abc import Iterable
