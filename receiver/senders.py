@@ -117,21 +117,14 @@ class DedupKeyMaker(Maker):
         stored = name_bytes("reference", reference)
 
         def make(connection: Connection) -> str:
-            insert = database_of(connection).insert(dedup_keys)
-            new = insert.values(
-                sender=self._sender,
-                reference=stored,
-                made_at_us=time.time_ns() // 1_000,
-                dedup_key=uuid.uuid4().hex,
-            )
+            key = {"sender": self._sender, "reference": stored}
+            new = {"made_at_us": time.time_ns() // 1_000, "dedup_key": uuid.uuid4().hex}
             # The key that is there stays. Written again as it is, it can't be confirmed by others before it is read,
             # and there is no violation of a constraint, which would abort a caller's transaction.
-            kept = new.on_conflict_do_update(
-                index_elements=["sender", "reference"], set_={"made_at_us": dedup_keys.c.made_at_us}
-            )
-            connection.execute(kept)
-            key: str = connection.execute(select(dedup_keys.c.dedup_key).where(self._is(stored))).scalar_one()
-            return key
+            unchanged = {"made_at_us": dedup_keys.c.made_at_us}
+            database_of(connection).insert_or_update(connection, dedup_keys, key | new, unchanged)
+            kept: str = connection.execute(select(dedup_keys.c.dedup_key).where(self._is(stored))).scalar_one()
+            return kept
 
         return self._run(make, connection)
 
@@ -202,14 +195,9 @@ class SequenceIdMaker(Maker):
             raise SettingsError(f"count must be a whole number from 0 to {_MOST_AT_ONCE:,}, not {count!r:.80}")
 
         def take(connection: Connection) -> int:
-            insert = database_of(connection).insert(sequences)
-            first = insert.values(message_source_id=self._stored_source, last_seq_no=count)
-            connection.execute(
-                first.on_conflict_do_update(
-                    index_elements=["message_source_id"], set_={"last_seq_no": sequences.c.last_seq_no + count}
-                )
-            )
-            # The row is locked by now.
+            first = {"message_source_id": self._stored_source, "last_seq_no": count}
+            later = {"last_seq_no": sequences.c.last_seq_no + count}
+            database_of(connection).insert_or_update(connection, sequences, first, later)
             ours = sequences.c.message_source_id == self._stored_source
             last: int = connection.execute(select(sequences.c.last_seq_no).where(ours)).scalar_one()
             return last

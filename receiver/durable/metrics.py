@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from receiver.durable.status import Status
+from receiver.durable.status import Buckets, Status
 from receiver.errors import MissingExtraError
 
 try:
@@ -42,21 +42,45 @@ class _Sample(NamedTuple):
 _Counts = Counter[_Sample]
 _Gauge = tuple[str, Callable[[Status], float | None], Callable[[list[float]], float]]
 
-_COUNTED = {
-    "receiver_receipts": ("counter", "Receipts."),
-    "receiver_unchecked": ("counter", "Receipts without uniqueMessageId."),
-    "receiver_duplicates": ("counter", "Duplicates detected, by the tier that still knew the id."),
-    "receiver_reused_ids": ("counter", "Duplicates that came with another body than before."),
-    "receiver_redelivered": ("counter", "Receipts flagged JMSRedelivered."),
-    "receiver_clock_clamped": ("counter", "Receipts from before the latest one of the domain."),
-    "receiver_batches": ("counter", "Batches, by what became of them."),
-    "receiver_recorded": ("counter", "Receipts written to the log that is recorded."),
-    "receiver_record_dropped": ("counter", "Receipts that could not be written there."),
-    "receiver_headroom_ratio": ("histogram", "Share of window or expiry that a duplicate had left when it came."),
-    "receiver_batch_seconds": ("histogram", "Time of a batch, from asking for the domain to the end of its commit."),
-    "receiver_commit_seconds": ("histogram", "Time that the database took to commit a batch."),
+_COUNTERS: dict[str, tuple[str, str, Callable[[Status], Mapping[str, int]]]] = {
+    "receiver_receipts": ("Receipts.", "", lambda s: {"": s.rx}),
+    "receiver_unchecked": ("Receipts without uniqueMessageId.", "", lambda s: {"": s.unchecked}),
+    "receiver_duplicates": (
+        "Duplicates detected, by the tier that still knew the id.",
+        "tier",
+        lambda s: {"source": s.rDupsDet - s.time_tier_dups, "time": s.time_tier_dups},
+    ),
+    "receiver_reused_ids": ("Duplicates that came with another body than before.", "", lambda s: {"": s.reused_ids}),
+    "receiver_redelivered": ("Receipts flagged JMSRedelivered.", "", lambda s: {"": s.rRedel}),
+    "receiver_clock_clamped": (
+        "Receipts from before the latest one of the domain.",
+        "",
+        lambda s: {"": s.clock_clamped},
+    ),
+    "receiver_batches": (
+        "Batches, by what became of them.",
+        "outcome",
+        lambda s: {"committed": s.batches_committed, "rolled_back": s.batches_rolled_back, "failed": s.batches_failed},
+    ),
+    "receiver_recorded": ("Receipts written to the log that is recorded.", "", lambda s: {"": s.recorded}),
+    "receiver_record_dropped": ("Receipts that could not be written there.", "", lambda s: {"": s.record_dropped}),
 }
-"""Metrics that add up over receivers: type and meaning."""
+"""Metrics that add up over receivers: meaning, label beside `domain`, and the count for each value of that label."""
+_HISTOGRAMS: dict[str, tuple[str, Callable[[Status], Buckets]]] = {
+    "receiver_headroom_ratio": (
+        "Share of window or expiry that a duplicate had left when it came.",
+        lambda s: s.headroom.shares,
+    ),
+    "receiver_batch_seconds": (
+        "Time of a batch, from asking for the domain to the end of its commit.",
+        lambda s: s.batch_secs,
+    ),
+    "receiver_commit_seconds": ("Time that the database took to commit a batch.", lambda s: s.commit_secs),
+}
+"""These add up too: meaning and value."""
+_ADDING_UP = {name: ("counter", meaning) for name, (meaning, *_) in _COUNTERS.items()} | {
+    name: ("histogram", meaning) for name, (meaning, _) in _HISTOGRAMS.items()
+}
 _GAUGES: dict[str, _Gauge] = {
     "receiver_remembered_ids": ("Distinct ids remembered, as of the last batch.", lambda s: s.rDupIds, max),
     "receiver_sources": ("Sources whose newest ids are kept, as of the last batch.", lambda s: s.sources, max),
@@ -122,7 +146,7 @@ class _ReceiverCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counts, statuses = self._read()
-        for name, (kind, meaning) in _COUNTED.items():
+        for name, (kind, meaning) in _ADDING_UP.items():
             metric = Metric(name, meaning, kind)
             for domain, of in counts.items():
                 for sample, value in of.items():
@@ -160,30 +184,12 @@ class _ReceiverCollector(Collector):
 
 
 def _counts(status: Status) -> _Counts:
-    totals = {
-        "receiver_receipts": status.rx,
-        "receiver_unchecked": status.unchecked,
-        "receiver_reused_ids": status.reused_ids,
-        "receiver_redelivered": status.rRedel,
-        "receiver_clock_clamped": status.clock_clamped,
-        "receiver_recorded": status.recorded,
-        "receiver_record_dropped": status.record_dropped,
-    }
-    labelled = {
-        ("receiver_duplicates", "tier", "source"): status.rDupsDet - status.time_tier_dups,
-        ("receiver_duplicates", "tier", "time"): status.time_tier_dups,
-        ("receiver_batches", "outcome", "committed"): status.batches_committed,
-        ("receiver_batches", "outcome", "rolled_back"): status.batches_rolled_back,
-        ("receiver_batches", "outcome", "failed"): status.batches_failed,
-    }
-    counts: dict[_Sample, float] = {_Sample(family, "_total"): count for family, count in totals.items()}
-    counts |= {_Sample(family, "_total", label, value): count for (family, label, value), count in labelled.items()}
-    histograms = {
-        "receiver_headroom_ratio": status.headroom.shares,
-        "receiver_batch_seconds": status.batch_secs,
-        "receiver_commit_seconds": status.commit_secs,
-    }
-    for name, buckets in histograms.items():
+    counts: dict[_Sample, float] = {}
+    for name, (_, label, read) in _COUNTERS.items():
+        for value, count in read(status).items():
+            counts[_Sample(name, "_total", label, value)] = count
+    for name, (_, buckets_of) in _HISTOGRAMS.items():
+        buckets = buckets_of(status)
         for bound, count in zip((*buckets.bounds, "+Inf"), accumulate(buckets.counts), strict=True):
             counts[_Sample(name, "_bucket", "le", str(bound))] = count
         counts[_Sample(name, "_count")] = sum(buckets.counts)

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs.source import ReadOptions
+from receiver.message import LATEST_US
 
 __all__ = [
     "BATCH_ROWS",
@@ -43,19 +44,31 @@ _NAMES_SHOWN = 20
 
 
 class Kind(Enum):
-    """What the values of a column are: how errors describe them, their Arrow type in logs that we write, and the unit
-    that the name of their field in a `LogBatch` ends with.
-    """
+    """What the values of a column are."""
 
-    TEXT = ("text or a whole number", pa.string(), "")
-    TIME = ("a time", pa.timestamp("us", "UTC"), "_us")
-    MILLISECONDS = ("whole milliseconds", pa.int64(), "_ms")
-    FLAG = ("true or false", pa.bool_(), "")
+    TEXT = ("text or a whole number", pa.string(), (str, int))
+    TIME = ("a time", pa.timestamp("us", "UTC"), (str, int, float), "_us", LATEST_US)
+    MILLISECONDS = ("whole milliseconds", pa.int64(), (str, int, float), "_ms", LATEST_US // 1_000)
+    FLAG = ("true or false", pa.bool_(), (str, int, bool))
 
-    def __init__(self, expected: str, arrow: pa.DataType, unit: str) -> None:
+    def __init__(
+        self,
+        expected: str,
+        arrow: pa.DataType,
+        json_types: tuple[type, ...],
+        unit: str = "",
+        largest: int = 0,
+    ) -> None:
         self.expected = expected
+        """How errors describe them."""
         self.arrow = arrow
+        """Their type in logs that we write."""
+        self.json_types = frozenset(json_types)
+        """What a log of JSON Lines may have for them."""
         self.unit = unit
+        """What the name of their field in a `LogBatch` ends with."""
+        self.largest = largest
+        """The largest number, where they are numbers; the least is 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from receiver.domains import Channel
 from receiver.logs.columns import BATCH_ROWS, COLUMNS, SCHEMA, Kind, LogBatch, fields_of, log_rows
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.source import LogSource, ReadOptions
-from receiver.message import LATEST_US, Receipt, ReceiptRow
+from receiver.message import Receipt, ReceiptRow
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -60,7 +60,6 @@ _BITS = (1 << 32) - 1
 _TIME = np.dtype("<i8")
 _LONGEST_TEXT_BYTES = 1 << 20
 """No broker carries a longer id, and no reader takes a line of hundreds of MB."""
-_LARGEST = {Kind.TIME: LATEST_US, Kind.MILLISECONDS: LATEST_US // 1_000}
 _COLUMN_OF_FIELD = {column.attribute: name for name, column in COLUMNS.items()} | {"redelivered": "jms_redelivered"}
 """Field of a `Receipt` -> the column that it is recorded in."""
 
@@ -369,9 +368,9 @@ def _checked(name: str, values: Sequence[Any]) -> pa.Array:
         raise ValueError(f"{name} is of a wrong type, or too large") from None
     if declared.kind is Kind.TIME and column.null_count:
         raise ValueError(f"{name} is missing")
-    if declared.kind in _LARGEST:
+    if declared.kind.largest:
         ends = pc.min_max(column).as_py()
-        if (ends["min"] or 0) < 0 or (ends["max"] or 0) > _LARGEST[declared.kind]:
+        if (ends["min"] or 0) < 0 or (ends["max"] or 0) > declared.kind.largest:
             raise ValueError(f"{name} lies before the epoch or beyond the year 9999")
     if declared.kind is Kind.TEXT:
         words = column.dictionary if pa.types.is_dictionary(arrow) else column

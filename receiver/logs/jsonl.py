@@ -18,20 +18,13 @@ import pyarrow as pa
 from msgspec import UNSET, Struct, UnsetType
 
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.columns import COLUMNS, Kind, LogBatch, missing, spellings
+from receiver.logs.columns import COLUMNS, LogBatch, missing, spellings
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
 from receiver.logs.source import Block, LogSource, ReadOptions, blocks_of
 
 __all__ = ["read_jsonl"]
 
 _ABSENT = frozenset({NoneType, UnsetType})
-_TYPES_OF_KINDS: dict[Kind, frozenset[type]] = {
-    Kind.TEXT: frozenset({str, int}),
-    Kind.TIME: frozenset({str, int, float}),
-    Kind.FLAG: frozenset({str, int, bool}),
-    Kind.MILLISECONDS: frozenset({str, int, float}),
-}
-_TYPES = {name: _TYPES_OF_KINDS[column.kind] for name, column in COLUMNS.items()}
 _TYPE_NAMES = {
     bool: "true or false",
     float: "a number with a fraction",
@@ -46,7 +39,7 @@ _MOST_DIGITS = 4_000
 """Python turns longer texts into numbers only when asked to, because that takes quadratic time."""
 
 
-class _Lines(NamedTuple):
+class _Decoded(NamedTuple):
     """The lines of a block that are objects, decoded, and what is wrong with the others."""
 
     rows: list[Struct]
@@ -83,13 +76,13 @@ class _JsonRows:
             texts.pop()
         try:
             block.data.isascii() or block.data.decode()  # the decoder looks at wanted fields only
-            lines = _Lines([self._decode(text) for text in texts], range(block.line, block.line + len(texts)), [])
+            lines = _Decoded([self._decode(text) for text in texts], range(block.line, block.line + len(texts)), [])
         except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
             lines = self._each(texts, block.line)
         if self._first is None and lines.rows:
             self._first = lines.numbers[0], texts[lines.numbers[0] - block.line]
         columns = self._columns(lines.rows)
-        if any(kinds - _ABSENT - _TYPES[column] for column, (_values, kinds) in columns.items()):
+        if any(kinds - _ABSENT - COLUMNS[column].kind.json_types for column, (_values, kinds) in columns.items()):
             lines = self._without_wrong_types(lines)
             columns = self._columns(lines.rows)
         arrays = {column: _array(values, kinds) for column, (values, kinds) in columns.items()}
@@ -108,8 +101,8 @@ class _JsonRows:
             if column not in self._spelling_of and (declared.is_required or column in self._options.column_map):
                 raise missing(column, list(json.loads(self._first[1])), self._options, self._name)
 
-    def _each(self, texts: list[bytes], first_line: int) -> _Lines:
-        lines = _Lines([], numbers := [], [])
+    def _each(self, texts: list[bytes], first_line: int) -> _Decoded:
+        lines = _Decoded([], numbers := [], [])
         for number, text in enumerate(texts, first_line):
             if text.strip(b" \t\r"):
                 row = self._row(text)
@@ -167,8 +160,8 @@ class _JsonRows:
                 self._name, f"the column {column} is there twice, as {other!r} and {field!r}", hint="rename one of them"
             )
 
-    def _without_wrong_types(self, lines: _Lines) -> _Lines:
-        good = _Lines([], numbers := [], unreadable := list(lines.unreadable))
+    def _without_wrong_types(self, lines: _Decoded) -> _Decoded:
+        good = _Decoded([], numbers := [], unreadable := list(lines.unreadable))
         for number, row in zip(lines.numbers, lines.rows, strict=True):
             problem = self._wrong_type(row)
             if problem is None:
@@ -182,9 +175,9 @@ class _JsonRows:
     def _wrong_type(self, row: Struct) -> str | None:
         for column, known in self._spellings.items():
             for field in known:
-                kind = type(getattr(row, self._attributes[field]))
-                if kind not in _ABSENT and kind not in _TYPES[column]:
-                    return f"{column} is {_TYPE_NAMES[kind]}, expected {COLUMNS[column].kind.expected}"
+                given, kind = type(getattr(row, self._attributes[field])), COLUMNS[column].kind
+                if given not in _ABSENT and given not in kind.json_types:
+                    return f"{column} is {_TYPE_NAMES[given]}, expected {kind.expected}"
         return None
 
 

@@ -20,11 +20,10 @@ from receiver.errors import LogFormatError
 from receiver.logs import times
 from receiver.logs.columns import COLUMNS, Kind, LogBatch, StatusLine, TimeUnit, bytes_of
 from receiver.logs.source import ReadOptions
-from receiver.message import LATEST_US
 
 __all__ = ["BatchMaker", "RawRows", "Unreadable", "not_utf8", "two_units"]
 
-_MAX_MS = LATEST_US // 1_000
+_MAX_MS = Kind.MILLISECONDS.largest
 _TRUTH = {"true": 1, "1": 1, "false": 0, "0": 0, "": 0}
 _VALUE_SHOWN = 80
 _CAST = (pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer, pa.types.is_null)

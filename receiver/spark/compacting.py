@@ -53,7 +53,7 @@ _NAME = re.compile(r"domain=(\d+)/day=([^/]+)/part-(\d+)-[^/]*\.c(\d+)\.[^/]*$")
 
 
 @dataclass(frozen=True, slots=True)
-class _Receipts:
+class _UnitReceipts:
     """Receipts of a unit, and the order that they are to stand in."""
 
     unit: int
@@ -64,17 +64,16 @@ class _Receipts:
 
 
 _CELLS: dict[Kind, tuple[str, Callable[[], Any]]] = {
+    **dict.fromkeys(Kind, ("npt.NDArray[np.int64]", lambda: np.zeros(0, np.int64))),
     Kind.TEXT: ("pa.Array", lambda: pa.array([], pa.string())),
     Kind.FLAG: ("npt.NDArray[np.bool_]", lambda: np.zeros(0, np.bool_)),
-    Kind.TIME: ("npt.NDArray[np.int64]", lambda: np.zeros(0, np.int64)),
-    Kind.MILLISECONDS: ("npt.NDArray[np.int64]", lambda: np.zeros(0, np.int64)),
 }
 """The type of a column's cells as `steps.rows` knows it, and none of them."""
 
-Receipts: type[_Receipts] = make_dataclass(
+Receipts: type[_UnitReceipts] = make_dataclass(
     "Receipts",
     [(name, _CELLS[column.kind][0], field(default_factory=_CELLS[column.kind][1])) for name, column in COLUMNS.items()],
-    bases=(_Receipts,),
+    bases=(_UnitReceipts,),
     namespace={"__module__": __name__},
     frozen=True,
     slots=True,
@@ -168,7 +167,7 @@ def _write_problem(file: IO[str], name: str, line: int, problem: str) -> None:
     file.write(json.dumps({"file": name, "line": line, "problem": problem}) + "\n")
 
 
-def _receipts(key: DomainKey, piece: Piece, batch: LogBatch) -> Iterator[_Receipts]:
+def _receipts(key: DomainKey, piece: Piece, batch: LogBatch) -> Iterator[_UnitReceipts]:
     names = pa.array([key.name(channel) for channel in channels_of(piece)], pa.string())
     columns = {
         "row": piece.first_row + np.arange(len(batch)),

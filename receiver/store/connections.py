@@ -154,7 +154,6 @@ def get_or_create(
         number: int | None = connection.execute(wanted).scalar()
     if number is None:
         with engine.begin() as connection:
-            row = database_of(url).insert(table).values(new(connection))
-            connection.execute(row.on_conflict_do_nothing())
+            database_of(url).insert_unless_there(connection, table, new(connection))
             number = connection.execute(wanted).scalar_one()
     return number

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from receiver.errors import StoreError
 from receiver.settings import StoreSettings
-from receiver.store.databases.database import UNKNOWN, Cause, Database, refused, shown
+from receiver.store.databases.database import UNKNOWN, Database, Fault, refused, shown
 from receiver.store.databases.postgres import Postgres
 from receiver.store.databases.sqlite import Sqlite
 
@@ -67,19 +67,19 @@ class translated:  # noqa: N801 - it reads as a verb; and a generator would cost
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         # A driver raises its own where it is used directly.
-        if error is not None and (isinstance(error, DBAPIError) or _cause(error) is not None):
+        if error is not None and (isinstance(error, DBAPIError) or _fault(error) is not None):
             raise store_error(error, self._address) from error
 
 
 def store_error(error: BaseException, address: str | URL) -> StoreError:
     """The error of this package for one of SQLAlchemy or of a driver, with a hint on the remedy."""
     raw = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    cause = _cause(raw) or UNKNOWN
+    fault = _fault(raw) or UNKNOWN
     words = " ".join(str(raw).split())
-    return cause.kind(f"{shown(address)}: {cause.problem}: {words}", hint=cause.hint)
+    return fault.kind(f"{shown(address)}: {fault.problem}: {words}", hint=fault.hint)
 
 
-def _cause(raw: BaseException) -> Cause | None:
+def _fault(raw: BaseException) -> Fault | None:
     """What a driver's error means; None for any other."""
-    causes = (database.cause_of(raw) for database in _DATABASES)
-    return next((cause for cause in causes if cause is not None), None)
+    faults = (database.fault_of(raw) for database in _DATABASES)
+    return next((fault for fault in faults if fault is not None), None)

@@ -243,8 +243,8 @@ class Lease:
     def try_failed(self, number: int) -> int:
         """Count a try of a message that failed; how many have failed."""
         row = (inbox.c.target_id == self._target_id) & (inbox.c.sequence == number)
-        counted = update(inbox).where(row).values(tries=inbox.c.tries + 1).returning(inbox.c.tries)
-        return int(self.connection.scalars(counted).one())
+        self.connection.execute(update(inbox).where(row).values(tries=inbox.c.tries + 1))
+        return int(self.connection.scalars(select(inbox.c.tries).where(row)).one())
 
     def park(self, row: InboxRow, error: str) -> None:
         """Set a message aside, out of the inbox; `error` is why."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +29,8 @@ __all__ = [
     "OUTRUN",
     "READ_ONLY",
     "UNKNOWN",
-    "Cause",
     "Database",
+    "Fault",
     "masked",
     "refused",
     "shown",
@@ -56,22 +56,22 @@ def refused(address: object, problem: str) -> SettingsError:
     return SettingsError(f"{masked(address)!r:.200} {problem}", hint=ADDRESSES)
 
 
-class Cause(NamedTuple):
+class Fault(NamedTuple):
     problem: str
     hint: str | None
     kind: type[StoreError] = StoreError
 
 
-BUSY = Cause("others hold it", "try again, or raise lock_timeout_secs", StoreBusyError)
-OUTRUN = Cause(
+BUSY = Fault("others hold it", "try again, or raise lock_timeout_secs", StoreBusyError)
+OUTRUN = Fault(
     "others committed since this transaction began", "roll it back, then try again in a new one", StoreBusyError
 )
-CORRUPT = Cause("it is damaged", "restore a copy", StoreCorruptError)
-FULL = Cause("the disk is full", "make room: the store goes on by itself")
-MEMORY = Cause("there is no memory left", "give the database more memory")
-READ_ONLY = Cause("it is read-only", "make it writable, or name the server or the file that is")
-INPUT_OUTPUT = Cause("the disk can't be read or written", "look for its fault in the log of the system")
-UNKNOWN = Cause("the database failed", None)
+CORRUPT = Fault("it is damaged", "restore a copy", StoreCorruptError)
+FULL = Fault("the disk is full", "make room: the store goes on by itself")
+MEMORY = Fault("there is no memory left", "give the database more memory")
+READ_ONLY = Fault("it is read-only", "make it writable, or name the server or the file that is")
+INPUT_OUTPUT = Fault("the disk can't be read or written", "look for its fault in the log of the system")
+UNKNOWN = Fault("the database failed", None)
 
 
 LONGEST_NAME_BYTES = 2_000
@@ -87,7 +87,18 @@ class Database(ABC):
     """What an address of this kind may begin with."""
     log: type[SqlLog]
     insert: Callable[[Table], Any]
-    """Makes an INSERT that can say ON CONFLICT."""
+    """SQLAlchemy's INSERT of the dialect; only for the two methods that follow."""
+
+    def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
+        """Insert a row; nothing is done where one of its key is there."""
+        connection.execute(self.insert(table).values(values).on_conflict_do_nothing())
+
+    def insert_or_update(
+        self, connection: Connection, table: Table, values: Mapping[str, Any], changes: Mapping[str, Any]
+    ) -> None:
+        """Insert a row, or make these changes to the one of its primary key; either way it is locked afterwards."""
+        row = self.insert(table).values(values)
+        connection.execute(row.on_conflict_do_update(index_elements=table.primary_key.columns, set_=changes))
 
     @abstractmethod
     def checked(self, url: URL) -> URL:
@@ -102,7 +113,7 @@ class Database(ABC):
         """An engine that only reads, one state of the database per transaction; creates and changes nothing."""
 
     @abstractmethod
-    def cause_of(self, raw: BaseException) -> Cause | None:
+    def fault_of(self, raw: BaseException) -> Fault | None:
         """What an error of this kind's driver means; None for any other."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ from receiver.errors import MissingExtraError, SettingsError
 from receiver.message import ReceiptRow, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
-from receiver.store.databases.database import ADDRESSES, Cause, Database, masked, shown
+from receiver.store.databases.database import ADDRESSES, Database, Fault, masked, shown
 from receiver.store.log import Changes
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, batch_number_values, driver_of, runs_of
 from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, inbox, receipt_rows, receipts
@@ -168,18 +168,18 @@ _DELETE_COUNTING = (
     f" SELECT coalesce(sum(1 + bytes / {_TOAST_BYTES}), 0) FROM gone"
 )
 
-_FORBIDDEN = Cause("the user may not do this", "grant the right that is named")
-_REFUSED = Cause("the server refuses the user", "check user and password, and pg_hba.conf on the server")
-_NO_SUCH_DATABASE = Cause("there is no such database", "create it first: CREATE DATABASE")
-_FEW_CONNECTIONS = Cause("the server has no connection left", "close others, or raise its max_connections")
-_UNREACHABLE = Cause("the server can't be reached", "check host and port, and that it runs")
-_NOT_READY = Cause("the server isn't ready", "try again when it is")
-_LOST = Cause("the connection is lost", "try again when the server is back")
-_TOO_LONG = Cause("the server ended it, which took too long", "keep batches short, or raise the time-out named")
-_NO_TABLE = Cause("a table or its schema isn't there", "mind the search_path; restore a copy if it was dropped")
-_BAD_OPTION = Cause("the address is wrong", "mend the option that is named")
-_CANCELLED = Cause("the server cancelled the statement", "raise its statement_timeout for this user")
-_CAUSES = {
+_FORBIDDEN = Fault("the user may not do this", "grant the right that is named")
+_REFUSED = Fault("the server refuses the user", "check user and password, and pg_hba.conf on the server")
+_NO_SUCH_DATABASE = Fault("there is no such database", "create it first: CREATE DATABASE")
+_FEW_CONNECTIONS = Fault("the server has no connection left", "close others, or raise its max_connections")
+_UNREACHABLE = Fault("the server can't be reached", "check host and port, and that it runs")
+_NOT_READY = Fault("the server isn't ready", "try again when it is")
+_LOST = Fault("the connection is lost", "try again when the server is back")
+_TOO_LONG = Fault("the server ended it, which took too long", "keep batches short, or raise the time-out named")
+_NO_TABLE = Fault("a table or its schema isn't there", "mind the search_path; restore a copy if it was dropped")
+_BAD_OPTION = Fault("the address is wrong", "mend the option that is named")
+_CANCELLED = Fault("the server cancelled the statement", "raise its statement_timeout for this user")
+_FAULTS = {
     "08": _LOST,
     "25006": database.READ_ONLY,
     "25P03": _TOO_LONG,
@@ -252,7 +252,7 @@ class Postgres(Database):
         session = {"lock_timeout": _lock_timeout_ms(settings), "default_transaction_read_only": "on"}
         return _engine(url, "REPEATABLE READ", session)
 
-    def cause_of(self, raw: BaseException) -> Cause | None:
+    def fault_of(self, raw: BaseException) -> Fault | None:
         # Whoever never loaded psycopg can't have met its errors.
         psycopg = sys.modules.get("psycopg")
         if psycopg is None or not isinstance(raw, psycopg.Error):
@@ -260,9 +260,9 @@ class Postgres(Database):
         state = raw.sqlstate
         if state is None:
             said = str(raw)
-            return next((cause for words, cause in _IN_WORDS.items() if words in said), database.UNKNOWN)
+            return next((fault for words, fault in _IN_WORDS.items() if words in said), database.UNKNOWN)
         beginnings = (state[:length] for length in (5, 3, 2))
-        return next((_CAUSES[beginning] for beginning in beginnings if beginning in _CAUSES), database.UNKNOWN)
+        return next((_FAULTS[beginning] for beginning in beginnings if beginning in _FAULTS), database.UNKNOWN)
 
     def locked_file(self, url: URL) -> None:
         """None, for a transaction locks rows."""

@@ -18,7 +18,7 @@ from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptRow, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
-from receiver.store.databases.database import Cause, Database, refused
+from receiver.store.databases.database import Database, Fault, refused
 from receiver.store.databases.sqlite_files import is_file, open_to_read, open_to_write
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, driver_of, runs_of
 from receiver.store.tables import DomainState, domains, inbox, receipt_rows, receipts, sequences
@@ -146,9 +146,9 @@ _SEQUENCE = inbox.c.sequence.name
 _RUN = f"target_id = ? AND {_SEQUENCE} BETWEEN ? AND ?"
 _PRIMARY = 0xFF
 """The part of a code that every refinement of it shares."""
-_CANNOT_OPEN = Cause("it can't be opened", "its folder must exist and be writable, too, and it must be a file")
-_NO_DATABASE = Cause("it is no database", "name another file, or restore a copy if this was a store", StoreCorruptError)
-_CAUSES = {
+_CANNOT_OPEN = Fault("it can't be opened", "its folder must exist and be writable, too, and it must be a file")
+_NO_DATABASE = Fault("it is no database", "name another file, or restore a copy if this was a store", StoreCorruptError)
+_FAULTS = {
     sqlite3.SQLITE_PERM: _CANNOT_OPEN,
     sqlite3.SQLITE_BUSY: database.BUSY,
     sqlite3.SQLITE_BUSY_SNAPSHOT: database.OUTRUN,
@@ -186,11 +186,11 @@ class Sqlite(Database):
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
         return _engine(url, "BEGIN", partial(open_to_read, url, settings))
 
-    def cause_of(self, raw: BaseException) -> Cause | None:
+    def fault_of(self, raw: BaseException) -> Fault | None:
         if not isinstance(raw, sqlite3.Error):
             return None
         code = getattr(raw, "sqlite_errorcode", None)  # what the driver itself finds wrong has none
-        return database.UNKNOWN if code is None else _CAUSES.get(code) or _CAUSES.get(code & _PRIMARY, database.UNKNOWN)
+        return database.UNKNOWN if code is None else _FAULTS.get(code) or _FAULTS.get(code & _PRIMARY, database.UNKNOWN)
 
     def locked_file(self, url: URL) -> Path | None:
         return Path(url.database or "").resolve()

@@ -1,4 +1,4 @@
-"""What operators are told: events and counters of committed batches alone, bodies that differ, observing only."""
+"""Events and counters for operators: of committed batches alone; bodies that differ; observing only."""
 
 import logging
 import sys
@@ -13,26 +13,26 @@ LOG = "receiver.duplicates"
 
 
 @pytest.fixture
-def told():
+def events():
     return []
 
 
-def test_an_event_tells_all_about_a_duplicate(any_url, told, caplog):
+def test_an_event_tells_all_about_a_duplicate(any_url, events, caplog):
     caplog.set_level(logging.INFO, LOG)
-    receiver = opened(any_url, settings=sizes(2, 10_000_000), on_duplicate=told.append)
+    receiver = opened(any_url, settings=sizes(2, 10_000_000), on_duplicate=events.append)
     with receiver.batch() as batch:
         batch.receive("x", "s", received_at_us=1_000_000)
         batch.receive("y", "s", received_at_us=2_000_000)
         batch.receive("x", "t", received_at_us=3_000_000, redelivered=True)
     if any_url != MEMORY:
         receiver.close()
-        receiver = opened(any_url, on_duplicate=told.append)
+        receiver = opened(any_url, on_duplicate=events.append)
     with receiver.batch() as batch:
         batch.receive_many((str(number), source, 4_000_000) for number, source in enumerate("stst"))
         last = batch.receive("x", None, received_at_us=500_000)
-        assert len(told) == 1  # not before the commit
+        assert len(events) == 1  # not before the commit
     receiver.close()
-    first, second = told
+    first, second = events
     assert (first.domain, first.unique_message_id, first.message_source_id) == ("broker:queue://orders", "x", "t")
     assert (first.received_at_us, first.first_received_at_us, first.last_received_at_us) == (3_000_000, 10**6, 10**6)
     assert (first.age_us, first.distance, first.tier, first.redelivered) == (2_000_000, 2, "source", True)
@@ -42,26 +42,26 @@ def test_an_event_tells_all_about_a_duplicate(any_url, told, caplog):
     assert (second.last_received_at_us, second.age_us, second.distance) == (3_000_000, 1_000_000, 5)
     assert (second.tier, second.redelivered, second.message_source_id) == ("time", False, None)
     records = [record for record in caplog.records if record.name == LOG]
-    assert [record.duplicate for record in records] == told
+    assert [record.duplicate for record in records] == events
     assert all(record.levelno == logging.INFO for record in records)
     assert "'x' from 't' came again after 2.000000 s" in records[0].getMessage()
 
 
-def test_first_receipt_is_remembered_as_long_as_the_id(any_url, told):
-    with opened(any_url, settings=sizes(1, 0), on_duplicate=told.append) as receiver:
+def test_first_receipt_is_remembered_as_long_as_the_id(any_url, events):
+    with opened(any_url, settings=sizes(1, 0), on_duplicate=events.append) as receiver:
         for id_, received_at_us in [("x", 1), ("x", 2), ("x", 3), ("y", 4), ("x", 5), ("x", 6)]:
             with receiver.batch() as batch:
                 batch.receive(id_, received_at_us=received_at_us)
-    assert [(event.received_at_us, event.first_received_at_us) for event in told] == [(2, 1), (3, 1), (6, 5)]
+    assert [(event.received_at_us, event.first_received_at_us) for event in events] == [(2, 1), (3, 1), (6, 5)]
 
 
-def test_nothing_is_told_of_a_batch_rolled_back(any_url, told, caplog):
+def test_nothing_is_told_of_a_batch_rolled_back(any_url, events, caplog):
     caplog.set_level(logging.INFO, LOG)
-    with opened(any_url, on_duplicate=told.append) as receiver:
+    with opened(any_url, on_duplicate=events.append) as receiver:
         send(receiver, "x")
         assert undone(receiver, "x", "y", "y") == [DUPLICATE, NEW, DUPLICATE]
         assert send(receiver, "y") == [NEW]
-    assert told == []
+    assert events == []
     assert caplog.records == []
 
 
@@ -77,18 +77,18 @@ def test_a_callback_that_raises_harms_nothing(any_url, caplog):
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
 
 
-def test_a_callback_may_use_the_receiver(any_url, told):
+def test_a_callback_may_use_the_receiver(any_url, events):
     def use(event):
-        told.append((event.unique_message_id, receiver.status().rDupsDet))
-        if len(told) < 3:
+        events.append((event.unique_message_id, receiver.status().rDupsDet))
+        if len(events) < 3:
             send(receiver, event.unique_message_id)
 
     with opened(any_url, on_duplicate=use) as receiver:
         send(receiver, "x", "x")
-    assert told == [("x", 1), ("x", 2), ("x", 3)]
+    assert events == [("x", 1), ("x", 2), ("x", 3)]
 
 
-def test_every_event_is_told_once_though_threads_share_a_receiver(told):
+def test_every_event_is_told_once_though_threads_share_a_receiver(events):
     failures = []
 
     def work():
@@ -102,7 +102,7 @@ def test_every_event_is_told_once_though_threads_share_a_receiver(told):
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # threads change places at every turn
     try:
-        with opened(MEMORY, on_duplicate=told.append) as receiver:
+        with opened(MEMORY, on_duplicate=events.append) as receiver:
             threads = [threading.Thread(target=work) for _ in range(4)]
             for thread in threads:
                 thread.start()
@@ -111,7 +111,7 @@ def test_every_event_is_told_once_though_threads_share_a_receiver(told):
     finally:
         sys.setswitchinterval(interval)
     assert failures == []
-    assert len(told) == 4 * 150 - 1
+    assert len(events) == 4 * 150 - 1
 
 
 def test_counters(any_url):
@@ -155,13 +155,13 @@ def test_counters_begin_with_the_receiver(store_url):
         assert (receiver.status().rx, receiver.status().rDupsDet, receiver.status().rDupIds) == (0, 0, 2)
 
 
-def test_observing_only_delivers_and_marks(any_url, told):
+def test_observing_only_delivers_and_marks(any_url, events):
     """Same verdicts, same state, same counters; only what is delivered differs."""
     ids = ["a", "b", "a", "", "c", "b"]
     with (
         opened(any_url, domain="name:acts", settings=sizes(2, 0)) as acts,
         opened(
-            any_url, domain="name:observes", settings=sizes(2, 0), observe_only=True, on_duplicate=told.append
+            any_url, domain="name:observes", settings=sizes(2, 0), observe_only=True, on_duplicate=events.append
         ) as observes,
     ):
         decisions = []
@@ -175,26 +175,26 @@ def test_observing_only_delivers_and_marks(any_url, told):
         assert [decision.delivered_anyway for decision in observing] == [False, False, True, False, False, False]
         for figure in ("rx", "unchecked", "rDupsDet", "rDupIds", "reused_ids"):
             assert getattr(acts.status(), figure) == getattr(observes.status(), figure), figure
-    assert [event.delivered for event in told] == [True]
+    assert [event.delivered for event in events] == [True]
 
 
 @pytest.mark.parametrize("id_reuse", ["duplicate", "deliver"])
-def test_an_id_used_again_for_another_body(any_url, told, caplog, id_reuse):
+def test_an_id_used_again_for_another_body(any_url, events, caplog, id_reuse):
     caplog.set_level(logging.INFO, LOG)
-    receiver = opened(any_url, id_reuse=id_reuse, on_duplicate=told.append)
+    receiver = opened(any_url, id_reuse=id_reuse, on_duplicate=events.append)
     found = []
     for digest in ["one", "one", None, "two", "two", "one", None]:
         if any_url != MEMORY:
             receiver.close()
-            receiver = opened(any_url, id_reuse=id_reuse, on_duplicate=told.append)
+            receiver = opened(any_url, id_reuse=id_reuse, on_duplicate=events.append)
         with receiver.batch() as batch:
             found.append(batch.receive("x", received_at_us=0, body_digest=digest))
     assert [decision.verdict for decision in found] == [NEW] + [DUPLICATE] * 6
     assert [decision.body_differs for decision in found] == [None, False, None, True, False, False, None]
     delivered = [decision.deliver for decision in found]
     assert delivered == [True, False, False, id_reuse == "deliver", False, False, False]
-    assert [event.body_differs for event in told] == [decision.body_differs for decision in found[1:]]
-    assert [event.delivered for event in told] == delivered[1:]
+    assert [event.body_differs for event in events] == [decision.body_differs for decision in found[1:]]
+    assert [event.delivered for event in events] == delivered[1:]
     warned = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warned) == 1
     assert "its body is another one" in warned[0].getMessage()
