@@ -217,6 +217,7 @@ class SimulateSettings:
 
     margin: float = field(default_factory=lambda: default("simulate", "margin"))
     max_missed: int = field(default_factory=lambda: default("simulate", "max_missed"))
+    budget_bytes: int = field(default_factory=lambda: default("simulate", "budget_bytes"))
     memory_bytes_per_id: int = field(default_factory=lambda: default("simulate", "memory_bytes_per_id"))
     database_bytes_per_id: int = field(default_factory=lambda: default("simulate", "database_bytes_per_id"))
 
@@ -225,6 +226,7 @@ class SimulateSettings:
         if self.margin > _LARGEST_MARGIN:
             raise SettingsError(f"margin must be at most {_LARGEST_MARGIN}, not {self.margin!r}")
         _checked("max_missed", self.max_missed, least=0, whole=True)
+        _checked("budget_bytes", self.budget_bytes, least=1, whole=True)
         _checked("memory_bytes_per_id", self.memory_bytes_per_id, least=1, whole=True)
         _checked("database_bytes_per_id", self.database_bytes_per_id, least=1, whole=True)
 

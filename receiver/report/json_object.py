@@ -12,7 +12,15 @@ from typing import Any
 from receiver.compare import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
 from receiver.message import Verdict
 from receiver.report.words import moment
-from receiver.simulate.figures import Analysis, LogFigures, Recommendation, SettingFigures
+from receiver.simulate.figures import (
+    Analysis,
+    Elsewhere,
+    Evidence,
+    LogFigures,
+    Recommendation,
+    SettingFigures,
+    SizedSetting,
+)
 
 __all__ = ["analysis_json", "analysis_object", "comparison_json", "dumped"]
 
@@ -47,12 +55,17 @@ def analysis_object(analysis: Analysis) -> dict[str, Any]:
                 "receipts": domain.receipts,
                 "duplicates": domain.duplicates,
                 "sources": domain.sources,
+                "window_need": domain.window_need,
+                "expiry_need_secs": domain.expiry_need_us / 1_000_000,
                 "settings": [_setting(setting) for setting in domain.settings],
             }
             for domain in analysis.domains
         ],
         "recommendation": _recommendation(analysis.recommendation),
-        "findings": [{"kind": finding.kind, "text": finding.text} for finding in analysis.findings],
+        "kinds": {str(sized.kind): _sized(sized) for sized in analysis.kinds},
+        "evidence": _evidence(analysis.evidence),
+        "elsewhere": analysis.elsewhere and _elsewhere(analysis.elsewhere),
+        "findings": [{"id": finding.kind, "text": finding.text} for finding in analysis.findings],
     }
 
 
@@ -82,12 +95,34 @@ def _setting(setting: SettingFigures) -> dict[str, Any]:
     }
 
 
+def _cost(sized: SizedSetting) -> dict[str, Any]:
+    return {**_setting(sized.setting), "memory_bytes": sized.memory_bytes, "database_bytes": sized.database_bytes}
+
+
 def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
+    sized = recommendation.sized
+    return {**_cost(sized), "kind": str(sized.kind), "why": recommendation.why}
+
+
+def _sized(sized: SizedSetting) -> dict[str, Any]:
+    unseen = sized.unseen
+    return {**_cost(sized), "unseen": unseen and {"duplicates": unseen.duplicates, "missed": unseen.missed}}
+
+
+def _evidence(evidence: Evidence) -> dict[str, Any]:
     return {
-        **_setting(recommendation.setting),
-        "memory_bytes": recommendation.memory_bytes,
-        "database_bytes": recommendation.database_bytes,
-        "why": recommendation.why,
+        "grade": str(evidence.grade),
+        "bursts": evidence.bursts,
+        "window_need": evidence.window_need,
+        "expiry_need_secs": evidence.expiry_need_us / 1_000_000,
+        "span_secs": evidence.span_us / 1_000_000,
+    }
+
+
+def _elsewhere(elsewhere: Elsewhere) -> dict[str, Any]:
+    return {
+        "artemis_id_cache_size": elsewhere.artemis_id_cache_size,
+        "ttl_secs": elsewhere.ttl_us / 1_000_000,
     }
 
 

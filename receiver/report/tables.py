@@ -105,7 +105,7 @@ def _print_answer(analysis: Analysis, console: Console) -> None:
     paragraph(
         console,
         f"Misses {of_duplicates(setting.missed, analysis.log.duplicates)}; keeps at most {count(setting.peak_ids, 'id')}: "
-        f"{size(recommendation.memory_bytes)} of memory, {size(recommendation.database_bytes)} in the database.",
+        f"{size(recommendation.sized.memory_bytes)} of memory, {size(recommendation.sized.database_bytes)} in the database.",
     )
     for text in (sanitised(recommendation.why, _LONGEST_PARAGRAPH), headroom_left(analysis)):
         if text:

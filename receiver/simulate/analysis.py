@@ -9,9 +9,9 @@ import numpy as np
 
 from receiver.settings import ReceiverSettings, SimulateSettings
 from receiver.simulate.figures import Analysis, DomainFigures, SettingFigures, SourceFigures
-from receiver.simulate.findings import Evidence, findings_of
+from receiver.simulate.findings import Known, findings_of
 from receiver.simulate.grid import check_grid, chosen_expiries_us, chosen_windows
-from receiver.simulate.recommend import candidates_of, recommend
+from receiver.simulate.recommend import sizing_of
 from receiver.simulate.replays import value_histogram
 
 if TYPE_CHECKING:
@@ -26,12 +26,16 @@ __all__ = ["Question", "analyse"]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an analysis is asked: the KEY of the domains, and the grid; a list that is None is chosen from the log."""
+    """What an analysis is asked."""
 
     key: str
+    """The KEY of the domains."""
     windows: list[int] | None = None
+    """Those of the grid, as are the expiries; a list that is None is chosen from the log."""
     expiries_us: list[int] | None = None
     settings: SimulateSettings | None = None
+    present: tuple[int, int] | None = None
+    """The window and the expiry in microseconds that are set at present; None for Apama's defaults."""
 
 
 def analyse(replays: Replays, question: Question) -> Analysis:
@@ -41,13 +45,16 @@ def analyse(replays: Replays, question: Question) -> Analysis:
 
     settings = question.settings or SimulateSettings()
     facts = replays.facts()
-    windows = question.windows or chosen_windows(facts.window_needs.most)
+    windows = question.windows or chosen_windows(facts.whole.windows.most)
     expiries_us = question.expiries_us or chosen_expiries_us(facts.most_expiry_need_us)
     check_grid(windows, expiries_us)
 
-    candidates = candidates_of(replays, facts.window_needs, settings, ReceiverSettings())
-    replayed = replays.replay(windows, expiries_us, [candidate.pair for candidate in candidates])
-    recommendation, outcome = recommend(candidates, replayed.pairs, facts.log.duplicates, settings)
+    sizing = sizing_of(replays, settings, question.present or ReceiverSettings().sizes)
+    pairs = sizing.pairs
+    replayed = replays.replay(windows, expiries_us, pairs)
+    outcomes = dict(zip(pairs, replayed.pairs, strict=True))
+    recommendation, kinds, evidence = sizing.choose(outcomes)
+    outcome = outcomes[recommendation.setting.window, recommendation.setting.expiry_us]
     return Analysis(
         key=question.key,
         log=facts.log,
@@ -60,9 +67,13 @@ def analyse(replays: Replays, question: Question) -> Analysis:
         ),
         domains=_domain_figures(facts, windows, expiries_us, replayed),
         recommendation=recommendation,
-        findings=findings_of(Evidence(facts, recommendation, question.key)),
+        kinds=kinds,
+        evidence=evidence,
+        elsewhere=facts.elsewhere,
+        peak_per_second=facts.peak_per_second,
+        findings=findings_of(Known(facts, recommendation, question.key)),
         sources=_source_figures(facts, outcome),
-        window_needs=value_histogram(facts.window_needs),
+        window_needs=value_histogram(facts.whole.windows),
         expiry_needs_us=facts.expiry_needs,
         headroom=headroom_of(outcome.slack),
         timeline=facts.timeline,
@@ -94,6 +105,8 @@ def _domain_figures(
             domain.receipts,
             domain.duplicates,
             domain.sources,
+            domain.window_need,
+            domain.expiry_need_us,
             _setting_figures(windows, expiries_us, caught, peak_ids, domain.duplicates),
         )
         for domain, caught, peak_ids in zip(facts.domains, replayed.caught, replayed.peak_ids, strict=True)

@@ -7,18 +7,25 @@ the duplicate.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 __all__ = [
     "Analysis",
     "DomainFigures",
+    "Elsewhere",
+    "Evidence",
     "Finding",
+    "Grade",
     "HeadroomFigures",
     "Histogram",
+    "Kind",
     "LogFigures",
     "Recommendation",
     "SettingFigures",
+    "SizedSetting",
     "SourceFigures",
     "Timeline",
+    "Unseen",
 ]
 
 
@@ -52,6 +59,16 @@ class LogFigures:
         """Half way from the first receipt to the last, rounded down; 0 for a log without receipts."""
         return ((self.first_received_at_us or 0) + (self.last_received_at_us or 0)) // 2
 
+    @property
+    def span_us(self) -> int:
+        """From the first receipt to the last."""
+        return (self.last_received_at_us or 0) - (self.first_received_at_us or 0)
+
+    @property
+    def delivery_us(self) -> int:
+        """The longest redelivery, but no more than the log spans: a clock of the sender's that is wrong says more."""
+        return min(round(self.max_delivery_secs * 1_000_000), self.span_us)
+
 
 @dataclass(frozen=True, slots=True)
 class DomainFigures:
@@ -59,6 +76,10 @@ class DomainFigures:
     receipts: int
     duplicates: int
     sources: int
+    window_need: int
+    """The least W that, without the time tier, misses no more of its duplicates than allowed."""
+    expiry_need_us: int
+    """The least E that does so without a window."""
     settings: tuple[SettingFigures, ...]
 
 
@@ -122,15 +143,85 @@ class Finding:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Recommendation:
-    """The cheapest setting that misses no more than was allowed, with a margin over what the log needed."""
+class Kind(StrEnum):
+    """How a setting is chosen for a log."""
 
+    BOTH = "both"
+    """Either tier alone catches what the log holds, with the margin."""
+    WINDOW = "window"
+    """The window alone does; the expiry is for redeliveries only."""
+    LEAN = "lean"
+    """The fewest ids with which one tier or the other catches it, with the margin."""
+    DEFAULT = "default"
+    """Apama's defaults, raised to those of `both` where they are less."""
+    PRESENT = "present"
+    """What is set at present."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A way of choosing put to the test: settings chosen by each half of a log, and replayed on the other half."""
+
+    duplicates: int
+    missed: int
+    """Of the other half's duplicates, both ways added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizedSetting:
+    """The setting that one `Kind` chooses, and what it costs."""
+
+    kind: Kind
     setting: SettingFigures
     memory_bytes: int
     database_bytes: int
+    unseen: Unseen | None
+    """None for kinds that aren't chosen by the log alone."""
+
+
+class Grade(StrEnum):
+    """How sure the advice is."""
+
+    STRONG = "strong"
+    FAIR = "fair"
+    WEAK = "weak"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the advice rests on."""
+
+    grade: Grade
+    bursts: int
+    """Groups of duplicates of one domain that came close together: each stands for one disturbance."""
+    window_need: int
+    """The least W that, without the time tier, misses no more duplicates than allowed."""
+    expiry_need_us: int
+    """The least E that does so without a window."""
+    span_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What other systems' memories need, without a margin, so that they miss no duplicate of the log."""
+
+    artemis_id_cache_size: int
+    """The least size of a ring of ids, the largest of the domains'."""
+    ttl_us: int
+    """The longest time from the first receipt of an id to a repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The setting to take, of those that were sized."""
+
+    sized: SizedSetting
     margin: float
     why: str
+
+    @property
+    def setting(self) -> SettingFigures:
+        return self.sized.setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +236,13 @@ class Analysis:
     domains: tuple[DomainFigures, ...]
     """Ordered by name."""
     recommendation: Recommendation
+    kinds: tuple[SizedSetting, ...]
+    """One of each `Kind`, in their order."""
+    evidence: Evidence
+    elsewhere: Elsewhere | None
+    """None for a log without duplicates."""
+    peak_per_second: int
+    """The most ids that one source sent within one second of the clock."""
     findings: tuple[Finding, ...]
     sources: tuple[SourceFigures, ...]
     """The sources that need most, worst first; not all of them."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from receiver.simulate.figures import Recommendation
     from receiver.simulate.replays import Facts
 
-__all__ = ["Evidence", "findings_of"]
+__all__ = ["Known", "findings_of"]
 
 _FAR_ABOVE = 10
 _LEAST_ENDED_PERCENT = 1
@@ -26,7 +26,7 @@ _LONG_US = 2 * _HOUR_US
 _PARTS = {"connection_id": "connections", "destination": "destinations", "receiver_id": "receivers"}
 
 
-class Evidence(NamedTuple):
+class Known(NamedTuple):
     """All that findings are drawn from."""
 
     facts: Facts
@@ -45,35 +45,35 @@ def _share(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,} ({100 * part / whole:.1f} %)"
 
 
-def _without_duplicates(evidence: Evidence) -> Finding | None:
-    if evidence.facts.log.duplicates:
+def _without_duplicates(known: Known) -> Finding | None:
+    if known.facts.log.duplicates:
         return None
     return Finding(
         "no-duplicates",
-        f"None of the {evidence.facts.firsts:,} checked receipts repeats an id in its domain. A log from a time with a "
+        f"None of the {known.facts.firsts:,} checked receipts repeats an id in its domain. A log from a time with a "
         "failover, a crash or a redelivery is needed to size the windows.",
     )
 
 
-def _crosses_connections(evidence: Evidence) -> Finding | None:
-    cross_domain = evidence.facts.cross_domain
+def _crosses_connections(known: Known) -> Finding | None:
+    cross_domain = known.facts.cross_domain
     if cross_domain is None:
         return None
     (source, target), most = max(cross_domain.by_connections.items(), key=lambda item: (item[1], item[0]))
     return Finding(
         "crosses-connections",
         f"Receipts that repeat an id of the same queue, but over another connection or receiver: {cross_domain.receipts:,}. The "
-        f"domain key '{evidence.key}' can't see them, so they are not among the {evidence.facts.log.duplicates:,} "
+        f"domain key '{known.key}' can't see them, so they are not among the {known.facts.log.duplicates:,} "
         f"duplicates counted here (most often first over '{source}', then over '{target}': {most:,}). If these "
         "connections compete for one queue, share one domain: --domain destination.",
     )
 
 
-def _missing_parts(evidence: Evidence) -> Finding | None:
-    lacking = {part: evidence.facts.lacking[part] for part in domain_key(evidence.key).needs}
+def _missing_parts(known: Known) -> Finding | None:
+    lacking = {part: known.facts.lacking[part] for part in domain_key(known.key).needs}
     said = [
-        f"Receipts without {part}: {_share(count, evidence.facts.log.receipts)}. The domain key "
-        f"'{evidence.key}' takes them for receipts of one and the same, so an id that two {_PARTS[part]} share counts as a "
+        f"Receipts without {part}: {_share(count, known.facts.log.receipts)}. The domain key "
+        f"'{known.key}' takes them for receipts of one and the same, so an id that two {_PARTS[part]} share counts as a "
         "duplicate."
         for part, count in lacking.items()
         if count
@@ -86,8 +86,8 @@ def _missing_parts(evidence: Evidence) -> Finding | None:
     return Finding("missing-parts", " ".join([*said, way_out]))
 
 
-def _id_reuse(evidence: Evidence) -> Finding | None:
-    facts = evidence.facts
+def _id_reuse(known: Known) -> Finding | None:
+    facts = known.facts
     if not facts.has_digest or not facts.reused:
         return None
     return Finding(
@@ -97,8 +97,8 @@ def _id_reuse(evidence: Evidence) -> Finding | None:
     )
 
 
-def _redelivered_flag(evidence: Evidence) -> Finding | None:
-    facts = evidence.facts
+def _redelivered_flag(known: Known) -> Finding | None:
+    facts = known.facts
     if not facts.has_redelivered or not facts.log.duplicates:
         return None
     if not facts.unmarked_duplicates and not facts.marked_firsts:
@@ -111,8 +111,8 @@ def _redelivered_flag(evidence: Evidence) -> Finding | None:
     )
 
 
-def _demanding_sources(evidence: Evidence) -> Finding | None:
-    needs = evidence.facts.source_window_needs
+def _demanding_sources(known: Known) -> Finding | None:
+    needs = known.facts.source_window_needs
     if not needs.total:
         return None
     median = needs.at((needs.total - 1) // 2)
@@ -120,7 +120,7 @@ def _demanding_sources(evidence: Evidence) -> Finding | None:
     far = int(needs.counts[needs.values > bound].sum())
     if not far:
         return None
-    worst = evidence.facts.sources[0]
+    worst = known.facts.sources[0]
     return Finding(
         "demanding-sources",
         f"Sources with duplicates that need a window over {bound:,}: {far:,} of {needs.total:,}, while the median one needs "
@@ -129,8 +129,8 @@ def _demanding_sources(evidence: Evidence) -> Finding | None:
     )
 
 
-def _ended_sources(evidence: Evidence) -> Finding | None:
-    facts, setting = evidence.facts, evidence.recommendation.setting
+def _ended_sources(known: Known) -> Finding | None:
+    facts, setting = known.facts, known.recommendation.setting
     ended = facts.ended_sources
     most_kept = int((ended.counts * np.minimum(ended.values, setting.window)).sum())
     kept = min(most_kept, setting.peak_ids)  # repeats are counted too, and an id may be in several queues
@@ -144,12 +144,12 @@ def _ended_sources(evidence: Evidence) -> Finding | None:
     )
 
 
-def _short_log(evidence: Evidence) -> Finding | None:
-    log, need_us = evidence.facts.log, evidence.facts.most_expiry_need_us
+def _short_log(known: Known) -> Finding | None:
+    log, need_us = known.facts.log, known.facts.most_expiry_need_us
     if log.first_received_at_us is None or log.last_received_at_us is None:
         return None
     span_us = log.last_received_at_us - log.first_received_at_us
-    expiry_us = evidence.recommendation.setting.expiry_us
+    expiry_us = known.recommendation.setting.expiry_us
     if span_us >= _LEAST_SPANS * max(need_us, expiry_us) and span_us >= _HOUR_US:
         return None
     return Finding(
@@ -160,22 +160,22 @@ def _short_log(evidence: Evidence) -> Finding | None:
     )
 
 
-def _clock_backwards(evidence: Evidence) -> Finding | None:
-    clamped = evidence.facts.log.clock_clamped
+def _clock_backwards(known: Known) -> Finding | None:
+    clamped = known.facts.log.clock_clamped
     if not clamped:
         return None
     return Finding(
         "clock-backwards",
         f"Time ran backwards: receipts from before the latest one of their domain: {clamped:,}, by up to "
-        f"{_secs(evidence.facts.largest_step_back_us)}. Each counts as received with that one.",
+        f"{_secs(known.facts.largest_step_back_us)}. Each counts as received with that one.",
     )
 
 
-def _rule_of_thumb(evidence: Evidence) -> Finding | None:
-    took_us = round(evidence.facts.log.max_delivery_secs * _US)
+def _rule_of_thumb(known: Known) -> Finding | None:
+    took_us = round(known.facts.log.max_delivery_secs * _US)
     if not took_us:
         return None
-    need_us = evidence.facts.most_expiry_need_us
+    need_us = known.facts.most_expiry_need_us
     verdict = "covers" if 2 * took_us >= need_us else "does not cover"
     return Finding(
         "rule-of-thumb",
@@ -185,8 +185,8 @@ def _rule_of_thumb(evidence: Evidence) -> Finding | None:
     )
 
 
-def _without_ids(evidence: Evidence) -> Finding | None:
-    log = evidence.facts.log
+def _without_ids(known: Known) -> Finding | None:
+    log = known.facts.log
     if not log.unchecked:
         return None
     return Finding(
@@ -195,8 +195,8 @@ def _without_ids(evidence: Evidence) -> Finding | None:
     )
 
 
-def _status_lines(evidence: Evidence) -> Finding | None:
-    lines = evidence.facts.status_lines
+def _status_lines(known: Known) -> Finding | None:
+    lines = known.facts.status_lines
     if not lines:
         return None
     last = ", ".join(
@@ -212,7 +212,7 @@ def _status_lines(evidence: Evidence) -> Finding | None:
     )
 
 
-_FINDERS: tuple[Callable[[Evidence], Finding | None], ...] = (
+_FINDERS: tuple[Callable[[Known], Finding | None], ...] = (
     _without_duplicates,
     _crosses_connections,
     _missing_parts,
@@ -228,6 +228,6 @@ _FINDERS: tuple[Callable[[Evidence], Finding | None], ...] = (
 )
 
 
-def findings_of(evidence: Evidence) -> tuple[Finding, ...]:
+def findings_of(known: Known) -> tuple[Finding, ...]:
     """What is true of the log, most important first."""
-    return tuple(finding for find in _FINDERS if (finding := find(evidence)) is not None)
+    return tuple(finding for find in _FINDERS if (finding := find(known)) is not None)

@@ -8,12 +8,13 @@ than the need; headroom is the slack of all duplicates that the setting catches.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from receiver.simulate.compiled import compiled
 from receiver.simulate.figures import HeadroomFigures
+from receiver.simulate.kernel import WindowAsked, is_caught
 from receiver.simulate.replays import STEPS, PairOutcome, Slack, histogram_of
 
 if TYPE_CHECKING:
@@ -21,17 +22,19 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from receiver.simulate.kernel import GridCounts
+    from receiver.simulate.kernel import WindowCounts
     from receiver.simulate.replays import SourceNeeds
     from receiver.simulate.rows import DomainRows
 
 __all__ = [
+    "Duplicates",
+    "PairCounts",
     "ReuseDistances",
     "SlackCounts",
     "count_slack",
     "expiry_need_us",
+    "grid_and_pairs",
     "headroom_of",
-    "outcomes_of",
     "pair_outcome",
     "reuse_distances",
     "source_indexes",
@@ -235,25 +238,61 @@ def count_slack(
     return counts
 
 
-def outcomes_of(
-    pairs: Sequence[tuple[int, int]],
-    replay: Callable[[Sequence[int], Sequence[int]], GridCounts],
-    window_needs: npt.NDArray[np.int64],
-    source: npt.NDArray[np.int32],
-    sources: int,
-) -> list[tuple[int, int, SlackCounts]]:
-    """Per pair (window, expiry_us): duplicates caught, ids at the peak, and the slack that the pair left.
+class PairCounts(NamedTuple):
+    """One pair (W, E) over one domain, or a part of it."""
 
-    `replay` replays a grid and gives the expiry needs too; the other columns are those of `count_slack`.
+    caught: int
+    caught_in_first_half: int
+    peak_ids: int
+    slack: SlackCounts
+
+
+class Duplicates(NamedTuple):
+    """What is known of the duplicates of a domain, or of a part of it, in order of receipt."""
+
+    window_needs: npt.NDArray[np.int64]
+    source: npt.NDArray[np.int32]
+    """The index of its source among those whose slack is counted, as for `count_slack`."""
+    sources: int
+    in_first_half: int
+    """How many came before the middle of the log: the first ones."""
+
+
+def grid_and_pairs(
+    replay: Callable[[Sequence[WindowAsked]], Sequence[WindowCounts]],
+    windows: Sequence[int],
+    expiries_us: Sequence[int],
+    pairs: Sequence[tuple[int, int]],
+    duplicates: Duplicates,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[PairCounts]]:
+    """Caught duplicates and peaks of a grid, [window, expiry], and the counts of pairs (window, expiry_us).
+
+    Each window is replayed once, by `replay`.
     """
-    windows, expiries_us = sorted({window for window, _ in pairs}), sorted({expiry_us for _, expiry_us in pairs})
-    counts = replay(windows, expiries_us)
+    of_window: dict[int, set[int]] = {window: set(expiries_us) for window in windows}
+    for window, expiry_us in pairs:
+        of_window.setdefault(window, set()).add(expiry_us)
+    with_pairs = {window for window, _ in pairs}
+    asked = [WindowAsked(window, sorted(expiries), window in with_pairs) for window, expiries in of_window.items()]
+    counts = {each.window: (each.expiries_us, result) for each, result in zip(asked, replay(asked), strict=True)}
+
+    caught, peak_ids = (np.zeros((len(windows), len(expiries_us)), np.int64) for _ in range(2))
+    for i, window in enumerate(windows):
+        tried, result = counts[window]
+        columns = np.searchsorted(tried, expiries_us)
+        caught[i], peak_ids[i] = result.caught[columns], result.peak_ids[columns]
     outcomes = []
     for window, expiry_us in pairs:
-        at = windows.index(window), expiries_us.index(expiry_us)
-        slack = count_slack((window, expiry_us), window_needs, counts.needs_us[:, at[0]], source, sources)
-        outcomes.append((int(counts.caught[at]), int(counts.peak_ids[at]), slack))
-    return outcomes
+        tried, result = counts[window]
+        at = tried.index(expiry_us)
+        early = is_caught(result.needs_us[: duplicates.in_first_half], expiry_us)
+        slack = count_slack(
+            (window, expiry_us), duplicates.window_needs, result.needs_us, duplicates.source, duplicates.sources
+        )
+        outcomes.append(
+            PairCounts(int(result.caught[at]), int(np.count_nonzero(early)), int(result.peak_ids[at]), slack)
+        )
+    return caught, peak_ids, outcomes
 
 
 def source_indexes(sources: Sequence[SourceNeeds], domain: str, names: Iterable[str]) -> npt.NDArray[np.int32]:
@@ -279,12 +318,13 @@ def _or_none(least: int) -> int | None:
     return None if least == _NONE_CAUGHT else least
 
 
-def pair_outcome(caught: int, peak_ids: int, counts: SlackCounts) -> PairOutcome:
+def pair_outcome(caught: int, caught_in_first_half: int, peak_ids: int, counts: SlackCounts) -> PairOutcome:
     """The outcome of a pair, made of its figures and its slack over the whole log."""
     least_windows = [_or_none(least) for least in counts.least_window.tolist()]
     least_expiries_us = [_or_none(least) for least in counts.least_expiry_us.tolist()]
     return PairOutcome(
         caught,
+        caught_in_first_half,
         peak_ids,
         Slack(
             counts.window_counts,

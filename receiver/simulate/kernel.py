@@ -25,6 +25,7 @@ each window because a single pass for all windows would make the peaks expensive
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ import numpy.typing as npt
 from receiver.simulate.compiled import compiled
 from receiver.simulate.rows import DomainRows
 
-__all__ = ["GridCounts", "is_caught", "replay_grid"]
+__all__ = ["GridCounts", "WindowAsked", "WindowCounts", "is_caught", "replay_grid", "replay_windows"]
 
 _NOTHING = -1
 _ROWS_WORTH_THREADS = 20_000
@@ -42,6 +43,25 @@ _ROWS_WORTH_THREADS = 20_000
 _Int64s = npt.NDArray[np.int64]
 _Int32s = npt.NDArray[np.int32]
 _Flags = npt.NDArray[np.bool_]
+
+
+class WindowAsked(NamedTuple):
+    """A window to replay."""
+
+    window: int
+    expiries_us: list[int]
+    """Ascending, without repeats."""
+    with_needs: bool
+
+
+class WindowCounts(NamedTuple):
+    """Figures of one domain under one window."""
+
+    caught: _Int64s
+    """By expiry, as is the next."""
+    peak_ids: _Int64s
+    needs_us: _Int64s
+    """By duplicate: as `GridCounts.needs_us`; empty unless asked."""
 
 
 class GridCounts(NamedTuple):
@@ -221,6 +241,32 @@ def _replay(
     caught[:] = counted - needing.sum() + np.cumsum(needing[:-1])
 
 
+def replay_windows(
+    rows: DomainRows, asked: Sequence[WindowAsked], *, counted_from: int = 0, threads: int | None = None
+) -> list[WindowCounts]:
+    """Replay one domain under each window, with its own expiries.
+
+    The rows before `counted_from` are replayed for the state that they leave, and not counted. Uses all processors
+    unless `threads` says how many.
+    """
+
+    def replay(each: WindowAsked) -> WindowCounts:
+        counts = WindowCounts(
+            np.zeros(len(each.expiries_us), np.int64),
+            np.zeros(len(each.expiries_us), np.int64),
+            np.full(rows.duplicates if each.with_needs else 0, _NOTHING, np.int64),
+        )
+        if counted_from < len(rows.source):
+            _replay(rows, counted_from, each.window, np.array(each.expiries_us, np.int64), *counts)
+        return counts._replace(needs_us=counts.needs_us[uncounted:])
+
+    uncounted = np.count_nonzero(rows.earlier[:counted_from] != _NOTHING)
+    if threads == 1 or len(rows.source) < _ROWS_WORTH_THREADS:
+        return list(map(replay, asked))
+    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:  # the kernel runs without Python's lock
+        return list(pool.map(replay, asked))
+
+
 def replay_grid(
     rows: DomainRows,
     windows: _Int64s,
@@ -230,29 +276,14 @@ def replay_grid(
     counted_from: int = 0,
     threads: int | None = None,
 ) -> GridCounts:
-    """Replay one domain under every pair of `windows` and `expiries_us`, the latter ascending without repeats.
-
-    The rows before `counted_from` are replayed for the state that they leave, and not counted. Uses all processors
-    unless `threads` says how many.
+    """Replay one domain under every pair of `windows` and `expiries_us`, the latter ascending without repeats; the rest is
+    as for `replay_windows`.
     """
-    shape = (len(windows), len(expiries_us))
-    caught = np.zeros(shape, np.int64)
-    peak_ids = np.zeros(shape, np.int64)
-    needs_us = np.full((len(windows), rows.duplicates if with_needs else 0), _NOTHING, np.int64)
-
-    def replay(k: int) -> None:
-        _replay(rows, counted_from, windows[k], expiries_us, caught[k], peak_ids[k], needs_us[k])
-
-    if counted_from == len(rows.source):
-        pass  # nothing to count
-    elif threads == 1 or len(rows.source) < _ROWS_WORTH_THREADS:
-        for k in range(len(windows)):
-            replay(k)
-    else:  # the kernel runs without Python's lock
-        with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
-            list(pool.map(replay, range(len(windows))))
-    uncounted = np.count_nonzero(rows.earlier[:counted_from] != _NOTHING)
-    return GridCounts(caught, peak_ids, needs_us.T[uncounted:])
+    asked = [WindowAsked(window, expiries_us.tolist(), with_needs) for window in windows.tolist()]
+    counts = replay_windows(rows, asked, counted_from=counted_from, threads=threads)
+    return GridCounts(
+        *(np.stack(column, axis) for column, axis in zip(zip(*counts, strict=True), (0, 0, 1), strict=True))
+    )
 
 
 def is_caught(needs_us: npt.NDArray[np.int64], expiry_us: int) -> npt.NDArray[np.bool_]:

@@ -1,121 +1,197 @@
-"""The cheapest setting that misses no more than is allowed, with a margin over what the log needed.
+"""The settings to choose from, one of each `Kind`: how they are sized, what each costs, and which one to take.
 
-Caught duplicates only grow with W and with E. So for each window w there is one smallest expiry e(w) that misses no more
-than allowed, and (w, e(w)) are the log's needs. The windows tried are 0 (the time queue alone), the largest need (the
+Two sentences follow from the rules: what comes again within E is caught, however busy it was; what comes again within the
+last W ids of its source is caught, however late. So `both` asks each tier alone to catch what the log holds, with the
+margin. It holds on days whose traffic or whose pauses differ, where a setting that one tier barely makes does not.
+
+`lean` is the setting with the fewest ids. Caught duplicates only grow with W and with E. So for each window w there is one
+smallest expiry e(w) that misses no more than allowed. The windows tried are 0 (the time queue alone), the largest need (the
 per-source tier alone), and the quantiles of the duplicates' needs in between, where one tier takes over from the other.
-Each need is multiplied by the margin and rounded up to two digits, an expiry to at least a second, since clocks and pauses
-vary by milliseconds anyway. Each of these settings is replayed, and the one with the fewest remembered ids at its peak is
-recommended.
+Each pair is multiplied by the margin, rounded up and replayed.
+
+A way of choosing is put to the test on the log itself: what it chooses by the duplicates of one half is replayed against
+those of the other.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
 
-from receiver.settings import expiry_us_of
-from receiver.simulate.figures import Recommendation, SettingFigures
+from receiver.policies.interface import secs_text
+from receiver.settings import ReceiverSettings
+from receiver.simulate.figures import Evidence, Grade, Kind, Recommendation, SettingFigures, SizedSetting, Unseen
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from receiver.settings import ReceiverSettings, SimulateSettings
-    from receiver.simulate.replays import PairOutcome, Replays, ValueCounts
+    from receiver.settings import SimulateSettings
+    from receiver.simulate.replays import Facts, PairOutcome, PartNeeds, PerPart, Replays, ValueCounts
 
-__all__ = ["Candidate", "candidates_of", "recommend", "with_margin"]
+__all__ = ["Sizing", "sizing_of", "with_margin"]
 
 _LEAST_EXPIRY_US = 1_000_000
+_TIMES_DELIVERY = 3
+"""Apama's rule of thumb: an expiry of two to three times the longest redelivery."""
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
+_STRONG_BURSTS, _FAIR_BURSTS = 30, 10
+_STRONG_SPANS = 10
+"""How many times as long as the longest repeat a log must be."""
+_BY_THE_LOG = (Kind.BOTH, Kind.WINDOW, Kind.LEAN)
+_BY_KIND = {
+    Kind.BOTH: "Both are set, each to {margin} times that, rounded up: either tier alone catches it.",
+    Kind.WINDOW: "The window is set, to {margin} times that, rounded up; the expiry only covers redeliveries.",
+    Kind.LEAN: "One tier or the other is set to {margin} times what it needs, rounded up, with the fewest ids.",
+    Kind.DEFAULT: "A log that says this little can raise Apama's defaults, not lower them.",
+    Kind.PRESENT: "It is what is set at present.",
+}
+"""Why a setting is recommended."""
+
+Pair = tuple[int, int]
+"""A window, and an expiry in microseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A setting that may be recommended."""
-
-    pair: tuple[int, int]
-    """The window, and the expiry in microseconds."""
-    need: tuple[int, int] | None
-    """What the log needs, before the margin; None where it says nothing."""
-
-
-def _rounded_up(value: float) -> int:
+def _rounded_up(value: Fraction | int) -> int:
     """To two significant digits, upwards: settings are read by people."""
-    if value <= 0:
-        return 0
-    unit: int = 10 ** max(0, math.floor(math.log10(value)) - 1)
-    return math.ceil(value / unit) * unit
+    whole = -(-value // 1)
+    unit: int = 10 ** max(0, len(str(whole)) - 2)
+    return int(-(-value // unit)) * unit
+
+
+def _times(margin: float, need: int) -> Fraction:
+    """Exactly, by the margin's shortest decimal form: 1.1 times 100 is 110, not a little more."""
+    return Fraction(repr(margin)) * need
+
+
+def with_margin(window: int, expiry_us: int, margin: float) -> Pair:
+    """The setting that stands for a need: so many times as much, rounded up."""
+    expiry = max(_LEAST_EXPIRY_US, _rounded_up(_times(margin, expiry_us))) if expiry_us else 0
+    return _rounded_up(_times(margin, window)), expiry
 
 
 def _windows(needs: ValueCounts, max_missed: int) -> list[int]:
+    if not needs.total:
+        return []
     last = needs.total - 1
     ranks = (max(0, last - max_missed), *(int(q * last) for q in _QUANTILES))
     return sorted({0, *(needs.at(rank) for rank in ranks)})
 
 
-def with_margin(window: int, expiry_us: int, margin: float) -> tuple[int, int]:
-    """The setting that stands for a need: so many times as much, rounded up."""
-    expiry = max(_LEAST_EXPIRY_US, _rounded_up(margin * expiry_us)) if expiry_us else 0
-    return _rounded_up(margin * window), expiry
+class _Asked(NamedTuple):
+    """What a log, or half of it, asks for: by each kind a pair, and those from which `lean` takes the cheapest."""
+
+    both: Pair
+    window: Pair
+    lean: dict[Pair, Pair | None]
+    """Each with what it is needed for, before the margin; None where the log says nothing."""
 
 
-def candidates_of(
-    replays: Replays, needs: ValueCounts, settings: SimulateSettings, defaults: ReceiverSettings
-) -> list[Candidate]:
-    """The settings to choose from, ascending, for a log whose duplicates have these window `needs`."""
-    needs_by_setting: dict[tuple[int, int], tuple[int, int] | None] = {}
-    if needs.total:
-        windows = _windows(needs, settings.max_missed)
-        expiries_us = replays.expiry_needs_us(windows, settings.max_missed)
-        for need in zip(windows, expiries_us, strict=True):
-            if need != (0, 0):
-                needs_by_setting.setdefault(with_margin(*need, settings.margin), need)
-    if not needs_by_setting:
-        pair = (
-            defaults.dup_detection_per_source_expiry_window_size,
-            expiry_us_of(defaults.dup_detection_expiry_time_secs),
+def _asked(part: PartNeeds, lean: Sequence[tuple[int, int]], delivery_us: int, settings: SimulateSettings) -> _Asked:
+    window = _rounded_up(_times(settings.margin, part.window(settings.max_missed)))
+    least_us = Fraction(max(_TIMES_DELIVERY * delivery_us, _LEAST_EXPIRY_US))
+    by_setting: dict[Pair, Pair | None] = {}
+    for need in lean:
+        if need != (0, 0):
+            by_setting.setdefault(with_margin(*need, settings.margin), need)
+    return _Asked(
+        both=(window, _rounded_up(max(_times(settings.margin, part.expiry_us), least_us))),
+        window=(window, _rounded_up(least_us)),
+        lean=by_setting or {ReceiverSettings().sizes: None},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """The pairs to replay, for the whole log and for each half."""
+
+    facts: Facts
+    settings: SimulateSettings
+    present: Pair
+    asked: PerPart[_Asked]
+
+    @property
+    def pairs(self) -> list[Pair]:
+        pairs = {self.present, self._default()}
+        for part in self.asked:
+            pairs |= {part.both, part.window, *part.lean}
+        return sorted(pairs)
+
+    def _default(self) -> Pair:
+        window, expiry_us = ReceiverSettings().sizes
+        return max(window, self.asked[0].both[0]), max(expiry_us, self.asked[0].both[1])
+
+    def choose(self, outcomes: Mapping[Pair, PairOutcome]) -> tuple[Recommendation, tuple[SizedSetting, ...], Evidence]:
+        """By what the replay of each pair came to: the setting to take, one of each kind, and what that rests on."""
+        kinds = tuple(self._sized(kind, outcomes) for kind in Kind)
+        by_kind = {sized.kind: sized for sized in kinds}
+        evidence = self._evidence(by_kind[Kind.BOTH])
+        order = [by_kind[kind] for kind in (Kind.DEFAULT,) * (evidence.grade is Grade.WEAK) + _BY_THE_LOG]
+        affordable = (sized for sized in order if sized.memory_bytes <= self.settings.budget_bytes)
+        sized = next(affordable, order[-1])
+        return Recommendation(sized, self.settings.margin, self._why(sized, evidence)), kinds, evidence
+
+    def _pair_of(self, kind: Kind, part: _Asked, outcomes: Mapping[Pair, PairOutcome]) -> Pair:
+        match kind:
+            case Kind.BOTH:
+                return part.both
+            case Kind.WINDOW:
+                return part.window
+            case Kind.LEAN:
+                return min(part.lean, key=lambda pair: (outcomes[pair].peak_ids, pair))
+            case Kind.DEFAULT:
+                return self._default()
+            case Kind.PRESENT:
+                return self.present
+
+    def _sized(self, kind: Kind, outcomes: Mapping[Pair, PairOutcome]) -> SizedSetting:
+        pair = self._pair_of(kind, self.asked[0], outcomes)
+        outcome, duplicates = outcomes[pair], self.facts.log.duplicates
+        return SizedSetting(
+            kind=kind,
+            setting=SettingFigures(*pair, outcome.caught, duplicates - outcome.caught, outcome.peak_ids),
+            memory_bytes=outcome.peak_ids * self.settings.memory_bytes_per_id,
+            database_bytes=outcome.peak_ids * self.settings.database_bytes_per_id,
+            unseen=self._unseen(kind, outcomes) if kind in _BY_THE_LOG else None,
         )
-        needs_by_setting[pair] = None
-    return [Candidate(pair, needs_by_setting[pair]) for pair in sorted(needs_by_setting)]
+
+    def _unseen(self, kind: Kind, outcomes: Mapping[Pair, PairOutcome]) -> Unseen:
+        by_first, by_second = (outcomes[self._pair_of(kind, half, outcomes)] for half in self.asked[1:])
+        in_first, in_second = (half.windows.total for half in self.facts.halves)
+        missed = in_second - (by_first.caught - by_first.caught_in_first_half)
+        missed += in_first - by_second.caught_in_first_half
+        return Unseen(in_first + in_second, missed)
+
+    def _evidence(self, both: SizedSetting) -> Evidence:
+        facts = self.facts
+        expiry_us, span_us = facts.whole.expiry_us, facts.log.span_us
+        holds = both.unseen is not None and both.unseen.missed == 0
+        if holds and facts.bursts >= _STRONG_BURSTS and span_us >= _STRONG_SPANS * expiry_us:
+            grade = Grade.STRONG
+        else:
+            grade = Grade.FAIR if holds and facts.bursts >= _FAIR_BURSTS else Grade.WEAK
+        return Evidence(grade, facts.bursts, facts.whole.window(self.settings.max_missed), expiry_us, span_us)
+
+    def _why(self, sized: SizedSetting, evidence: Evidence) -> str:
+        settings, duplicates = self.settings, self.facts.log.duplicates
+        if not duplicates:
+            return "The log holds no duplicate, so it says nothing about the windows; these are the defaults."
+        caught = "its one duplicate" if duplicates == 1 else f"all {duplicates:,} duplicates"
+        if settings.max_missed:
+            caught = f"{caught} but {settings.max_missed:,}"
+        needs = f"W = {evidence.window_need:,} without an expiry, or E = {secs_text(evidence.expiry_need_us)} s without a window"
+        needed = f"To catch {caught}, this log needs {needs}."
+        return f"{needed} {_BY_KIND[sized.kind].format(margin=f'{settings.margin:g}')}"
 
 
-def recommend(
-    candidates: Sequence[Candidate], outcomes: Sequence[PairOutcome], duplicates: int, settings: SimulateSettings
-) -> tuple[Recommendation, PairOutcome]:
-    """The candidate to take, by what a replay of each came to, and its outcome."""
-    candidate, outcome = min(
-        zip(candidates, outcomes, strict=True), key=lambda tried: (tried[1].peak_ids, tried[0].pair)
+def sizing_of(replays: Replays, settings: SimulateSettings, present: Pair) -> Sizing:
+    """What to replay in order to size each kind."""
+    facts = replays.facts()
+    parts = (facts.whole, *facts.halves)
+    first, second, third = (_windows(part.windows, settings.max_missed) for part in parts)
+    needs_us = replays.expiry_needs_us((first, second, third), settings.max_missed)
+    whole, *halves = (
+        _asked(part, list(zip(windows, expiries_us, strict=True)), facts.log.delivery_us, settings)
+        for part, windows, expiries_us in zip(parts, (first, second, third), needs_us, strict=True)
     )
-    figures = SettingFigures(*candidate.pair, outcome.caught, duplicates - outcome.caught, outcome.peak_ids)
-    recommendation = Recommendation(
-        setting=figures,
-        memory_bytes=figures.peak_ids * settings.memory_bytes_per_id,
-        database_bytes=figures.peak_ids * settings.database_bytes_per_id,
-        margin=settings.margin,
-        why=_why(figures, candidate.need, len(candidates), duplicates, settings),
-    )
-    return recommendation, outcome
-
-
-def _why(
-    figures: SettingFigures, need: tuple[int, int] | None, tried: int, duplicates: int, settings: SimulateSettings
-) -> str:
-    if need is None:
-        return "The log holds no duplicate, so it says nothing about the windows; these are the defaults."
-    window, expiry_us = need
-    secs = f"{expiry_us / 1_000_000:.6f}".rstrip("0").rstrip(".")
-    if expiry_us == 0:
-        needed = f"W = {window:,} and no expiry"
-    elif window == 0:
-        needed = f"E = {secs} s and no window"
-    else:
-        needed = f"W = {window:,} with E = {secs} s"
-    allowed = (
-        f"all {duplicates:,}" if settings.max_missed == 0 else f"all but {settings.max_missed:,} of {duplicates:,}"
-    )
-    least = ", an expiry to a second at least," if figures.expiry_us == _LEAST_EXPIRY_US else ""
-    return (
-        f"To catch {allowed} duplicates, this log needed {needed}. "
-        f"{settings.margin:g} times that, rounded up{least} misses {figures.missed:,} and remembers {figures.peak_ids:,} ids "
-        f"at the peak, the fewest of the {tried} such settings compared."
-    )
+    return Sizing(facts, settings, present, (whole, halves[0], halves[1]))

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
 from receiver.domains import Channel, destination_name
-from receiver.simulate.figures import Histogram, LogFigures, Timeline
+from receiver.simulate.figures import Elsewhere, Histogram, LogFigures, Timeline
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,6 +29,8 @@ __all__ = [
     "DomainCounts",
     "Facts",
     "PairOutcome",
+    "PartNeeds",
+    "PerPart",
     "Replayed",
     "Replays",
     "Slack",
@@ -46,6 +48,9 @@ __all__ = [
     "worst",
 ]
 
+_T = TypeVar("_T")
+PerPart = tuple[_T, _T, _T]
+"""Something for the whole log, and for its first and second half."""
 STEPS = np.array([0, *chain.from_iterable((10**p, 2 * 10**p, 5 * 10**p) for p in range(18))], np.int64)
 """Where the bars of histograms begin: 0, 1, 2, 5, 10, 20, ..."""
 WORST_SOURCES = 50
@@ -89,6 +94,22 @@ class DomainCounts:
     receipts: int
     duplicates: int
     sources: int
+    window_need: int
+    expiry_need_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartNeeds:
+    """What the duplicates of a log, or of one half of it, need."""
+
+    windows: ValueCounts
+    """Of each, the least W that catches it without the time tier."""
+    expiry_us: int
+    """The least E that, without a window, misses no more of them than allowed."""
+
+    def window(self, max_missed: int) -> int:
+        """The least W that, without the time tier, misses no more of them than allowed."""
+        return self.windows.at(self.windows.total - 1 - max_missed) if self.windows.total > max_missed else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +143,16 @@ class Facts:
     """Ordered by name."""
     firsts: int
     """Receipts with an id that is new in their domain."""
-    window_needs: ValueCounts
+    whole: PartNeeds
+    halves: tuple[PartNeeds, PartNeeds]
+    """Of the duplicates before `LogFigures.middle_us`, by the clamped time, and of the others."""
+    bursts: int
+    """As `figures.Evidence` has them."""
+    elsewhere: Elsewhere | None
+    peak_per_second: int
+    """As `figures.Analysis` has it."""
+    from_other_sources: int
+    """Duplicates whose id came last from another source."""
     expiry_needs: Histogram
     most_expiry_need_us: int
     sources: tuple[SourceNeeds, ...]
@@ -166,6 +196,7 @@ class PairOutcome:
     """One pair (W, E) over the whole log."""
 
     caught: int
+    caught_in_first_half: int
     peak_ids: int
     """The sum of the domains' peaks."""
     slack: Slack
@@ -190,8 +221,10 @@ class Replays(Protocol):
         """Everything that doesn't depend on a setting."""
         ...
 
-    def expiry_needs_us(self, windows: Sequence[int], max_missed: int) -> list[int]:
-        """Per window, the smallest E that together with it misses no more than `max_missed`; 0 where none is needed."""
+    def expiry_needs_us(self, tried: PerPart[Sequence[int]], max_missed: int) -> PerPart[list[int]]:
+        """Per window tried for each part, the smallest E that together with it misses no more than `max_missed` of the
+        part's duplicates; 0 where none is needed. `max_missed` is that of the facts.
+        """
         ...
 
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:

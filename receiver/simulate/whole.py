@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.simulate.figures import LogFigures, Timeline
+from receiver.simulate.figures import Elsewhere, LogFigures, Timeline
 from receiver.simulate.headroom import (
+    Duplicates,
     SlackCounts,
     expiry_need_us,
-    outcomes_of,
+    grid_and_pairs,
     pair_outcome,
     reuse_distances,
     source_indexes,
 )
-from receiver.simulate.kernel import replay_grid
+from receiver.simulate.kernel import WindowAsked, replay_windows
 from receiver.simulate.numbering import lacking_parts
+from receiver.simulate.repeats import burst_gap_us, bursts, last_repeats, second_counts
 from receiver.simulate.replays import (
+    STEPS,
     CrossDomainDuplicates,
     DomainCounts,
     Facts,
+    PartNeeds,
+    PerPart,
     Replayed,
     SourceNeeds,
     ValueCounts,
@@ -42,7 +48,6 @@ if TYPE_CHECKING:
 
     from receiver.simulate.headroom import ReuseDistances
     from receiver.simulate.ingest import Receipts
-    from receiver.simulate.kernel import GridCounts
     from receiver.simulate.rows import Domain
 
 __all__ = ["WholeLog", "log_figures"]
@@ -51,57 +56,81 @@ __all__ = ["WholeLog", "log_figures"]
 class WholeLog:
     """The `Replays` of receipts in memory. `advance` is called with 1 for each domain whose grid is done.
 
-    `domains` are those of the log, ordered by name.
+    `max_missed` is how many duplicates a recommended setting may miss. `domains` are those of the log, ordered by name.
     """
 
-    def __init__(self, receipts: Receipts, *, advance: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, receipts: Receipts, *, max_missed: int = 0, advance: Callable[[int], None] | None = None
+    ) -> None:
         self._receipts = receipts
         self._advance = advance
         self.domains = list(split_domains(receipts))
         self._distances = [reuse_distances(domain.rows) for domain in self.domains]
-        self._facts = _facts_of(receipts, self.domains, self._distances)
+        middle_us = log_figures(receipts, self.domains).middle_us
+        self._in_first_half = [
+            int(np.searchsorted(domain.rows.received_at_us[each.row], middle_us))
+            for domain, each in zip(self.domains, self._distances, strict=True)
+        ]
+        self._facts = _facts_of(receipts, self.domains, self._distances, self._in_first_half, max_missed)
 
     def facts(self) -> Facts:
         return self._facts
 
-    def expiry_needs_us(self, windows: Sequence[int], max_missed: int) -> list[int]:
-        tried, none = np.array(windows, np.int64), np.zeros(1, np.int64)
-        needs_us = np.concatenate(
-            [replay_grid(domain.rows, tried, none, with_needs=True).needs_us for domain in self.domains]
-        )
-        return [expiry_need_us(needs_us[:, k], max_missed) for k in range(len(windows))]
+    def expiry_needs_us(self, tried: PerPart[Sequence[int]], max_missed: int) -> PerPart[list[int]]:
+        parts = (self._facts.whole, *self._facts.halves)
+        # A window that catches all of a part needs no expiry, and the need without a window is known.
+        asked = sorted({w for part, of in zip(parts, tried, strict=True) for w in of if 0 < w < part.windows.most})
+        needs_us: dict[int, PerPart[list[npt.NDArray[np.int64]]]] = {window: ([], [], []) for window in asked}
+        for domain, in_first in zip(self.domains, self._in_first_half, strict=True):
+            counts = replay_windows(domain.rows, [WindowAsked(window, [], with_needs=True) for window in asked])
+            for window, (_, _, of_window_us) in zip(asked, counts, strict=True):
+                for kept, values in zip(needs_us[window], _parts(of_window_us, in_first), strict=True):
+                    kept.append(values)
+
+        def need_us(part: int, window: int) -> int:
+            if window == 0:
+                return parts[part].expiry_us
+            if window not in needs_us:
+                return 0
+            return expiry_need_us(np.concatenate(needs_us[window][part]), max_missed)
+
+        whole, first, second = ([need_us(part, window) for window in of] for part, of in enumerate(tried))
+        return whole, first, second
 
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
-        grid: list[GridCounts] = []
-        figures = np.zeros((len(pairs), 2), np.int64)
+        grids: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+        figures = np.zeros((len(pairs), 3), np.int64)
         slack = [SlackCounts.none(len(self._facts.sources))] * len(pairs)
-        for domain, distances in zip(self.domains, self._distances, strict=True):
-            grid.append(replay_grid(domain.rows, np.array(windows, np.int64), np.array(expiries_us, np.int64)))
-            for k, (caught, peak_ids, slack_here) in enumerate(self._outcomes(domain, distances, pairs)):
-                figures[k] += caught, peak_ids
+        for domain, duplicates in zip(self.domains, self._duplicates(), strict=True):
+            replay = partial(replay_windows, domain.rows)
+            *grid, outcomes = grid_and_pairs(replay, windows, expiries_us, pairs, duplicates)
+            grids.append((grid[0], grid[1]))
+            for k, (*counts, slack_here) in enumerate(outcomes):
+                figures[k] += counts
                 slack[k] += slack_here
             if self._advance:
                 self._advance(1)
         return Replayed(
-            caught=tuple(counts.caught for counts in grid),
-            peak_ids=tuple(counts.peak_ids for counts in grid),
+            caught=tuple(caught for caught, _ in grids),
+            peak_ids=tuple(peak_ids for _, peak_ids in grids),
             pairs=tuple(
-                pair_outcome(caught, peak_ids, pair_slack)
-                for (caught, peak_ids), pair_slack in zip(figures.tolist(), slack, strict=True)
+                pair_outcome(caught, in_first_half, peak_ids, pair_slack)
+                for (caught, in_first_half, peak_ids), pair_slack in zip(figures.tolist(), slack, strict=True)
             ),
         )
 
-    def _outcomes(
-        self, domain: Domain, distances: ReuseDistances, pairs: Sequence[tuple[int, int]]
-    ) -> list[tuple[int, int, SlackCounts]]:
-        def replay(windows: Sequence[int], expiries_us: Sequence[int]) -> GridCounts:
-            return replay_grid(
-                domain.rows, np.array(windows, np.int64), np.array(expiries_us, np.int64), with_needs=True
-            )
+    def _duplicates(self) -> Iterator[Duplicates]:
+        """Of each domain."""
+        sources = self._facts.sources
+        for domain, distances, in_first in zip(self.domains, self._distances, self._in_first_half, strict=True):
+            names = [self._receipts.sources[number] for number in domain.source_numbers.tolist()]
+            source = source_indexes(sources, domain.name, names)[domain.rows.source[distances.row]]
+            yield Duplicates(distances.window, source, len(sources), in_first)
 
-        names = [self._receipts.sources[number] for number in domain.source_numbers.tolist()]
-        source = source_indexes(self._facts.sources, domain.name, names)[domain.rows.source[distances.row]]
-        return outcomes_of(pairs, replay, distances.window, source, len(self._facts.sources))
+
+def _parts(values: npt.NDArray[np.int64], in_first_half: int) -> PerPart[npt.NDArray[np.int64]]:
+    """A column of a domain's duplicates: the whole, and both halves."""
+    return values, values[:in_first_half], values[in_first_half:]
 
 
 class _Sources(NamedTuple):
@@ -115,20 +144,37 @@ class _Sources(NamedTuple):
     expiry_needs_us: npt.NDArray[np.int64]
 
 
-def _facts_of(receipts: Receipts, domains: Sequence[Domain], distances: Sequence[ReuseDistances]) -> Facts:
+def _facts_of(
+    receipts: Receipts,
+    domains: Sequence[Domain],
+    distances: Sequence[ReuseDistances],
+    in_first_half: Sequence[int],
+    max_missed: int,
+) -> Facts:
     """Count what is true of a log, by all of its domains and the reuse distances of each one's duplicates."""
     sources = [_sources(domain, each) for domain, each in zip(domains, distances, strict=True)]
-    windows = np.concatenate([each.window for each in distances])
-    expiries_us = np.concatenate([each.expiry_us for each in distances])
+    whole, *halves = _part_needs(distances, in_first_half, max_missed)
     unmarked, marked = _against_flags(receipts.redelivered, domains)
     log = log_figures(receipts, domains)
     return Facts(
         log=log,
-        domains=tuple(DomainCounts(d.name, d.receipts, d.rows.duplicates, d.sources) for d in domains),
+        domains=tuple(
+            _domain_counts(domain, each, max_missed) for domain, each in zip(domains, distances, strict=True)
+        ),
         firsts=sum(len(domain.log_rows) - domain.rows.duplicates for domain in domains),
-        window_needs=ValueCounts(*np.unique(windows, return_counts=True)),
-        expiry_needs=histogram_of(counts_of(expiries_us)),
-        most_expiry_need_us=int(expiries_us.max(initial=0)),
+        whole=whole,
+        halves=(halves[0], halves[1]),
+        bursts=sum(
+            bursts(domain.rows.received_at_us[each.row], burst_gap_us(log))
+            for domain, each in zip(domains, distances, strict=True)
+        ),
+        elsewhere=_elsewhere(domains) if log.duplicates else None,
+        peak_per_second=max((_peak_per_second(domain) for domain in domains), default=0),
+        from_other_sources=sum(_from_other_sources(domain) for domain in domains),
+        expiry_needs=histogram_of(
+            sum((counts_of(each.expiry_us) for each in distances), np.zeros(len(STEPS), np.int64))
+        ),
+        most_expiry_need_us=max((int(each.expiry_us.max(initial=0)) for each in distances), default=0),
         sources=worst(
             source
             for domain, columns in zip(domains, sources, strict=True)
@@ -148,6 +194,48 @@ def _facts_of(receipts: Receipts, domains: Sequence[Domain], distances: Sequence
         largest_step_back_us=max((domain.largest_step_back_us for domain in domains), default=0),
         status_lines=in_order(receipts.status_lines),
     )
+
+
+def _part_needs(distances: Sequence[ReuseDistances], in_first_half: Sequence[int], max_missed: int) -> list[PartNeeds]:
+    """Of the whole log and of both halves."""
+    parts = zip(
+        *(_parts(each.window, first) for each, first in zip(distances, in_first_half, strict=True)), strict=True
+    )
+    parts_us = zip(
+        *(_parts(each.expiry_us, first) for each, first in zip(distances, in_first_half, strict=True)), strict=True
+    )
+    return [
+        PartNeeds(ValueCounts.of(np.concatenate(windows)), expiry_need_us(np.concatenate(expiries_us), max_missed))
+        for windows, expiries_us in zip(parts, parts_us, strict=True)
+    ]
+
+
+def _domain_counts(domain: Domain, distances: ReuseDistances, max_missed: int) -> DomainCounts:
+    needs = PartNeeds(ValueCounts.of(distances.window), expiry_need_us(distances.expiry_us, max_missed))
+    return DomainCounts(
+        domain.name,
+        domain.receipts,
+        domain.rows.duplicates,
+        domain.sources,
+        needs.window(max_missed),
+        needs.expiry_us,
+    )
+
+
+def _elsewhere(domains: Sequence[Domain]) -> Elsewhere:
+    needs = [last_repeats(domain.rows) for domain in domains]
+    return Elsewhere(max(need.ring for need in needs), max(need.ttl_us for need in needs))
+
+
+def _peak_per_second(domain: Domain) -> int:
+    rows = domain.rows
+    return int(second_counts(rows.source, rows.received_at_us, len(domain.source_numbers)).most.max(initial=0))
+
+
+def _from_other_sources(domain: Domain) -> int:
+    rows = domain.rows
+    again = np.flatnonzero(rows.earlier >= 0)
+    return int(np.count_nonzero(rows.source[again] != rows.source[rows.earlier[again]]))
 
 
 def _by_channel(receipts: Receipts) -> list[int]:
