@@ -8,6 +8,7 @@ import numpy as np
 
 from receiver.domains import domain_key
 from receiver.simulate.figures import Finding
+from receiver.words import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,6 @@ _LEAST_ENDED_PERCENT = 1
 _LEAST_SPANS = 2
 _US = 1_000_000
 _HOUR_US = 3600 * _US
-_LONG_US = 2 * _HOUR_US
 _PARTS = {"connection_id": "connections", "destination": "destinations", "receiver_id": "receivers"}
 
 
@@ -35,14 +35,8 @@ class Known(NamedTuple):
     """The domain KEY."""
 
 
-def _secs(us: float) -> str:
-    if us >= _LONG_US:
-        return f"{us / _HOUR_US:,.1f} h"
-    return f"{us / _US:,.3f}".rstrip("0").rstrip(".") + " s"
-
-
 def _share(part: int, whole: int) -> str:
-    return f"{part:,} of {whole:,} ({100 * part / whole:.1f} %)"
+    return f"{part:,} of {whole:,} ({percent(part, whole)})"
 
 
 def _without_duplicates(known: Known) -> Finding | None:
@@ -154,8 +148,8 @@ def _short_log(known: Known) -> Finding | None:
         return None
     return Finding(
         "short-log",
-        f"The log spans only {_secs(span_us)}, and without a window its duplicates needed an expiry of up to "
-        f"{_secs(need_us)}. A repeat that takes longer than the log can't be in it: replay days that hold an outage before "
+        f"The log spans only {duration(span_us)}, and without a window its duplicates needed an expiry of up to "
+        f"{duration(need_us)}. A repeat that takes longer than the log can't be in it: replay days that hold an outage before "
         "trusting an expiry.",
     )
 
@@ -167,7 +161,7 @@ def _clock_backwards(known: Known) -> Finding | None:
     return Finding(
         "clock-backwards",
         f"Time ran backwards: receipts from before the latest one of their domain: {clamped:,}, by up to "
-        f"{_secs(known.facts.largest_step_back_us)}. Each counts as received with that one.",
+        f"{duration(known.facts.largest_step_back_us)}. Each counts as received with that one.",
     )
 
 
@@ -179,9 +173,9 @@ def _rule_of_thumb(known: Known) -> Finding | None:
     verdict = "covers" if 2 * took_us >= need_us else "does not cover"
     return Finding(
         "rule-of-thumb",
-        f"The rule of thumb, an expiry of two to three times the redelivery time, gives {_secs(2 * took_us)} to "
-        f"{_secs(3 * took_us)} here (rMaxDeliverySecs {_secs(took_us)}). It {verdict} this log: without a window the "
-        f"longest repeat needs {_secs(need_us)}.",
+        f"The rule of thumb, an expiry of two to three times the redelivery time, gives {duration(2 * took_us)} to "
+        f"{duration(3 * took_us)} here (rMaxDeliverySecs {duration(took_us)}). It {verdict} this log: without a window the "
+        f"longest repeat needs {duration(need_us)}.",
     )
 
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
-from receiver.policies.interface import secs_text
 from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import Evidence, Grade, Kind, Recommendation, SettingFigures, SizedSetting, Unseen
+from receiver.words import exact_secs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -179,7 +179,7 @@ class Sizing:
         caught = "its one duplicate" if duplicates == 1 else f"all {duplicates:,} duplicates"
         if settings.max_missed:
             caught = f"{caught} but {settings.max_missed:,}"
-        needs = f"W = {evidence.window_need:,} without an expiry, or E = {secs_text(evidence.expiry_need_us)} s without a window"
+        needs = f"W = {evidence.window_need:,} without an expiry, or E = {exact_secs(evidence.expiry_need_us)} s without a window"
         needed = f"To catch {caught}, this log needs {needs}."
         return f"{needed} {_BY_KIND[sized.kind].format(margin=f'{settings.margin:g}')}"
 
