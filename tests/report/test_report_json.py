@@ -32,7 +32,7 @@ def test_names_and_their_order():
     assert list(shown["domains"][0]) == ["domain", "receipts", "duplicates", "sources", "settings"]
     assert list(shown["domains"][0]["settings"][0]) == SETTING
     assert list(shown["recommendation"]) == [*SETTING, "memory_bytes", "database_bytes", "why"]
-    assert list(shown["findings"][0]) == ["kind", "text"]
+    assert list(shown["findings"][0]) == ["id", "text"]
 
 
 def test_figures_are_those_of_the_analysis():
