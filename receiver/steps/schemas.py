@@ -142,7 +142,8 @@ class UnitReport:
     """Once for each channel that it sent to; the next column has the channel."""
     sources_channel: npt.NDArray[np.int32]
     samples_channel: npt.NDArray[np.int32]
-    """Every so many receipts of a channel, one of them: its channel, and what orders it in the log, but for `CutPlan.carry_us`."""
+    """A sample: one of every so many receipts of each channel. Columns: its channel and its sort key, to which
+    `CutPlan.carry_us` is still to be applied."""
     samples_latest_us: npt.NDArray[np.int64]
     samples_row: npt.NDArray[np.int64]
     status_at_us: npt.NDArray[np.int64]
@@ -269,8 +270,8 @@ class Repeats:
 class Departures:
     """Receipts of a chunk that receipts in later chunks look back to. Key: the bundle.
 
-    The newest receipt of (id, source) in the chunk, once for each later chunk with the id, up to the one where the same
-    source sends it again.
+    For each id and source, its newest receipt in the chunk. It is repeated for each later chunk that has the id, up to the
+    one in which the source sends it again.
     """
 
     chunk: int
