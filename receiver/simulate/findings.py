@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.domains import domain_key
+from receiver.domains import PARTS, domain_key
 from receiver.simulate.figures import Finding
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _LEAST_SPANS = 2
 _US = 1_000_000
 _HOUR_US = 3600 * _US
 _LONG_US = 2 * _HOUR_US
-_PARTS = {"connection_id": "connections", "destination": "destinations", "receiver_id": "receivers"}
 
 
 class Evidence(NamedTuple):
@@ -73,7 +72,7 @@ def _missing_parts(evidence: Evidence) -> Finding | None:
     lacking = {part: evidence.facts.lacking[part] for part in domain_key(evidence.key).needs}
     said = [
         f"Receipts without {part}: {_share(count, evidence.facts.log.receipts)}. The domain key "
-        f"'{evidence.key}' takes them for receipts of one and the same, so an id that two {_PARTS[part]} share counts as a "
+        f"'{evidence.key}' takes them for receipts of one and the same, so an id that two {PARTS[part]} share counts as a "
         "duplicate."
         for part, count in lacking.items()
         if count

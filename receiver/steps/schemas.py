@@ -8,12 +8,13 @@ sources, since numbers for the whole log would have to be handed out by one task
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.domains import Channel
+from receiver.domains import PARTS, Channel
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,6 +45,7 @@ __all__ = [
     "UnitReport",
     "channel_of",
     "channels_of",
+    "part_lists",
 ]
 
 NEVER = 2**31 - 1
@@ -157,7 +159,12 @@ class UnitReport:
 
 def channels_of(value: Piece | UnitReport) -> list[Channel]:
     """The channels that its numbers stand for."""
-    return [Channel(*parts) for parts in zip(value.connections, value.destinations, value.receivers, strict=True)]
+    return [Channel(*parts) for parts in zip(*(getattr(value, name) for name in PARTS.values()), strict=True)]
+
+
+def part_lists(channels: Sequence[Channel]) -> dict[str, list[str]]:
+    """The columns that `channels_of` reads."""
+    return {name: [getattr(channel, part) for channel in channels] for part, name in PARTS.items()}
 
 
 def channel_of(piece: Piece) -> npt.NDArray[np.int32]:
