@@ -152,8 +152,8 @@ class Declaration:
     name: str
     """The name that `policy(text)` takes."""
     same_rule_as: str | None
-    """The name of the policy whose rule it is too. A comparison that chooses its policies itself has one row for both, by
-    that name; None: the rule is its own."""
+    """Another policy with the same rule, or None. A comparison that chooses its policies shows both as one row, under that
+    name."""
     kind: str
     """The name that stores have for it: `name`, or another where a domain can't go on from one rule to the other."""
     order: int

@@ -186,7 +186,7 @@ def _spanning(
     next_in: npt.NDArray[np.int32],
     sums: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """Per departure, the entries of its series up to it that are replaced in the chunk it goes to, or later.
+    """For each departure: how many entries of its series, up to itself, are replaced only in its target chunk or later.
 
     Departures are ordered by series, then by entry. `sums` is a Fenwick tree over the chunks, all 0 and left so.
     """
@@ -319,7 +319,7 @@ def _running(counts: npt.NDArray[np.int64], begins: npt.NDArray[np.int64]) -> np
 
 @dataclass(frozen=True, slots=True)
 class Depths:
-    """How many of its newest ids each chunk gives to the begin of later chunks, so that every source there has `depth`.
+    """How many newest ids of a source each chunk gives to a later one, so that it has `depth` of them when it begins.
 
     Entries are ordered by the giving chunk.
     """

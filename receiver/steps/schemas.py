@@ -8,12 +8,13 @@ sources, since numbers for the whole log would have to be handed out by one task
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.domains import Channel
+from receiver.domains import PARTS, Channel
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,6 +45,7 @@ __all__ = [
     "UnitReport",
     "channel_of",
     "channels_of",
+    "part_lists",
 ]
 
 NEVER = 2**31 - 1
@@ -142,7 +144,8 @@ class UnitReport:
     """Once for each channel that it sent to; the next column has the channel."""
     sources_channel: npt.NDArray[np.int32]
     samples_channel: npt.NDArray[np.int32]
-    """Every so many receipts of a channel, one of them: its channel, and what orders it in the log, but for `CutPlan.carry_us`."""
+    """A sample: one of every so many receipts of each channel. Columns: its channel and its sort key, to which
+    `CutPlan.carry_us` is still to be applied."""
     samples_latest_us: npt.NDArray[np.int64]
     samples_row: npt.NDArray[np.int64]
     status_at_us: npt.NDArray[np.int64]
@@ -156,7 +159,12 @@ class UnitReport:
 
 def channels_of(value: Piece | UnitReport) -> list[Channel]:
     """The channels that its numbers stand for."""
-    return [Channel(*parts) for parts in zip(value.connections, value.destinations, value.receivers, strict=True)]
+    return [Channel(*parts) for parts in zip(*(getattr(value, name) for name in PARTS.values()), strict=True)]
+
+
+def part_lists(channels: Sequence[Channel]) -> dict[str, list[str]]:
+    """The columns that `channels_of` reads."""
+    return {name: [getattr(channel, part) for channel in channels] for part, name in PARTS.items()}
 
 
 def channel_of(piece: Piece) -> npt.NDArray[np.int32]:
@@ -269,8 +277,8 @@ class Repeats:
 class Departures:
     """Receipts of a chunk that receipts in later chunks look back to. Key: the bundle.
 
-    The newest receipt of (id, source) in the chunk, once for each later chunk with the id, up to the one where the same
-    source sends it again.
+    For each id and source, its newest receipt in the chunk. It is repeated for each later chunk that has the id, up to the
+    one in which the source sends it again.
     """
 
     chunk: int
