@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from receiver.policies.interface import secs_text
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from receiver.settings import SimulateSettings
     from receiver.simulate.replays import Facts, PairOutcome, PartNeeds, PerPart, Replays, ValueCounts
 
-__all__ = ["Sizing", "sizing_of", "with_margin"]
+__all__ = ["Sizing", "sizing_of", "widest_of", "with_margin"]
 
 _LEAST_EXPIRY_US = 1_000_000
 _TIMES_DELIVERY = 3
@@ -182,6 +183,15 @@ class Sizing:
         needs = f"W = {evidence.window_need:,} without an expiry, or E = {secs_text(evidence.expiry_need_us)} s without a window"
         needed = f"To catch {caught}, this log needs {needs}."
         return f"{needed} {_BY_KIND[sized.kind].format(margin=f'{settings.margin:g}')}"
+
+
+def widest_of(facts: Facts, tried: PerPart[Sequence[int]], settings: SimulateSettings, present: Pair) -> Pair:
+    """A window and an expiry that no pair of a `Sizing` exceeds, before it is known what the windows `tried` need."""
+    # What a half needs, and what is needed beside a window, is never more than what the whole log needs without one.
+    whole = _asked(facts.whole, [], facts.log.delivery_us, settings)
+    lean = with_margin(max(chain(*tried), default=0), facts.whole.expiry_us, settings.margin)
+    windows, expiries_us = zip(whole.both, lean, present, ReceiverSettings().sizes, strict=True)
+    return max(windows), max(expiries_us)
 
 
 def sizing_of(replays: Replays, settings: SimulateSettings, present: Pair) -> Sizing:

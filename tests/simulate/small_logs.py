@@ -73,7 +73,7 @@ def ingested(log: Sequence[Receipt], key: str = "default", **how) -> Receipts:
 
 def analysed(log: Sequence[Receipt], key: str = "default", windows=None, expiries_us=None, **settings) -> Analysis:
     question = Question(key, windows, expiries_us, SimulateSettings(**settings))
-    return analyse(WholeLog(ingested(log, key)), question)
+    return analyse(WholeLog(ingested(log, key), max_missed=question.settings.max_missed), question)
 
 
 def found(log: Sequence[Receipt], key: str = "default", **how) -> dict[str, str]:

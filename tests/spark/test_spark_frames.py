@@ -50,7 +50,8 @@ def receipts(seed: int, rows: int = 3_000, step_back: bool = True) -> list[Row]:
 
 def said_here(paths, key="destination", windows=None, expiries_us=None, **settings) -> dict:
     question = Question(key, windows, expiries_us, SimulateSettings(**settings))
-    log = WholeLog(ingest(read_logs([str(path) for path in paths], ReadOptions()), domain_key(key)))
+    receipts = ingest(read_logs([str(path) for path in paths], ReadOptions()), domain_key(key))
+    log = WholeLog(receipts, max_missed=question.settings.max_missed)
     return json.loads(analysis_json(analyse(log, question)))
 
 

@@ -30,7 +30,8 @@ QUESTIONS = st.builds(
 
 
 def analysed_whole(paths, question):
-    return analyse(WholeLog(ingest(read_logs(paths, US), domain_key(question.key))), question)
+    receipts = ingest(read_logs(paths, US), domain_key(question.key))
+    return analyse(WholeLog(receipts, max_missed=(question.settings or SimulateSettings()).max_missed), question)
 
 
 def analysed_in_chunks(paths, question, cutting):
