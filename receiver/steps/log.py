@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.domains import DomainKey, domain_key
-from receiver.settings import ReceiverSettings, SimulateSettings
+from receiver.settings import ReceiverSettings
 from receiver.simulate.analysis import Question
 from receiver.simulate.figures import Elsewhere, LogFigures, Timeline
 from receiver.simulate.grid import chosen_expiries_us, chosen_windows
@@ -140,7 +140,7 @@ class ChunkedLog:
         self, plan: CutPlan, reports: Sequence[UnitReport], pieces: RowFlow, *, question: Question | None = None
     ) -> None:
         self._question = question or Question(plan.key)
-        self._settings = self._question.settings or SimulateSettings()
+        self._settings = self._question.settings
         self.plan = plan
         """How it is cut up."""
         self._reports = reports
@@ -388,18 +388,18 @@ class ChunkedLog:
         caught = np.zeros((len(self.plan.domains), *shape), np.int64)
         peaks = np.zeros((len(self.plan.domains), *shape), np.int64)
         pair_peaks = np.zeros((len(self.plan.domains), len(pairs)), np.int64)
+        pair_caught, in_first_half = (np.zeros(len(pairs), np.int64) for _ in range(2))
         for share in shares:
             domain = self.plan.chunk_domain[share.chunk]
             caught[domain] += share.caught.reshape(shape)
             np.maximum(peaks[domain], share.peak_ids.reshape(shape), out=peaks[domain])
             np.maximum(pair_peaks[domain], share.pair_peak_ids, out=pair_peaks[domain])
-        figures = np.zeros((3, len(pairs)), np.int64)
-        for share in shares:
-            figures[:2] += [share.pair_caught, share.pair_caught_in_first_half]
-        figures[2] = pair_peaks.sum(axis=0)
+            pair_caught += share.pair_caught
+            in_first_half += share.pair_caught_in_first_half
+        figures = zip(pair_caught.tolist(), in_first_half.tolist(), pair_peaks.sum(axis=0).tolist(), strict=True)
         outcomes = [
             pair_outcome(*of_pair, _slack(shares, pair, len(pairs), len(sources)))
-            for pair, of_pair in enumerate(figures.T.tolist())
+            for pair, of_pair in enumerate(figures)
         ]
         return Replayed(tuple(caught), tuple(peaks), tuple(outcomes))
 
