@@ -163,9 +163,10 @@ def _asked_for(receipts: Receipts, texts: Sequence[str]) -> _Contest:
 
 def _all_that_can(receipts: Receipts, key: str) -> _Contest:
     """The policies to compare where none was named."""
-    log = WholeLog(receipts)
     window, expiry_us = ReceiverSettings().sizes  # a grid of one, as only what the log needs is wanted
-    recommendation = analyse(log, Question(key, [window], [expiry_us])).recommendation
+    question = Question(key, [window], [expiry_us])
+    log = WholeLog(receipts, max_missed=question.settings.max_missed)
+    recommendation = analyse(log, question).recommendation
     texts = list(unasked())
     texts.append(str(two_tier(recommendation.setting.window, recommendation.setting.expiry_us)))
     contest = _Contest([], log.domains, recommendation)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from receiver.settings import ReceiverSettings
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from receiver.settings import SimulateSettings
     from receiver.simulate.replays import Facts, PairOutcome, PartNeeds, PerPart, Replays, ValueCounts
 
-__all__ = ["Sizing", "sizing_of", "with_margin"]
+__all__ = ["Sizing", "sizing_of", "widest_of", "with_margin"]
 
 _LEAST_EXPIRY_US = 1_000_000
 _TIMES_DELIVERY = 3
@@ -187,6 +188,15 @@ class Sizing:
         if is_dearest:
             return why
         return f"{why} What is safer takes more memory than the budget of {settings.budget_bytes:,} bytes."
+
+
+def widest_of(facts: Facts, tried: PerPart[Sequence[int]], settings: SimulateSettings, present: Pair) -> Pair:
+    """A window and an expiry that no pair of a `Sizing` exceeds, before it is known what the windows `tried` need."""
+    # What a half needs, and what is needed beside a window, is never more than what the whole log needs without one.
+    whole = _asked(facts.whole, [], facts.log.delivery_us, settings)
+    lean = with_margin(max(chain(*tried), default=0), facts.whole.expiry_us, settings.margin)
+    windows, expiries_us = zip(whole.both, lean, present, ReceiverSettings().sizes, strict=True)
+    return max(windows), max(expiries_us)
 
 
 def sizing_of(replays: Replays, settings: SimulateSettings, present: Pair) -> Sizing:
