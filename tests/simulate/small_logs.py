@@ -71,9 +71,11 @@ def ingested(log: Sequence[Receipt], key: str = "default", **how) -> Receipts:
     return ingest(batches(log, **how), domain_key(key))
 
 
-def analysed(log: Sequence[Receipt], key: str = "default", windows=None, expiries_us=None, **settings) -> Analysis:
-    question = Question(key, windows, expiries_us, SimulateSettings(**settings))
-    return analyse(WholeLog(ingested(log, key)), question)
+def analysed(
+    log: Sequence[Receipt], key: str = "default", windows=None, expiries_us=None, present=None, **settings
+) -> Analysis:
+    question = Question(key, windows, expiries_us, SimulateSettings(**settings), present)
+    return analyse(WholeLog(ingested(log, key), max_missed=question.settings.max_missed), question)
 
 
 def found(log: Sequence[Receipt], key: str = "default", **how) -> dict[str, str]:
@@ -129,9 +131,9 @@ def repeats(log: Sequence[Receipt], key: str = "default") -> list[int]:
 
 
 @st.composite
-def logs(draw, *, most: int = 40) -> list[Receipt]:
+def logs(draw, *, least: int = 1, most: int = 40) -> list[Receipt]:
     """Few ids, so that many repeat; ties, pauses, clocks that step back, receipts without id, several domains."""
-    steps = draw(st.lists(st.sampled_from([0, 0, 1, 3, 10, 40, -7]), min_size=1, max_size=most))
+    steps = draw(st.lists(st.sampled_from([0, 0, 1, 3, 10, 40, -7]), min_size=least, max_size=most))
     times_us = np.maximum(0, 20 + np.cumsum(steps)).tolist()
     parts = {
         "unique_message_id": st.sampled_from(["a", "b", "c", "d", "e", "f", ""]),
