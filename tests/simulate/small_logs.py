@@ -71,10 +71,8 @@ def ingested(log: Sequence[Receipt], key: str = "default", **how) -> Receipts:
     return ingest(batches(log, **how), domain_key(key))
 
 
-def analysed(
-    log: Sequence[Receipt], key: str = "default", windows=None, expiries_us=None, present=None, **settings
-) -> Analysis:
-    question = Question(key, windows, expiries_us, SimulateSettings(**settings), present)
+def analysed(log: Sequence[Receipt], key: str = "default", windows=None, expiries_us=None, **settings) -> Analysis:
+    question = Question(key, windows, expiries_us, SimulateSettings(**settings))
     return analyse(WholeLog(ingested(log, key), max_missed=question.settings.max_missed), question)
 
 
