@@ -130,9 +130,9 @@ def repeats(log: Sequence[Receipt], key: str = "default") -> list[int]:
 
 
 @st.composite
-def logs(draw, *, most: int = 40) -> list[Receipt]:
+def logs(draw, *, least: int = 1, most: int = 40) -> list[Receipt]:
     """Few ids, so that many repeat; ties, pauses, clocks that step back, receipts without id, several domains."""
-    steps = draw(st.lists(st.sampled_from([0, 0, 1, 3, 10, 40, -7]), min_size=1, max_size=most))
+    steps = draw(st.lists(st.sampled_from([0, 0, 1, 3, 10, 40, -7]), min_size=least, max_size=most))
     times_us = np.maximum(0, 20 + np.cumsum(steps)).tolist()
     parts = {
         "unique_message_id": st.sampled_from(["a", "b", "c", "d", "e", "f", ""]),
