@@ -69,15 +69,13 @@ def _need_of(system: SizedSystem, need: int, wanted: int) -> SystemNeed:
     least = need if counts_ids else need + 1
     enough = _enough(default, least, wanted)
     if counts_ids:
-        needs, with_margin, stated = count(need), count(wanted), or_dash(default)
+        needs, with_margin, stated = count(need, "id"), count(wanted), or_dash(default)
     else:
         needs, with_margin, stated = duration(need), seconds(wanted), or_dash(default, duration)
         if needs == stated:  # to so few digits
             needs = seconds(need)
-    unit = " ids" if counts_ids else ""
-    sentences = [
-        _verdict(system, stated + unit, enough, f"this log needs {needs}{unit}, with the margin {with_margin}")
-    ]
+    needed = f"this log needs {needs}, with the margin {with_margin}"
+    sentences = [_verdict(system, stated + " ids" * counts_ids, enough, needed)]
     if enough is not Enough.YES and setting.name:
         sentences.append(_advice(system, least, wanted, with_margin))
     return SystemNeed(
@@ -127,8 +125,8 @@ def print_systems(analysis: Analysis, console: Console) -> None:
     console.print(table)
     paragraph(
         console,
-        "Needs without a suffix are ids, for each queue or address. A broker that compares as messages are sent has other "
-        "times than this log, and sees none of its own redeliveries.",
+        "The largest need of any domain. A broker that compares messages as they are sent sees other times than this "
+        "log's, and none of its own redeliveries.",
         style="dim",
         first="",
     )
