@@ -46,6 +46,8 @@ EPILOG = """Examples:
 
 receiver simulate receipts.csv.gz --domain destination --report report.html
 
+receiver simulate receipts.csv.gz --current 2000,120 --budget 500MB
+
 receiver simulate logs/ --window 0,100:20000:16 --expiry 0,1:600:12 --json
 
 receiver simulate receipts.parquet --window {receiver.dup_detection_per_source_expiry_window_size} --expiry {receiver.dup_detection_expiry_time_secs} --verdicts verdicts.csv --fail-on-missed 0
@@ -99,6 +101,21 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     margin: Annotated[
         float | None, typer.Option(help="How many times the log's need to recommend. [default: {simulate.margin}]")
     ] = None,
+    current: Annotated[
+        str | None,
+        typer.Option(
+            metavar="W,E",
+            help="The setting in use, to compare the advice with. [default: "
+            "{receiver.dup_detection_per_source_expiry_window_size},{receiver.dup_detection_expiry_time_secs}]",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="The memory that the recommended setting may take: 500MB, 2GB, 1e9. [default: {simulate.budget_bytes}]",
+        ),
+    ] = None,
     column_map: ColumnMap = None,
     time_unit: TimeUnit = None,
     time_zone: TimeZone = "UTC",
@@ -116,7 +133,8 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
         for option, value in (("--master", master), ("--order-by", order_by), ("--verbose", verbose)):
             if value:
                 raise SettingsError(f"{option} is about Spark, and the engine is local", hint="add --engine spark")
-    question = _question(domain, window, expiry, max_missed, margin)
+    question = _question(domain, window, expiry, current)
+    question = replace(question, settings=_settings(max_missed, margin, budget))
     single = single_setting(question)
     if verdicts is not None and single is None:
         usual = ReceiverSettings()
@@ -140,18 +158,19 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     return _MISSED_TOO_MANY
 
 
-def _question(
-    domain: str, window: str | None, expiry: str | None, max_missed: int | None, margin: float | None
-) -> Question:
+def _settings(max_missed: int | None, margin: float | None, budget: str | None) -> SimulateSettings:
+    from receiver.simulate.grid import parse_budget_bytes
+
+    budget_bytes = None if budget is None else parse_budget_bytes(budget)
+    given = {"max_missed": max_missed, "margin": margin, "budget_bytes": budget_bytes}
+    return SimulateSettings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+
+def _question(domain: str, window: str | None, expiry: str | None, current: str | None) -> Question:
     from receiver.simulate.analysis import Question
-    from receiver.simulate.grid import check_grid, parse_expiries_us, parse_windows
+    from receiver.simulate.grid import check_grid, parse_expiries_us, parse_present, parse_windows
 
     domain_key(domain)  # refuses an unknown one before the log is read
-    settings = SimulateSettings()
-    if max_missed is not None:
-        settings = replace(settings, max_missed=max_missed)
-    if margin is not None:
-        settings = replace(settings, margin=margin)
     windows = None if window is None else parse_windows(window)
     expiries_us = None if expiry is None else parse_expiries_us(expiry)
     if windows is not None and expiries_us is not None:
@@ -159,7 +178,7 @@ def _question(
     given = [values for values in (windows, expiries_us) if values is not None]
     if given and all(0 in values for values in given):  # a list chosen from the log holds 0
         print("note: the pair of a window of 0 and an expiry of 0 detects nothing and is left out", file=sys.stderr)
-    return Question(domain, windows, expiries_us, settings)
+    return Question(domain, windows, expiries_us, present=None if current is None else parse_present(current))
 
 
 def _print(analysis: Analysis, *, as_json: bool) -> None:

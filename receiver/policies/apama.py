@@ -16,9 +16,9 @@ from receiver.policies.interface import (
     Vendor,
     check_size,
     registered,
-    secs_text,
 )
 from receiver.settings import ReceiverSettings
+from receiver.words import exact_secs
 
 __all__ = ["ApamaTwoTier"]
 
@@ -69,7 +69,7 @@ class ApamaTwoTier(TwoTierDetector, Declared):
         return self._window, self._expiry_us
 
     def __str__(self) -> str:
-        return f"{self.name}:window={self._window},expiry={secs_text(self._expiry_us)}"
+        return f"{self.name}:window={self._window},expiry={exact_secs(self._expiry_us)}"
 
     @property
     def clock_us(self) -> int | None:

@@ -21,9 +21,9 @@ from receiver.policies.interface import (
     Vendor,
     check_size,
     registered,
-    secs_text,
 )
 from receiver.policies.ttl import TimeToLive
+from receiver.words import exact_secs
 
 __all__ = ["CmqKeyCache", "CmqMinimumTimeCache"]
 
@@ -77,7 +77,7 @@ class CmqKeyCache(TimeToLive):
         return cls(expiry_us, 0, 0)
 
     def __str__(self) -> str:
-        retention, retry, network = map(secs_text, self._shares_us)
+        retention, retry, network = map(exact_secs, self._shares_us)
         return f"{self.name}:retention={retention},retry={retry},network={network}"
 
 
@@ -130,7 +130,7 @@ class CmqMinimumTimeCache(KeptIds):
         return 0, self._limit_us
 
     def __str__(self) -> str:
-        retry, network = map(secs_text, self._shares_us)
+        retry, network = map(exact_secs, self._shares_us)
         return f"{self.name}:retry={retry},network={network}"
 
     @property

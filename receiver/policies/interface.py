@@ -31,7 +31,6 @@ __all__ = [
     "check_size",
     "registered",
     "registered_policies",
-    "secs_text",
 ]
 
 LONGEST_KIND = 16
@@ -343,9 +342,3 @@ def check_size(name: str, value: Any) -> int:
     if value.__class__ is not int or value < 0:
         raise SettingsError(f"{name} must be a whole number of at least 0, not {value!r:.80}")
     return int(value)
-
-
-def secs_text(us: int) -> str:
-    """Microseconds as seconds, in decimals without trailing zeros."""
-    secs, rest = divmod(us, 1_000_000)
-    return f"{secs}.{rest:06d}".rstrip("0").rstrip(".")

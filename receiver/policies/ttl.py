@@ -15,8 +15,8 @@ from receiver.policies.interface import (
     Vendor,
     check_size,
     registered,
-    secs_text,
 )
+from receiver.words import exact_secs
 
 __all__ = ["TimeToLive"]
 
@@ -75,7 +75,7 @@ class TimeToLive(KeptIds):
         return 0, self._expiry_us
 
     def __str__(self) -> str:
-        return f"{self.name}:expiry={secs_text(self._expiry_us)}"
+        return f"{self.name}:expiry={exact_secs(self._expiry_us)}"
 
     def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
         return 0, self._expiry_us - (self.latest_us - entry[1])

@@ -10,6 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from receiver.compare import Comparison
+from receiver.report.advice import (
+    KIND_COLUMNS,
+    change,
+    cost,
+    decision,
+    guarantees,
+    kind_rows,
+    properties,
+    reasons,
+    sureness,
+)
 from receiver.report.comparing import (
     best_of,
     disagreement,
@@ -25,7 +36,6 @@ from receiver.report.sizing import (
     Grid,
     frontier_of,
     grid_of,
-    headroom_left,
     recommended_of,
     setting_asked_for,
     thinned,
@@ -37,17 +47,20 @@ from receiver.report.words import (
     duration,
     named_domain,
     named_source,
-    of_duplicates,
     or_dash,
+    reading,
+    remarks,
     sanitised,
     seconds,
     size,
 )
-from receiver.simulate.figures import Analysis, SettingFigures
+from receiver.simulate.figures import Analysis, Grade, Kind, SettingFigures
 
 __all__ = ["print_analysis", "print_comparison"]
 
 _HIGHLIGHT = "bold green"
+_GRADES = {Grade.STRONG: "green", Grade.FAIR: "yellow", Grade.WEAK: "red"}
+_NAMES = {kind: str(kind) for kind in Kind} | {Kind.PRESENT: "yours"}
 _MOST_GRID_ROWS = 24
 _MOST_FRONTIER_ROWS = 20
 _MOST_SOURCES = 10
@@ -65,12 +78,13 @@ _DISPUTE_WIDTH = 58
 
 def print_analysis(analysis: Analysis, console: Console) -> None:
     """Print the analysis for a person; without colours and within 80 columns where the console is no terminal."""
-    print_log(analysis.log, analysis.key, console)
-    _print_answer(analysis, console)
+    _print_decision(analysis, console)
+    _print_kinds(analysis, console)
     _print_settings(analysis, console)
     findings = [sanitised(finding.text, _LONGEST_PARAGRAPH) for finding in analysis.findings]
     _print_list("What to know about this log", findings, console)
     _print_sources(analysis, console)
+    _print_list("How it was read", remarks(analysis.log, analysis.key), console)
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -93,21 +107,37 @@ def _print_list(title: str, texts: Sequence[str], console: Console) -> None:
         paragraph(console, text, first="- ")
 
 
-def _print_answer(analysis: Analysis, console: Console) -> None:
-    if asked := setting_asked_for(analysis):
-        console.print()
-        paragraph(console, asked, first="")
-    recommendation = analysis.recommendation
-    setting = recommendation.setting
+def _print_decision(analysis: Analysis, console: Console) -> None:
+    """What to set, how sure that is and what it guarantees, in eight lines at most."""
+    grade, sure = sureness(analysis)
+    paragraph(console, Text.assemble((decision(analysis), _HIGHLIGHT), " ", (sure, _GRADES[grade])), first="")
+    for text in (*guarantees(analysis), *reasons(analysis), cost(analysis)):
+        paragraph(console, text)
     console.print()
-    answer = f"window W = {count(setting.window)} ids per source, expiry E = {seconds(setting.expiry_us)}"
-    console.print(Text.assemble(("Recommended: ", "bold"), (answer, _HIGHLIGHT)))
-    paragraph(
-        console,
-        f"Misses {of_duplicates(setting.missed, analysis.log.duplicates)}; keeps at most {count(setting.peak_ids, 'id')}: "
-        f"{size(recommendation.sized.memory_bytes)} of memory, {size(recommendation.sized.database_bytes)} in the database.",
+    paragraph(console, reading(analysis.log), first="")
+
+
+def _print_kinds(analysis: Analysis, console: Console) -> None:
+    heading(console, "The settings to choose from")
+    table = plain_table()
+    table.add_column("", no_wrap=True)
+    add_figure_columns(table, *KIND_COLUMNS)
+    for row in kind_rows(analysis):
+        mark = _RECOMMENDED_SETTING if row.is_recommended else "  "
+        add_row(table, (mark + _NAMES[row.sized.kind], *row.cells), _HIGHLIGHT if row.is_recommended else "")
+    console.print(table)
+    why = (
+        ""
+        if analysis.recommendation.sized.kind is Kind.BOTH
+        else sanitised(analysis.recommendation.why, _LONGEST_PARAGRAPH)
     )
-    for text in (sanitised(recommendation.why, _LONGEST_PARAGRAPH), headroom_left(analysis)):
+    for text in (
+        why,
+        setting_asked_for(analysis),
+        change(analysis),
+        "In Apama's receiver bean:",
+        *properties(analysis),
+    ):
         if text:
             paragraph(console, text)
 

@@ -36,9 +36,10 @@ def line(console: Console, text: str, style: str = "") -> None:
     console.print(Text(sanitised(text, _LONGEST_LINE), style=style), soft_wrap=True)
 
 
-def paragraph(console: Console, text: str, style: str = "", first: str = "  ") -> None:
+def paragraph(console: Console, text: str | Text, style: str = "", first: str = "  ") -> None:
+    styled = text if isinstance(text, Text) else Text(text, style=style)
     # Wrapped here, because rich fills the lines of a padded text with spaces, which a pipe would pass on.
-    for index, line in enumerate(Text(text, style=style).wrap(console, max(console.width - len(first), 20))):
+    for index, line in enumerate(styled.wrap(console, max(console.width - len(first), 20))):
         line.rstrip()
         console.print(Text(" " * len(first) if index else first) + line)
 

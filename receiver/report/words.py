@@ -1,4 +1,7 @@
-"""Figures, times and hostile text as a person reads them; the table and the HTML report share these words."""
+"""Figures, times and hostile text as a person reads them; the table and the HTML report share these words.
+
+Those that findings share too are in `receiver.words`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from receiver.simulate.figures import LogFigures
+from receiver.words import count, duration, percent, seconds, three_digits
 
 __all__ = [
     "compact",
@@ -28,8 +32,6 @@ __all__ = [
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - all times are UTC, and `Z` is shorter than +00:00
 _SECOND_US = 1_000_000
-_LARGER_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-_LONGEST_IN_SECONDS = 120
 
 
 def sanitised(text: str, most: int = 60) -> str:
@@ -65,22 +67,9 @@ def _beginning(pieces: Iterable[str], room: int) -> list[str]:
     return taken
 
 
-def count(number: int, noun: str = "") -> str:
-    """`1,234`, `1 receipt`, `1,234 receipts`."""
-    if not noun:
-        return f"{number:,}"
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def or_dash(value: int | None, word: Callable[[int], str] = count) -> str:
     """The figure as `word` writes it; `-` for None."""
     return "-" if value is None else word(value)
-
-
-def _three_digits(value: float) -> str:
-    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0  # noqa: PLR2004 - where rounding adds a digit
-    text = f"{value:.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def compact(number: int) -> str:
@@ -102,32 +91,8 @@ def _scaled(number: int, units: tuple[str, ...]) -> str:
     for unit in units:
         value /= 1_000
         if value < 999.5 or unit == units[-1]:  # noqa: PLR2004 - what would round to 1000 takes the next unit
-            return _three_digits(value) + unit
+            return three_digits(value) + unit
     raise AssertionError("units must not be empty")
-
-
-def seconds(us: int) -> str:
-    """Microseconds as exact seconds, as a setting is written: `0.5 s`, `3,600 s`."""
-    whole, fraction = divmod(us, _SECOND_US)
-    decimals = f".{fraction:06}".rstrip("0") if fraction else ""
-    return f"{whole:,}{decimals} s"
-
-
-def duration(us: int) -> str:
-    """Microseconds in the units a person would choose: `250 ms`, `12.5 s`, `5 min 3 s`, `2 d 4 h`."""
-    if us < 1_000:  # noqa: PLR2004
-        return f"{us} µs" if us else "0 s"
-    if us < _SECOND_US * 0.9995:
-        return f"{_three_digits(us / 1_000)} ms"
-    if us < _LONGEST_IN_SECONDS * _SECOND_US:
-        return f"{_three_digits(us / _SECOND_US)} s"
-    left = round(us / _SECOND_US)
-    parts: list[tuple[int, str]] = []
-    for secs, unit in _LARGER_UNITS:
-        number, left = divmod(left, secs)
-        if number or parts:
-            parts.append((number, unit))
-    return " ".join(f"{number:,} {unit}" for number, unit in parts[:2] if number)
 
 
 def moment(us: int) -> str:
@@ -158,12 +123,12 @@ def of_duplicates(missed: int, duplicates: int) -> str:
     """`none of 941 duplicates`, `3 of 941 duplicates (0.3 %)`."""
     if not missed:
         return f"none of {count(duplicates, 'duplicate')}"
-    return f"{count(missed)} of {count(duplicates, 'duplicate')} ({_three_digits(100 * missed / duplicates)} %)"
+    return f"{count(missed)} of {count(duplicates, 'duplicate')} ({percent(missed, duplicates)})"
 
 
 def reading(log: LogFigures) -> str:
     """What was read, in one sentence."""
-    share = f" ({_three_digits(100 * log.duplicates / log.receipts)} % of all)" if log.duplicates else ""
+    share = f" ({percent(log.duplicates, log.receipts)} of all)" if log.duplicates else ""
     return (
         f"{count(log.receipts, 'receipt')}, {count(log.duplicates, 'duplicate')}{share}, "
         f"from {count(log.sources, 'source')} in {count(log.domains, 'domain')}{_span(log)}."

@@ -45,11 +45,11 @@ def analyse(replays: Replays, question: Question) -> Analysis:
 
     settings = question.settings or SimulateSettings()
     facts = replays.facts()
-    windows = question.windows or chosen_windows(facts.whole.windows.most)
-    expiries_us = question.expiries_us or chosen_expiries_us(facts.most_expiry_need_us)
-    check_grid(windows, expiries_us)
-
     sizing = sizing_of(replays, settings, question.present or ReceiverSettings().sizes)
+    window, expiry_us = sizing.asked[0].both
+    windows = question.windows or sorted({*chosen_windows(facts.whole.windows.most), window})
+    expiries_us = question.expiries_us or sorted({*chosen_expiries_us(facts.most_expiry_need_us), expiry_us})
+    check_grid(windows, expiries_us)
     pairs = sizing.pairs
     replayed = replays.replay(windows, expiries_us, pairs)
     outcomes = dict(zip(pairs, replayed.pairs, strict=True))
@@ -71,7 +71,7 @@ def analyse(replays: Replays, question: Question) -> Analysis:
         evidence=evidence,
         elsewhere=facts.elsewhere,
         peak_per_second=facts.peak_per_second,
-        findings=findings_of(Known(facts, recommendation, question.key)),
+        findings=findings_of(Known(facts, recommendation, kinds, evidence, question.key)),
         sources=_source_figures(facts, outcome),
         window_needs=value_histogram(facts.whole.windows),
         expiry_needs_us=facts.expiry_needs,

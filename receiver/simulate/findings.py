@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.domains import domain_key
-from receiver.simulate.figures import Finding
+from receiver.simulate.figures import Finding, Kind
+from receiver.words import count, duration, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from receiver.simulate.figures import Recommendation
+    from receiver.simulate.figures import Evidence, Recommendation, SizedSetting
     from receiver.simulate.replays import Facts
 
 __all__ = ["Known", "findings_of"]
 
 _FAR_ABOVE = 10
 _LEAST_ENDED_PERCENT = 1
-_LEAST_SPANS = 2
+_LEAST_SPANS = 10
+_MANY_BURSTS = 30
 _US = 1_000_000
 _HOUR_US = 3600 * _US
-_LONG_US = 2 * _HOUR_US
 _PARTS = {"connection_id": "connections", "destination": "destinations", "receiver_id": "receivers"}
 
 
@@ -31,18 +32,14 @@ class Known(NamedTuple):
 
     facts: Facts
     recommendation: Recommendation
+    kinds: Sequence[SizedSetting]
+    evidence: Evidence
     key: str
     """The domain KEY."""
 
 
-def _secs(us: float) -> str:
-    if us >= _LONG_US:
-        return f"{us / _HOUR_US:,.1f} h"
-    return f"{us / _US:,.3f}".rstrip("0").rstrip(".") + " s"
-
-
 def _share(part: int, whole: int) -> str:
-    return f"{part:,} of {whole:,} ({100 * part / whole:.1f} %)"
+    return f"{part:,} of {whole:,} ({percent(part, whole)})"
 
 
 def _without_duplicates(known: Known) -> Finding | None:
@@ -145,18 +142,64 @@ def _ended_sources(known: Known) -> Finding | None:
 
 
 def _short_log(known: Known) -> Finding | None:
-    log, need_us = known.facts.log, known.facts.most_expiry_need_us
-    if log.first_received_at_us is None or log.last_received_at_us is None:
+    span_us, need_us = known.facts.log.span_us, known.facts.most_expiry_need_us
+    if span_us >= max(_LEAST_SPANS * need_us, _HOUR_US):
         return None
-    span_us = log.last_received_at_us - log.first_received_at_us
-    expiry_us = known.recommendation.setting.expiry_us
-    if span_us >= _LEAST_SPANS * max(need_us, expiry_us) and span_us >= _HOUR_US:
-        return None
+    longest = f", and its longest repeat took {duration(need_us)}" if need_us else ""
     return Finding(
         "short-log",
-        f"The log spans only {_secs(span_us)}, and without a window its duplicates needed an expiry of up to "
-        f"{_secs(need_us)}. A repeat that takes longer than the log can't be in it: replay days that hold an outage before "
-        "trusting an expiry.",
+        f"The log spans only {duration(span_us)}{longest}. A repeat that takes longer than the log can't be in it. Replay "
+        "days that hold an outage before you lower a setting.",
+    )
+
+
+def _few_bursts(known: Known) -> Finding | None:
+    bursts = known.evidence.bursts
+    if not 0 < bursts < _MANY_BURSTS:
+        return None
+    largest = "this one" if bursts == 1 else f"the largest of these {bursts}"
+    return Finding(
+        "few-bursts",
+        f"The duplicates came in {count(bursts, 'burst')}. If bursts are alike, the next one exceeds {largest} with a chance "
+        f"of 1 in {bursts + 1}; the margin is there for that. Replay more days, or raise --margin.",
+    )
+
+
+def _halves_disagree(known: Known) -> Finding | None:
+    both = next(sized for sized in known.kinds if sized.kind is Kind.BOTH)
+    if both.unseen is None or not both.unseen.missed:
+        return None
+    first, second = known.facts.halves
+    return Finding(
+        "halves-disagree",
+        f"Sized on one half of the log, the setting misses {_share(both.unseen.missed, both.unseen.duplicates)} in the other. "
+        f"The first half needs W = {first.windows.most:,}, the second W = {second.windows.most:,}. The next day may differ as "
+        "much: replay more days, and take the largest setting.",
+    )
+
+
+def _redeliveries_outlast_the_window(known: Known) -> Finding | None:
+    facts, setting = known.facts, known.recommendation.setting
+    delivery_us, peak = facts.log.delivery_us, facts.peak_per_second
+    if not setting.window or not peak or setting.window * _US >= delivery_us * peak:
+        return None
+    return Finding(
+        "short-window",
+        f"At its peak the busiest source sends {setting.window:,} ids in {duration(setting.window * _US // peak)}, and the "
+        f"longest redelivery took {duration(delivery_us)}. So W alone may miss a redelivery at the peak. Don't lower E, or "
+        f"raise W to {-(-delivery_us * peak // _US):,}.",
+    )
+
+
+def _other_sources(known: Known) -> Finding | None:
+    others = known.facts.from_other_sources
+    if not others:
+        return None
+    return Finding(
+        "other-sources",
+        f"Duplicates whose id came last from another source: {_share(others, known.facts.log.duplicates)}. A sender took over "
+        "and sent again. Their ids are caught in the queue of the source before, so don't retire it before that can happen: "
+        "see retire_sources_after_days.",
     )
 
 
@@ -167,7 +210,7 @@ def _clock_backwards(known: Known) -> Finding | None:
     return Finding(
         "clock-backwards",
         f"Time ran backwards: receipts from before the latest one of their domain: {clamped:,}, by up to "
-        f"{_secs(known.facts.largest_step_back_us)}. Each counts as received with that one.",
+        f"{duration(known.facts.largest_step_back_us)}. Each counts as received with that one.",
     )
 
 
@@ -179,9 +222,9 @@ def _rule_of_thumb(known: Known) -> Finding | None:
     verdict = "covers" if 2 * took_us >= need_us else "does not cover"
     return Finding(
         "rule-of-thumb",
-        f"The rule of thumb, an expiry of two to three times the redelivery time, gives {_secs(2 * took_us)} to "
-        f"{_secs(3 * took_us)} here (rMaxDeliverySecs {_secs(took_us)}). It {verdict} this log: without a window the "
-        f"longest repeat needs {_secs(need_us)}.",
+        f"The rule of thumb, an expiry of two to three times the redelivery time, gives {duration(2 * took_us)} to "
+        f"{duration(3 * took_us)} here (rMaxDeliverySecs {duration(took_us)}). It {verdict} this log: without a window the "
+        f"longest repeat needs {duration(need_us)}.",
     )
 
 
@@ -221,6 +264,10 @@ _FINDERS: tuple[Callable[[Known], Finding | None], ...] = (
     _demanding_sources,
     _ended_sources,
     _short_log,
+    _few_bursts,
+    _halves_disagree,
+    _redeliveries_outlast_the_window,
+    _other_sources,
     _clock_backwards,
     _rule_of_thumb,
     _without_ids,

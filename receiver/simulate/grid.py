@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal, DecimalException
 
 import numpy as np
@@ -9,7 +10,16 @@ import numpy as np
 from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings
 
-__all__ = ["MAX_SETTINGS", "check_grid", "chosen_expiries_us", "chosen_windows", "parse_expiries_us", "parse_windows"]
+__all__ = [
+    "MAX_SETTINGS",
+    "check_grid",
+    "chosen_expiries_us",
+    "chosen_windows",
+    "parse_budget_bytes",
+    "parse_expiries_us",
+    "parse_present",
+    "parse_windows",
+]
 
 MAX_SETTINGS = 10_000
 _LARGEST = 10**12
@@ -27,6 +37,34 @@ def parse_expiries_us(text: str) -> list[int]:
     return sorted(
         {int((value * 1_000_000).to_integral_value()) for value in _values("--expiry", text, significant_digits=3)}
     )
+
+
+def parse_present(text: str) -> tuple[int, int]:
+    """`W,E`, the setting that is in use: the window, and the expiry in seconds as whole microseconds."""
+    values = text.split(",")
+    if len(values) != 2 or not all(value.strip() for value in values):  # noqa: PLR2004
+        raise SettingsError(f"--current: {text!r:.80} is no window and expiry", hint="write W,E, such as 2000,120")
+    window, secs = (_number("--current", value) for value in values)
+    if window != window.to_integral_value():
+        raise SettingsError(f"--current: the window {window} is no whole number", hint="write W,E, such as 2000,120")
+    present = int(window), int((secs * 1_000_000).to_integral_value())
+    check_grid([present[0]], [present[1]])
+    return present
+
+
+_BUDGET = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:e[0-9]{1,2})?)\s*(|k|M|G|T)(i?)B?\s*", re.IGNORECASE)
+
+
+def parse_budget_bytes(text: str) -> int:
+    """A size such as `500MB`, `2GB`, `1.5 GiB` or `1e9`, in bytes."""
+    match = _BUDGET.fullmatch(text)
+    if match is not None:
+        number, prefix, binary = match.groups()
+        unit = (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")
+        size_bytes = int(Decimal(number) * unit)
+        if 0 < size_bytes <= _LARGEST * 1000:
+            return size_bytes
+    raise SettingsError(f"--budget: {text.strip()!r:.80} is no size of memory", hint="such as 500MB, 2GB or 1e9")
 
 
 def _values(option: str, text: str, significant_digits: int | None = None) -> list[Decimal]:

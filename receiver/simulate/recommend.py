@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
-from receiver.policies.interface import secs_text
 from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import Evidence, Grade, Kind, Recommendation, SettingFigures, SizedSetting, Unseen
+from receiver.words import exact_secs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,7 +129,8 @@ class Sizing:
         order = [by_kind[kind] for kind in (Kind.DEFAULT,) * (evidence.grade is Grade.WEAK) + _BY_THE_LOG]
         affordable = (sized for sized in order if sized.memory_bytes <= self.settings.budget_bytes)
         sized = next(affordable, order[-1])
-        return Recommendation(sized, self.settings.margin, self._why(sized, evidence)), kinds, evidence
+        why = self._why(sized, evidence, is_dearest=sized is order[0])
+        return Recommendation(sized, self.settings.margin, why), kinds, evidence
 
     def _pair_of(self, kind: Kind, part: _Asked, outcomes: Mapping[Pair, PairOutcome]) -> Pair:
         match kind:
@@ -172,16 +173,20 @@ class Sizing:
             grade = Grade.FAIR if holds and facts.bursts >= _FAIR_BURSTS else Grade.WEAK
         return Evidence(grade, facts.bursts, facts.whole.window(self.settings.max_missed), expiry_us, span_us)
 
-    def _why(self, sized: SizedSetting, evidence: Evidence) -> str:
+    def _why(self, sized: SizedSetting, evidence: Evidence, *, is_dearest: bool) -> str:
         settings, duplicates = self.settings, self.facts.log.duplicates
         if not duplicates:
-            return "The log holds no duplicate, so it says nothing about the windows; these are the defaults."
+            return "The log holds no duplicate, so it says nothing about the windows."
         caught = "its one duplicate" if duplicates == 1 else f"all {duplicates:,} duplicates"
         if settings.max_missed:
             caught = f"{caught} but {settings.max_missed:,}"
-        needs = f"W = {evidence.window_need:,} without an expiry, or E = {secs_text(evidence.expiry_need_us)} s without a window"
-        needed = f"To catch {caught}, this log needs {needs}."
-        return f"{needed} {_BY_KIND[sized.kind].format(margin=f'{settings.margin:g}')}"
+        why = (
+            f"To catch {caught}, this log needs W = {evidence.window_need:,} without an expiry, or "
+            f"E = {exact_secs(evidence.expiry_need_us)} s without a window. "
+        ) + _BY_KIND[sized.kind].format(margin=f"{settings.margin:g}")
+        if is_dearest:
+            return why
+        return f"{why} What is safer takes more memory than the budget of {settings.budget_bytes:,} bytes."
 
 
 def sizing_of(replays: Replays, settings: SimulateSettings, present: Pair) -> Sizing:

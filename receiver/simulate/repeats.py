@@ -82,7 +82,7 @@ class SecondCounts(NamedTuple):
 
 
 @compiled()
-def _second_counts(
+def _second_counts(  # noqa: PLR0917 - compiled functions take no names
     source: npt.NDArray[np.int32],
     times: npt.NDArray[np.int64],
     first: npt.NDArray[np.int64],

@@ -1,0 +1,150 @@
+"""The advice in words, for the terminal as for the page: what to set, how sure that is, what it guarantees, what changes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from receiver.report.words import of_duplicates, size
+from receiver.simulate.figures import Analysis, Grade, Kind, SettingFigures, SizedSetting
+from receiver.words import count, duration, exact_secs, seconds
+
+__all__ = [
+    "KIND_COLUMNS",
+    "MEANINGS",
+    "KindRow",
+    "change",
+    "cost",
+    "decision",
+    "guarantees",
+    "kind_rows",
+    "properties",
+    "reasons",
+    "sureness",
+]
+
+MEANINGS = {
+    Kind.BOTH: "either tier alone catches what the log holds",
+    Kind.WINDOW: "the window alone does; E covers redeliveries only",
+    Kind.LEAN: "the fewest ids, one tier or the other catches it",
+    Kind.DEFAULT: "Apama's defaults, raised where the log needs more",
+    Kind.PRESENT: "what is set at present",
+}
+KIND_COLUMNS = ("W", "E", "missed here", "missed unseen", "most ids", "memory")
+
+
+def _named(setting: SettingFigures) -> str:
+    return f"W = {count(setting.window)} and E = {seconds(setting.expiry_us)}"
+
+
+def _of_kind(analysis: Analysis, kind: Kind) -> SizedSetting:
+    return next(sized for sized in analysis.kinds if sized.kind is kind)
+
+
+def decision(analysis: Analysis) -> str:
+    """What to set."""
+    setting = analysis.recommendation.setting
+    return f"Set W = {count(setting.window)} ids per source and E = {seconds(setting.expiry_us)}."
+
+
+def sureness(analysis: Analysis) -> tuple[Grade, str]:
+    """How sure that is."""
+    grade = analysis.evidence.grade
+    return grade, f"Evidence: {grade}."
+
+
+def reasons(analysis: Analysis) -> tuple[str, ...]:
+    """What the advice rests on: the log itself, one half of it against the other, and how often something happened."""
+    evidence, duplicates = analysis.evidence, analysis.log.duplicates
+    bursts = f"{count(evidence.bursts, 'burst')} in {duration(evidence.span_us)}"
+    if not duplicates:
+        return (f"The log holds no duplicate in {duration(evidence.span_us)}, so it says nothing about W and E.",)
+    missed = of_duplicates(analysis.recommendation.setting.missed, duplicates)
+    needs = f"W = {count(evidence.window_need)} or E = {duration(evidence.expiry_need_us)}"
+    unseen = analysis.recommendation.sized.unseen or _of_kind(analysis, Kind.BOTH).unseen
+    halves = "Sized on one half of the log, it misses none of the other half."
+    if unseen is not None and unseen.missed:
+        halves = (
+            f"Sized on one half of the log, it misses {of_duplicates(unseen.missed, unseen.duplicates)} in the other."
+        )
+    return (
+        f"It misses {missed} here, which need {needs}: {bursts}.",
+        halves,
+    )
+
+
+def guarantees(analysis: Analysis) -> tuple[str, str]:
+    """What the setting guarantees on any day: in time, and in ids."""
+    setting = analysis.recommendation.setting
+    in_time = f"A repeat within {seconds(setting.expiry_us)} is caught, however busy it was."
+    if not setting.expiry_us:
+        in_time = "No time is guaranteed: E is 0."
+    if not setting.window:
+        return in_time, "No number of ids is guaranteed: W is 0."
+    in_ids = f"A repeat within its source's last {count(setting.window, 'id')} is caught, however late"
+    peak = analysis.peak_per_second
+    if not peak:
+        return in_time, f"{in_ids}."
+    lasts = duration(setting.window * 1_000_000 // peak)
+    return in_time, f"{in_ids}: {lasts} of the busiest source at its peak."
+
+
+def cost(analysis: Analysis) -> str:
+    sized = analysis.recommendation.sized
+    return (
+        f"It keeps at most {count(sized.setting.peak_ids, 'id')}: {size(sized.memory_bytes)} of memory, "
+        f"{size(sized.database_bytes)} in the database."
+    )
+
+
+class KindRow(NamedTuple):
+    """One kind of setting, in the `KIND_COLUMNS`."""
+
+    sized: SizedSetting
+    is_recommended: bool
+    cells: tuple[str, ...]
+
+
+def kind_rows(analysis: Analysis) -> list[KindRow]:
+    """One row of each kind; `present` only where it isn't the same as `default`."""
+    recommended = analysis.recommendation.sized
+    default = _of_kind(analysis, Kind.DEFAULT).setting
+    return [
+        KindRow(sized, sized == recommended, _cells(sized))
+        for sized in analysis.kinds
+        if sized.kind is not Kind.PRESENT or sized.setting != default
+    ]
+
+
+def _cells(sized: SizedSetting) -> tuple[str, ...]:
+    setting, unseen = sized.setting, sized.unseen
+    return (
+        count(setting.window),
+        seconds(setting.expiry_us),
+        count(setting.missed),
+        "-" if unseen is None else count(unseen.missed),
+        count(setting.peak_ids),
+        size(sized.memory_bytes),
+    )
+
+
+def change(analysis: Analysis) -> str:
+    """What changes for who has the present setting."""
+    present, recommended = _of_kind(analysis, Kind.PRESENT), analysis.recommendation.sized
+    if present.setting == recommended.setting:
+        return f"Your setting, {_named(present.setting)}, is what is recommended."
+    duplicates = analysis.log.duplicates
+    said = f"Your setting, {_named(present.setting)}, misses {of_duplicates(present.setting.missed, duplicates)}"
+    if present.memory_bytes == recommended.memory_bytes:
+        return f"{said} and takes as much memory."
+    return f"{said} and takes {size(present.memory_bytes)} instead of {size(recommended.memory_bytes)}."
+
+
+def properties(analysis: Analysis) -> tuple[str, str]:
+    """The two lines for the receiver's bean in Apama's configuration."""
+    setting = analysis.recommendation.setting
+    # Apama takes whole seconds.
+    secs = exact_secs(-(-setting.expiry_us // 1_000_000) * 1_000_000)
+    return (
+        f'<property name="dupDetectionPerSourceExpiryWindowSize" value="{setting.window}"/>',
+        f'<property name="dupDetectionExpiryTimeSecs" value="{secs}"/>',
+    )

@@ -1,0 +1,66 @@
+"""Counts and times as a person reads them, wherever they are written: in findings, tables, pages, names of policies."""
+
+from __future__ import annotations
+
+__all__ = ["count", "duration", "exact_secs", "percent", "seconds", "three_digits"]
+
+_SECOND_US = 1_000_000
+_LARGER_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_LONGEST_IN_SECONDS = 120
+
+
+def count(number: int, noun: str = "") -> str:
+    """`1,234`, `1 receipt`, `1,234 receipts`."""
+    if not noun:
+        return f"{number:,}"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def percent(part: int, whole: int) -> str:
+    """`0.32 %`."""
+    return f"{three_digits(100 * part / whole)} %"
+
+
+def three_digits(value: float) -> str:
+    """A value below 1,000 with three digits at most: `1.5`, `12.5`, `999`."""
+    text = _to_three_digits(value)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _to_three_digits(value: float) -> str:
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0  # noqa: PLR2004 - where rounding adds a digit
+    return f"{value:.{decimals}f}"
+
+
+def exact_secs(us: int) -> str:
+    """Microseconds as seconds, in decimals without trailing zeros: `0.5`, `3600`."""
+    secs, rest = divmod(us, _SECOND_US)
+    return f"{secs}.{rest:06d}".rstrip("0").rstrip(".")
+
+
+def seconds(us: int) -> str:
+    """Microseconds as exact seconds, as a setting is written: `0.5 s`, `3,600 s`."""
+    whole, _, decimals = exact_secs(us).partition(".")
+    return f"{int(whole):,}{'.' * bool(decimals)}{decimals} s"
+
+
+def duration(us: int) -> str:
+    """Microseconds to three digits, in the unit a person would choose: `250 ms`, `20.0 s`, `5 min 3 s`, `2 d 4 h`."""
+    if us < 1_000:  # noqa: PLR2004
+        return f"{us} µs" if us else "0 s"
+    if us < _SECOND_US * 0.9995:
+        return f"{_rounded(us, 1_000)} ms"
+    if us < _LONGEST_IN_SECONDS * _SECOND_US:
+        return f"{_rounded(us, _SECOND_US)} s"
+    left = round(us / _SECOND_US)
+    parts: list[tuple[int, str]] = []
+    for secs, unit in _LARGER_UNITS:
+        number, left = divmod(left, secs)
+        if number or parts:
+            parts.append((number, unit))
+    return " ".join(f"{number:,} {unit}" for number, unit in parts[:2] if number)
+
+
+def _rounded(us: int, unit_us: int) -> str:
+    # A time that was rounded keeps its zeros, so that 20.0 s stands beside 20.5 s.
+    return three_digits(us / unit_us) if us * 100 % unit_us == 0 else _to_three_digits(us / unit_us)
