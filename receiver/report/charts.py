@@ -35,7 +35,7 @@ __all__ = [
 Spec = dict[str, Any]
 
 _GREEN, _AMBER, _RED, _BLUE = "#2f9e6e", "#d9a021", "#d1603d", "#4a86c8"
-_INK = "currentColor"
+_INK, _GREY = "currentColor", "#8b93a1"
 
 CONFIG: Spec = {
     "background": None,
@@ -118,7 +118,7 @@ _LABEL_SHARE = 0.06
 _NEVER_WRONG, _MISSES, _DROPS = "never wrong", "misses duplicates", "drops new messages"
 _RIGHTNESS = {_NEVER_WRONG: _GREEN, _MISSES: _AMBER, _DROPS: _RED}
 _CAUSES = dict(zip(Cause, (_BLUE, _AMBER, _GREEN, "#8b6fc0", _RED), strict=True))
-_MARKS = {"recommended": _GREEN, "yours": _BLUE}
+_MARKS = {"recommended": _GREEN, "yours": _BLUE, "default": _GREY}
 _MARK_ROW_PX = 15
 _CURVE_SPAN = 10_000
 """How many times the least size is the largest on a curve."""
@@ -238,7 +238,7 @@ def curve_chart(curve: Steps, marks: Sequence[Mark], word: Callable[[int], str],
             tooltip=[alt.Tooltip("setting:N", title=title), _figure_tooltip("missed", "missed")]
         ),
     ]
-    return _spec(alt.layer(*layers), height=130)
+    return _spec(alt.layer(*layers), height=105)
 
 
 def _mark_layers(marks: Sequence[Mark], x: alt.X) -> list[alt.Chart]:

@@ -56,13 +56,13 @@ _MOST_CELLS_AS_TABLE = 400
 _MOST_ROWS = 50
 _LONGEST_PARAGRAPH = 2_000
 _LONGEST_NAME = 120
-_FEW_SOURCES = 4
+_FEW_SOURCES = 3
 _MOST_SOURCES = 10
 _MOST_STEPS = 20
 _GRADES = {
-    Grade.STRONG: "many disturbances, and each half of the log foretells the other",
-    Grade.FAIR: "enough disturbances to go by, and each half of the log foretells the other",
-    Grade.WEAK: "too little to set less than Apama's defaults by",
+    Grade.STRONG: "Many disturbances, and each half of the log foretells the other",
+    Grade.FAIR: "Enough disturbances to go by, and each half of the log foretells the other",
+    Grade.WEAK: "Too little to set less than Apama's defaults by",
 }
 _KINDS = {
     Kind.BOTH: "both tiers",
@@ -105,7 +105,7 @@ def _answer(analysis: Analysis) -> dict[str, Any]:
     return {
         "window": count(recommendation.setting.window),
         "expiry": seconds(recommendation.setting.expiry_us),
-        "meaning": MEANINGS[recommendation.sized.kind],
+        "meaning": _sentence(MEANINGS[recommendation.sized.kind]),
         "grade": str(grade),
         "sure": sure,
         "grade_meaning": _GRADES[grade],
@@ -120,6 +120,10 @@ def _answer(analysis: Analysis) -> dict[str, Any]:
             marked=frozenset(index for index, row in enumerate(rows) if row.is_recommended),
         ),
     }
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _kind_names(analysis: Analysis) -> dict[Kind, str]:
@@ -199,10 +203,14 @@ def _cost(analysis: Analysis) -> dict[str, Any]:
 
 def _present(analysis: Analysis) -> dict[str, Any]:
     present, recommended, evidence = present_of(analysis), analysis.recommendation.sized, analysis.evidence
-    both = present.setting, recommended.setting
+    both, some = (present.setting, recommended.setting), bool(analysis.log.duplicates)
     rows = [
-        ["window W", *(count(setting.window) for setting in both), count(evidence.window_need)],
-        ["expiry E", *(seconds(setting.expiry_us) for setting in both), duration(evidence.expiry_need_us)],
+        ["window W", *(count(setting.window) for setting in both), count(evidence.window_need) if some else "-"],
+        [
+            "expiry E",
+            *(seconds(setting.expiry_us) for setting in both),
+            duration(evidence.expiry_need_us) if some else "-",
+        ],
         ["duplicates missed", *(count(setting.missed) for setting in both), ""],
         ["most ids kept", *(count(setting.peak_ids) for setting in both), ""],
         ["memory", *(size(sized.memory_bytes) for sized in (present, recommended)), ""],
