@@ -153,12 +153,15 @@ def present_of(analysis: Analysis) -> SizedSetting:
 def shortfall(analysis: Analysis) -> str:
     """Which tiers of the present setting don't catch by themselves what the log holds; empty where both do."""
     setting, evidence = present_of(analysis).setting, analysis.evidence
-    short = []
-    if setting.window < evidence.window_need:
-        short.append(f"the window alone would have to be {count(evidence.window_need)}")
-    if setting.expiry_us < evidence.expiry_need_us:
-        short.append(f"the expiry alone {'' if short else 'would have to be '}{duration(evidence.expiry_need_us)}")
-    return f"To catch what this log holds, {' and '.join(short)}." if short else ""
+    takes = {
+        "window": f"W = {count(evidence.window_need)}" if setting.window < evidence.window_need else "",
+        "expiry": f"E = {duration(evidence.expiry_need_us)}" if setting.expiry_us < evidence.expiry_need_us else "",
+    }
+    short = [tier for tier, need in takes.items() if need]
+    if not short:
+        return ""
+    who = "Neither tier would do" if len(short) == len(takes) else f"The {short[0]} wouldn't do"
+    return f"{who} alone: that takes {' or '.join(takes[tier] for tier in short)}."
 
 
 def price_setters(analysis: Analysis) -> str:

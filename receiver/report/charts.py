@@ -238,7 +238,7 @@ def curve_chart(curve: Steps, marks: Sequence[Mark], word: Callable[[int], str],
             tooltip=[alt.Tooltip("setting:N", title=title), _figure_tooltip("missed", "missed")]
         ),
     ]
-    return _spec(alt.layer(*layers), height=105)
+    return _spec(alt.layer(*layers), height=120)
 
 
 def _mark_layers(marks: Sequence[Mark], x: alt.X) -> list[alt.Chart]:

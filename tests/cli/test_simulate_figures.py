@@ -3,7 +3,10 @@
 import csv
 import gzip
 import json
+import re
 import shutil
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -184,6 +187,18 @@ def test_logs_that_say_little(simulate, tmp_path, log, receipts):
     assert "Recommended" in table.out
     single = simulate("a.csv", "--window", "1", "--expiry", "1", "--verdicts", "v.parquet")
     assert single.status == 0
+
+
+def test_a_report_says_what_made_it_and_no_password(simulate, tmp_path):
+    (tmp_path / "a log.csv").write_text(LOG)
+    secret = "s3://nobody:hunter2@host/?signature=hunter3"
+    assert simulate("a log.csv", "--domain", f"name:{secret}", "--report", "r.html").status == 0
+    page = (tmp_path / "r.html").read_text()
+    made = re.search("Made by <code><bdi>(.*?)</bdi>", page)[1]
+    version, day = metadata.version("reliable-receiver"), datetime.now(UTC).date()
+    assert "hunter" not in made
+    assert made.startswith("receiver simulate &#39;a log.csv&#39; --domain name:s3://host/ --report")
+    assert made.endswith(f" --report r.html (version {version}, {day} UTC)")
 
 
 def test_the_times_of_the_log_are_those_read(simulate, tmp_path):
