@@ -108,7 +108,8 @@ def simulate_here(request: SimulateRequest) -> Analysis:
         with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
             receipts = ingest(batches, domain_key(question.key))
         with progress("Replaying domains", len(receipts.domains)) as advance:
-            analysis = analyse(WholeLog(receipts, advance=advance), question)
+            log = WholeLog(receipts, max_missed=question.settings.max_missed, advance=advance)
+            analysis = analyse(log, question)
         if table is not None and (single := single_setting(question)):
             for batch in verdict_batches(receipts, *single):
                 table.write(batch)

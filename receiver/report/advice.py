@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from receiver.report.words import named_source, of_duplicates, size
+from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import Analysis, Grade, Kind, SettingFigures, SizedSetting, SourceFigures
 from receiver.words import count, duration, exact_secs, seconds
 
@@ -135,11 +136,12 @@ def _cells(sized: SizedSetting) -> tuple[str, ...]:
 
 def change(analysis: Analysis) -> str:
     """What changes for who has the present setting."""
-    present, recommended = sized_of(analysis, Kind.PRESENT), analysis.recommendation.sized
+    present, recommended = present_of(analysis), analysis.recommendation.sized
+    is_default = (present.setting.window, present.setting.expiry_us) == ReceiverSettings().sizes
+    said = f"{'The default' if is_default else 'Your setting'}, {_named(present.setting)},"
     if present.setting == recommended.setting:
-        return f"Your setting, {_named(present.setting)}, is what is recommended."
-    duplicates = analysis.log.duplicates
-    said = f"Your setting, {_named(present.setting)}, misses {of_duplicates(present.setting.missed, duplicates)}"
+        return f"{said} is what is recommended."
+    said = f"{said} misses {of_duplicates(present.setting.missed, analysis.log.duplicates)}"
     if present.memory_bytes == recommended.memory_bytes:
         return f"{said} and takes as much memory."
     return f"{said} and takes {size(present.memory_bytes)} instead of {size(recommended.memory_bytes)}."

@@ -11,6 +11,7 @@ __all__ = [
     "best_of",
     "counted_causes",
     "disagreement",
+    "fitted_words",
     "meanings",
     "named_policy",
     "notes",
@@ -55,6 +56,13 @@ def recommended_policy(comparison: Comparison) -> int | None:
     setting = comparison.recommendation.setting
     wanted = str(two_tier(setting.window, setting.expiry_us))
     return next((index for index, figures in enumerate(comparison.policies) if figures.policy == wanted), None)
+
+
+def fitted_words(comparison: Comparison) -> str:
+    """What a policy fitted to the log is, and by which margin; empty where there is none."""
+    if comparison.recommendation is None or not any(figures.is_fitted for figures in comparison.policies):
+        return ""
+    return f"fitted to this log: {comparison.recommendation.margin:g} times the least that misses nothing, rounded up"
 
 
 def whose(comparison: Comparison) -> str:

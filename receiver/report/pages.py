@@ -26,6 +26,7 @@ from receiver.report.comparing import (
     best_of,
     counted_causes,
     disagreement,
+    fitted_words,
     meanings,
     notes,
     recommended_policy,
@@ -350,6 +351,7 @@ def comparison_page(comparison: Comparison) -> str:
         comparison.key,
         policies=_policies(comparison),
         whose=whose(comparison),
+        fitted=fitted_words(comparison),
         recommended=_recommended_words(comparison),
         findings=[*standing_out(comparison), *notes(comparison), *filter(None, [unanimous])],
         figures=_comparison_figures(comparison),
@@ -363,7 +365,7 @@ def _policies(comparison: Comparison) -> Numbers:
     best = best_of(comparison)
     rows = [
         [
-            with_number(index, figures, _LONGEST_NAME),
+            with_number(index, figures, _LONGEST_NAME) + ", fitted" * figures.is_fitted,
             count(figures.caught),
             count(figures.missed),
             count(figures.false_duplicates),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +33,7 @@ class Question:
     windows: list[int] | None = None
     """Those of the grid, as are the expiries; a list that is None is chosen from the log."""
     expiries_us: list[int] | None = None
-    settings: SimulateSettings | None = None
+    settings: SimulateSettings = field(default_factory=SimulateSettings)
     present: tuple[int, int] | None = None
     """The window and the expiry in microseconds that are set at present; None for Apama's defaults."""
 
@@ -43,7 +43,7 @@ def analyse(replays: Replays, question: Question) -> Analysis:
     # Here, because it loads Numba, and a caller that only needs `Question` is spared that.
     from receiver.simulate.headroom import headroom_of
 
-    settings = question.settings or SimulateSettings()
+    settings = question.settings
     facts = replays.facts()
     sizing = sizing_of(replays, settings, question.present or ReceiverSettings().sizes)
     window, expiry_us = sizing.asked[0].both

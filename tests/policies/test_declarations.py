@@ -13,7 +13,7 @@ from receiver.compare.engine import bytes_per_id
 from receiver.policies import POLICIES, policy
 from receiver.policies.interface import LONGEST_KIND, Cause, Declaration, Use
 from receiver.policies.names import form_of, unasked
-from receiver.settings import CompareSettings
+from receiver.settings import CompareSettings, SimulateSettings
 from receiver.store.tables import domains
 from tests.policies.cases import KINDS
 from tests.policies.toys import FACTS, ROOT, callers_clock_toy, grown, ran, toy
@@ -126,6 +126,10 @@ def test_a_store_has_room_for_every_kind():
 def test_memory_is_stated_once_for_each_policy():
     in_settings = set(CompareSettings().memory_bytes_per_id)
     assert in_settings == {kind.name for kind in POLICIES if kind.declaration.memory_bytes_per_id is None}
+
+
+def test_apamas_memory_is_one_figure_in_both_commands():
+    assert SimulateSettings().memory_bytes_per_id == CompareSettings().memory_bytes_per_id["apama"]
 
 
 def test_every_cause_has_its_meaning():

@@ -37,8 +37,9 @@ CALLER = {
 _TOYS = """
 from receiver.policies.cmq import CmqMinimumTimeCache
 from receiver.policies.interface import *
-from receiver.policies.interface import registered, secs_text
+from receiver.policies.interface import registered
 from receiver.policies.ttl import TimeToLive
+from receiver.words import exact_secs
 
 
 @registered(Declaration({facts}))
@@ -50,7 +51,7 @@ class Toy({base}):
 
 def toy(facts: dict[str, str]) -> str:
     """The file of a toy that remembers ids for so long."""
-    text = "f'{self.name}:keep={secs_text(self.sizes[1])}'"
+    text = "f'{self.name}:keep={exact_secs(self.sizes[1])}'"
     return _TOYS.format(facts=", ".join(map("=".join, facts.items())), base="TimeToLive", text=text)
 
 

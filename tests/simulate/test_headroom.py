@@ -57,7 +57,7 @@ def outcome(*parts):
     for part in parts:
         windows, needs_us, source = np.array(part, np.int64).reshape(-1, 3).T
         counts += count_slack((5, 10), windows, needs_us, source.astype(np.int32), SOURCES)
-    return pair_outcome(0, 0, counts)
+    return pair_outcome(0, 0, 0, counts)
 
 
 @given(DUPLICATES, st.integers(0, 20))

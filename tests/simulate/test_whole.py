@@ -2,11 +2,29 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_logs import ingested, judged, logs, repeats
+from small_logs import domains_of, ingested, judged, logs, repeats
 
 from receiver.domains import Channel
 from receiver.simulate.replays import parted_queues
 from receiver.simulate.whole import WholeLog
+
+
+def clamped(log, key):
+    latest_us, times = {}, []
+    for domain, receipt in zip(domains_of(log, key), log, strict=True):
+        if receipt.unique_message_id:
+            latest_us[domain] = max(latest_us.get(domain, 0), receipt.received_at_us)
+        times.append(latest_us.get(domain, 0))
+    return times
+
+
+def halves(log, key, times):
+    """The rows of duplicates in the first half of a log, and in the second."""
+    as_read = [receipt.received_at_us for receipt in log]
+    middle_us = (min(as_read) + max(as_read)) // 2
+    rows = repeats(log, key)
+    return [row for row in rows if times[row] < middle_us], [row for row in rows if times[row] >= middle_us]
+
 
 KEYS = st.sampled_from(["default", "destination", "connection", "receiver", "name:all"])
 PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 60)).filter(any), max_size=4)
@@ -29,16 +47,23 @@ def test_pairs_are_replayed_beside_the_grid_in_any_order(log, key, pairs):
 @given(logs(), KEYS, st.integers(0, 3))
 @settings(max_examples=60)
 def test_the_expiry_that_a_window_needs_beside_it_is_the_smallest(log, key, max_missed):
-    duplicates = len(repeats(log, key))
+    """Of the whole log, and of the duplicates of either half."""
+    whole = WholeLog(ingested(log, key), max_missed=max_missed)
     windows = [0, 1, 3]
-    for window, expiry_us in zip(
-        windows, WholeLog(ingested(log, key)).expiry_needs_us(windows, max_missed), strict=True
-    ):
-        if (window, expiry_us) != (0, 0):
-            assert duplicates - judged(log, window, expiry_us, key).caught <= max_missed
-        if expiry_us:
-            less = judged(log, window, expiry_us - 1, key) if window or expiry_us > 1 else None
-            assert duplicates - (less.caught if less else 0) > max_missed
+    times = clamped(log, key)
+    parts = [list(part) for part in (repeats(log, key), *halves(log, key, times))]
+    for rows, needs_us in zip(parts, whole.expiry_needs_us((windows, windows, windows), max_missed), strict=True):
+        for window, expiry_us in zip(windows, needs_us, strict=True):
+
+            def missed(expiry_us, window=window, rows=rows):
+                if (window, expiry_us) == (0, 0):
+                    return len(rows)
+                verdicts = judged(log, window, expiry_us, key).verdicts
+                return sum(verdicts[row] != "duplicate" for row in rows)
+
+            assert missed(expiry_us) <= max_missed
+            if expiry_us:
+                assert missed(expiry_us - 1) > max_missed
 
 
 def test_a_queue_is_parted_where_its_channels_are_of_several_domains():

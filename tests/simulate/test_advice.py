@@ -1,0 +1,113 @@
+"""Needs, kinds, unseen halves, grade and the setting recommended, against the naive model of the advice."""
+
+from typing import NamedTuple
+
+from advice_model import Advice
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_logs import SECOND_US, Receipt, ingested, logs
+
+from receiver.settings import SimulateSettings
+from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.whole import WholeLog
+
+BYTES_PER_ID = 10
+START_US = 1_750_000_000_000_001
+KEYS = st.sampled_from(["name:x", "destination", "connection", "default"])
+
+
+@st.composite
+def delivered(draw) -> list[Receipt]:
+    """As `logs`, at several speeds, and with the times at which messages were sent."""
+    speed = draw(st.sampled_from([1, 100_001, SECOND_US, 60 * SECOND_US]))
+    longest_ms = draw(st.sampled_from([0, 1, 400, 7_291, 10**9]))
+    log = draw(logs(most=5) | logs(least=12, most=30))
+    times_us = [START_US + speed * receipt.received_at_us for receipt in log]
+    waits_ms = [draw(st.integers(0, longest_ms)) for _ in log]
+    return [
+        receipt._replace(received_at_us=time_us, jms_timestamp_ms=time_us // 1000 - wait_ms)
+        for receipt, time_us, wait_ms in zip(log, times_us, waits_ms, strict=True)
+    ]
+
+
+@st.composite
+def disturbed(draw) -> list[Receipt]:
+    """Ids that come again at once, and every so many once more some ids later: bursts enough for each grade."""
+    count = draw(st.sampled_from([9, 10, 11, 29, 30, 31]))
+    pauses = st.sampled_from([SECOND_US + 1, SECOND_US + 1, draw(st.sampled_from([SECOND_US, 3 * SECOND_US]))])
+    later, every = draw(st.integers(0, 4)), draw(st.sampled_from([4, 7, 30]))
+    log, time_us = [], START_US
+    for number in range(count):
+        source = draw(st.sampled_from(["", "", "s"]))
+        log += [Receipt(time_us - draw(st.sampled_from([0, 1, 1000])), f"{number}", source)]
+        log += [Receipt(time_us, f"{number}", source)]
+        if later and number >= later and number % every == 0:
+            log += [Receipt(time_us, f"{number - later}", source)]
+        time_us += draw(pauses)
+    return log
+
+
+class Asked(NamedTuple):
+    """What is asked of a log."""
+
+    margin: float
+    max_missed: int
+    budget: tuple[str, int]
+    """What the setting of a kind takes, in ids, and how many more."""
+    present: tuple[int, int] = (2000, 120 * SECOND_US)
+
+
+ASKED = st.builds(
+    Asked,
+    margin=st.sampled_from([1.0, 1.1, 1.5, 2.0, 3.0]),
+    max_missed=st.integers(0, 3),
+    budget=st.tuples(st.sampled_from(["both", "window", "lean", "default"]), st.sampled_from([0, -1])),
+    present=st.sampled_from([(2000, 120 * SECOND_US), (0, 1), (1, 0), (3, 5 * SECOND_US)]),
+)
+
+
+def check(log: list[Receipt], key: str, asked: Asked) -> None:
+    advice = Advice(log, key, margin=asked.margin, max_missed=asked.max_missed, present=asked.present)
+    kinds = advice.kinds()
+    kind, more = asked.budget
+    budget_bytes = max(1, BYTES_PER_ID * (kinds[kind].peak_ids + more))
+    sizing = SimulateSettings(
+        margin=asked.margin, max_missed=asked.max_missed, budget_bytes=budget_bytes, memory_bytes_per_id=BYTES_PER_ID
+    )
+    whole = WholeLog(ingested(log, key), max_missed=asked.max_missed)
+    analysis = analyse(whole, Question(key, [1], [1], sizing, asked.present))
+
+    for needs, duplicates in zip(whole.facts().halves, (advice.first, advice.second), strict=True):
+        assert needs.windows.total == len(duplicates)
+        assert needs.window(asked.max_missed) == advice.window_need(duplicates)
+        assert needs.expiry_us == advice.expiry_need_us(duplicates)
+    assert {
+        sized.kind: (
+            (sized.setting.window, sized.setting.expiry_us),
+            sized.setting.missed,
+            sized.setting.peak_ids,
+            None if sized.unseen is None else (sized.unseen.duplicates, sized.unseen.missed),
+        )
+        for sized in analysis.kinds
+    } == kinds
+    evidence = analysis.evidence
+    assert evidence.window_need == advice.window_need(advice.duplicates)
+    assert evidence.expiry_need_us == advice.expiry_need_us(advice.duplicates)
+    assert (evidence.span_us, evidence.bursts) == (advice.span_us, advice.bursts())
+    assert evidence.grade == advice.grade()
+    assert analysis.recommendation.sized.kind == advice.recommended(budget_bytes // BYTES_PER_ID)
+    for domain in analysis.domains:
+        own = [each for each in advice.duplicates if each.domain == domain.domain]
+        assert (domain.window_need, domain.expiry_need_us) == (advice.window_need(own), advice.expiry_need_us(own))
+
+
+@given(delivered(), KEYS, ASKED)
+@settings(max_examples=150)
+def test_the_advice_is_the_models(log, key, asked):
+    check(log, key, asked)
+
+
+@given(disturbed(), ASKED)
+@settings(max_examples=25)
+def test_the_advice_on_many_bursts_is_the_models(log, asked):
+    check(log, "name:x", asked._replace(max_missed=asked.max_missed // 2))
