@@ -35,6 +35,7 @@ from receiver.report.comparing import (
     whose,
     with_number,
 )
+from receiver.report.elsewhere import systems_of
 from receiver.report.html import Figure, Numbers, page_text
 from receiver.report.sizing import Grid, grid_of, headroom_left, recommended_of, setting_asked_for
 from receiver.report.words import (
@@ -94,7 +95,7 @@ def analysis_page(analysis: Analysis, provenance: str | None = None) -> str:
         findings=[sanitised(finding.text, _LONGEST_PARAGRAPH) for finding in analysis.findings],
         curves=_curves(analysis),
         figures=[*([_heat_map(analysis)] if analysis.settings else []), *_timeline(analysis)],
-        tables=[table for table in (_sources(analysis), _domains(analysis)) if table.rows],
+        tables=[table for table in (_sources(analysis), _systems(analysis), _domains(analysis)) if table.rows],
     )
 
 
@@ -340,6 +341,15 @@ def _sources(analysis: Analysis) -> Numbers:
         rows,
         texts=2,
     )
+
+
+def _systems(analysis: Analysis) -> Numbers:
+    rows = [
+        [need.system, need.setting or "-", need.needs, need.with_margin, need.default, str(need.enough)]
+        for need in systems_of(analysis)
+    ]
+    columns = ["system", "its setting", "needs", "with the margin", "its default", "enough?"]
+    return Numbers("What other systems would need to miss none of these duplicates", columns, rows, texts=2)
 
 
 def comparison_page(comparison: Comparison) -> str:

@@ -174,6 +174,13 @@ def test_what_made_the_page_stands_at_its_foot():
     assert "Made by receiver simulate." in text_of(realistic())
 
 
+def test_what_other_systems_would_need_is_there():
+    text = text_of(realistic())
+    assert "What other systems would need to miss none of these duplicates" in text
+    assert "Artemis id-cache-size 30,321 ids 61,000 20,000 no" in text
+    assert "What other systems" not in text_of(empty())
+
+
 def test_many_domains_are_cut_and_counted():
     text = analysis_page(large())
     assert "Domains, most duplicates first; 2,950 more are not shown" in text
