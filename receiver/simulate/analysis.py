@@ -12,7 +12,7 @@ from receiver.simulate.figures import Analysis, DomainFigures, SettingFigures, S
 from receiver.simulate.findings import Known, findings_of
 from receiver.simulate.grid import check_grid, chosen_expiries_us, chosen_windows
 from receiver.simulate.recommend import sizing_of
-from receiver.simulate.replays import value_histogram
+from receiver.simulate.replays import missed_between, missed_by, value_histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +75,8 @@ def analyse(replays: Replays, question: Question) -> Analysis:
         sources=_source_figures(facts, outcome),
         window_needs=value_histogram(facts.whole.windows),
         expiry_needs_us=facts.expiry_needs,
+        missed_by_window=missed_by(facts.whole.windows),
+        missed_by_expiry_us=missed_between(facts.expiry_needs, facts.most_expiry_need_us),
         headroom=headroom_of(outcome.slack),
         timeline=facts.timeline,
         bytes_per_id=settings.memory_bytes_per_id,
