@@ -172,7 +172,8 @@ def test_without_names_all_that_can_judge_are_compared_and_the_recommended_setti
         *fitted,
         recommended_text,
     ]
-    assert [text for text in texts if text in written] == written
+    # So short a log is told Apama's defaults, or more; a policy is tried once.
+    assert [text for text in texts if text in written] == list(dict.fromkeys(written))
     ((left_out, reason),) = comparison.left_out
     assert left_out == "solace-last"
     assert "row 0" in reason
