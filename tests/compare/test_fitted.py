@@ -56,6 +56,7 @@ def test_a_comparison_that_chooses_fits_its_rivals(sample):
     fitted = [figures for figures in comparison.policies if figures.is_fitted]
     assert [figures.policy for figures in fitted] == ["artemis:id_cache_size=61000", "ttl:expiry=82"]
     assert [figures.missed for figures in fitted] == [0, 0]
+    assert comparison.policies[-1].policy == "apama:window=360,expiry=41"
     vendors = [text for text in unasked() if text != "solace-last"]  # which can't judge this log
     assert [figures.policy for figures in comparison.policies][: len(vendors)] == vendors
 
