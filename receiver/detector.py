@@ -44,7 +44,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
 
-from receiver.errors import SettingsError
+from receiver.errors import SettingsError, detects_nothing
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptRow, Tier, Verdict, check_receipt
 
 __all__ = ["GONE", "RETIRED", "TwoTierDetector", "serial_of"]
@@ -144,9 +144,7 @@ class TwoTierDetector:
         self._window = window
         self._expiry_us = round(expiry_secs * 1_000_000)
         if window == 0 and self._expiry_us == 0:
-            raise SettingsError(
-                "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
-            )
+            raise detects_nothing()
         self._newest: dict[str, int] = {}
         self._elsewhere: dict[str, dict[int, int]] = {}  # id -> number of source -> stamp
         self._names: dict[int, str] = {}  # of entries in sources' queues that are not, or not the newest, in `_young`

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from receiver.errors import SettingsError
 
-__all__ = ["DOMAIN_KEYS", "Channel", "DomainKey", "destination_name", "domain_key"]
+__all__ = ["DOMAIN_KEYS", "PARTS", "Channel", "DomainKey", "destination_name", "domain_key"]
 
 _LOGGED_DESTINATION = re.compile(r"(Queue|Topic)<(.*)>", re.DOTALL)
 _LOOKS_LIKE_DESTINATION = re.compile(r"\\*(?:queue|topic)://")
@@ -34,6 +34,10 @@ class Channel(NamedTuple):
         """Whether a part, by its name here, isn't known: it is empty, or a destination without a name."""
         text: str = getattr(self, part)
         return not text or (part == "destination" and destination_name(text) in {_QUEUE, _TOPIC})
+
+
+PARTS = {part: f"{part.removesuffix('_id')}s" for part in Channel._fields}
+"""What several of a part are called, by its name."""
 
 
 def destination_name(text: str) -> str:

@@ -46,6 +46,7 @@ __all__ = [
     "StoreCorruptError",
     "StoreError",
     "StoreVersionError",
+    "detects_nothing",
 ]
 
 
@@ -76,6 +77,13 @@ def _remade(kind: type[ReceiverError], args: tuple[Any, ...]) -> ReceiverError:
 
 class SettingsError(ReceiverError, ValueError):
     """An invalid argument or setting: negative, not a number, contradictory, unknown."""
+
+
+def detects_nothing() -> SettingsError:
+    """The error for a window of 0 with an expiry of 0."""
+    return SettingsError(
+        "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
+    )
 
 
 class IdFormatError(ReceiverError, ValueError):

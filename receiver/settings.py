@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from receiver.errors import SettingsError
+from receiver.errors import SettingsError, detects_nothing
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -158,9 +158,7 @@ class ReceiverSettings:
         _checked("dup_detection_per_source_expiry_window_size", window, least=0, whole=True)
         expiry_us = expiry_us_of(self.dup_detection_expiry_time_secs)
         if window == 0 and expiry_us == 0:
-            raise SettingsError(
-                "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
-            )
+            raise detects_nothing()
         _checked("max_sources", self.max_sources, least=0, whole=True)
         _checked("retire_sources_after_days", self.retire_sources_after_days, least=0)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from receiver.bridge.bridge import Bridge
 from receiver.bridge.connectors import Source, check_carried, check_durable, connectors_of, sink_of, source_of
@@ -83,15 +83,15 @@ def open_bridge(
     origin = _origin(from_, options) if isinstance(from_, str) else from_
     _check(from_, to, store, options)
     mode, figures = options.mode, Figures()
-    address = store if store is not None and mode is not Mode.BEST_EFFORT else _MEMORY
+    address = store if store is not None and mode.keeps else _MEMORY
     with ExitStack() as opened:
         target = _target(to, options)
         opened.callback(target.close)
         if isinstance(target, FileTarget) and address != _MEMORY and target.is_store(store_url(address)):
             raise SettingsError(f"{target.name} is the store", hint="name another file for the messages")
-        if isinstance(target, PythonTarget) and target.takes_part and mode is Mode.BEST_EFFORT:
+        if isinstance(target, PythonTarget) and target.takes_part and not mode.keeps:
             raise SettingsError(
-                f"{target.name} takes a connection, and BEST_EFFORT has none to give",
+                f"{target.name} takes a connection, and {mode} has none to give",
                 hint="choose another mode, or a function that takes the message alone",
             )
         receiver = Receiver.open(
@@ -138,7 +138,7 @@ def target_name(to: str) -> str:
 
 def _origin(text: str, options: BridgeOptions) -> Origin:
     source = _address(text, options.from_password, options.tls)
-    if options.mode is not Mode.BEST_EFFORT:
+    if options.mode.keeps:
         check_durable(source)
     connectors_of(source)  # now, before a python: target puts the current folder on sys.path
     check_carried(source, options.ids.id_property, options.ids.source_property)
@@ -203,13 +203,13 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
             raise SettingsError(f"the {part} id is empty", hint=f"leave it out, or give a name (--{part}-id)")
     if options.policy is not None:
         _check_policy(options.policy)
-    if mode is not Mode.BEST_EFFORT and store in {None, _MEMORY}:
+    if mode.keeps and store in {None, _MEMORY}:
         raise SettingsError(
             f"{mode} needs a store that outlives its process",
             hint="--store sqlite:///receiver.db, or --mode BEST_EFFORT",
         )
-    if mode is Mode.BEST_EFFORT and options.ids.missing is MissingIds.REFUSE:
-        raise SettingsError("BEST_EFFORT can't park messages without id", hint="choose another mode")
+    if not mode.keeps and options.ids.missing is MissingIds.REFUSE:
+        raise SettingsError(f"{mode} can't park messages without id", hint="choose another mode")
 
 
 def _check_policy(text: str) -> None:
@@ -217,21 +217,25 @@ def _check_policy(text: str) -> None:
 
 
 def _flow(address: str, target: Target, receiver: Receiver, figures: Figures, options: BridgeOptions) -> Flow:
-    tries = options.settings.max_tries
-    if options.mode is Mode.BEST_EFFORT:
-        return DirectFlow(receiver, target, figures, max_tries=tries)
+    mode, settings = options.mode, options.settings
+    if mode is Mode.BEST_EFFORT:
+        return DirectFlow(receiver, target, figures, settings)
     with ExitStack() as opened:
         inbox = opened.enter_context(
             Inbox.open(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
         )
-        if options.mode is Mode.APP_CONTROLLED:
-            flow: Flow = ControlledFlow(receiver, inbox, target, figures, max_tries=tries)
-        else:
-            numbers = None
-            if options.mode.detects and isinstance(target, BrokerTarget):
-                numbers = SequenceIdMaker.open(
-                    address, message_source_id=receiver.domain, store_settings=options.store_settings
-                )
-            flow = InboxFlow(receiver, inbox, target, figures, max_tries=tries, numbers=numbers)
+        flow: Flow
+        match mode:
+            case Mode.APP_CONTROLLED:
+                flow = ControlledFlow(receiver, inbox, target, figures, settings)
+            case Mode.AT_LEAST_ONCE | Mode.EXACTLY_ONCE:
+                numbers = None
+                if mode.detects and isinstance(target, BrokerTarget):
+                    numbers = SequenceIdMaker.open(
+                        address, message_source_id=receiver.domain, store_settings=options.store_settings
+                    )
+                flow = InboxFlow(receiver, inbox, target, figures, settings, numbers=numbers)
+            case never:
+                assert_never(never)
         opened.pop_all()
     return flow

@@ -30,6 +30,11 @@ class Mode(StrEnum):
     """Handed on first; what the application writes and the id are committed together, then it is acknowledged."""
 
     @property
+    def keeps(self) -> bool:
+        """Whether a store keeps what may not be lost with the bridge."""
+        return self is not Mode.BEST_EFFORT
+
+    @property
     def detects(self) -> bool:
         """Whether a duplicate isn't handed on."""
         return self in {Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED}

@@ -60,7 +60,7 @@ class Received(NamedTuple):
 
     def at(self, sequence: int) -> Received:
         """The same message with its sequence number."""
-        return Received(*self[:-1], sequence)
+        return Received(*self[:-1], sequence)  # `_replace` takes twice as long
 
     def row(self, sequence: int) -> InboxRow:
         """The message as the inbox keeps it, not yet tried."""

@@ -8,8 +8,9 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -189,15 +190,7 @@ def bridge(
         windows=_windows(window, expiry),
         policy=policy,
         record=record,
-        settings=BridgeSettings(
-            **_given(
-                max_batch_size=max_batch_size,
-                max_batch_interval_millis=max_batch_interval_millis,
-                max_body_bytes=max_body_bytes,
-                max_tries=max_tries,
-                status_secs=status_secs,
-            )
-        ),
+        settings=_bridge_settings(locals()),
         tls=Tls(ca_file=tls_ca, cert_file=tls_cert, key_file=tls_key),
         from_password=_password_of("FROM", from_password_file),
         to_password=_password_of("TO", to_password_file),
@@ -223,8 +216,10 @@ def _windows(window: int | None, expiry_secs: float | None) -> ReceiverSettings 
     )
 
 
-def _given(**options: float | None) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+def _bridge_settings(options: Mapping[str, Any]) -> BridgeSettings:
+    """The settings of these options' names; what isn't given is as by default."""
+    names = [each.name for each in fields(BridgeSettings)]
+    return BridgeSettings(**{name: options[name] for name in names if options.get(name) is not None})
 
 
 def _logging_to_stderr(*, verbose: bool) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -104,7 +108,8 @@ def simulate_here(request: SimulateRequest) -> Analysis:
         with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
             receipts = ingest(batches, domain_key(question.key))
         with progress("Replaying domains", len(receipts.domains)) as advance:
-            analysis = analyse(WholeLog(receipts, advance=advance), question)
+            log = WholeLog(receipts, max_missed=question.settings.max_missed, advance=advance)
+            analysis = analyse(log, question)
         if table is not None and (single := single_setting(question)):
             for batch in verdict_batches(receipts, *single):
                 table.write(batch)
@@ -206,7 +211,18 @@ def _print_costs(spark: SparkSession) -> None:
 def _page(analysis: Analysis) -> str:
     from receiver.report.pages import analysis_page
 
-    return analysis_page(analysis)
+    return analysis_page(analysis, provenance=_provenance())
+
+
+def _provenance() -> str:
+    """The command that makes a report, with its files, its version and the day; without what URLs hold of credentials."""
+    arguments = (
+        re.sub(r"(?<=://)[^/?#]*@|\?.*", "", argument) if is_url else argument
+        for argument in sys.argv[1:]
+        for is_url in ["://" in argument]
+    )
+    command = shlex.join(["receiver", *arguments])
+    return f"{command} (version {version('reliable-receiver')}, {datetime.now(UTC):%Y-%m-%d} UTC)"
 
 
 @contextmanager

@@ -37,6 +37,8 @@ class PolicyFigures:
     memory_bytes: int
     missed_causes: dict[Cause, int]
     false_causes: dict[Cause, int]
+    is_fitted: bool = False
+    """Whether its size is what this log needs, with the margin; a vendor's default may be as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +93,5 @@ class Comparison:
     left_out: tuple[tuple[str, str], ...]
     """Policies that can't judge this log, and why, where all that can were asked for."""
     recommendation: Recommendation | None
-    """The recommended two-tier setting, where no policy was named; None where policies were."""
+    """The recommended two-tier setting, where no policy was named; None where policies were. Its margin is that of the
+    fitted policies too."""

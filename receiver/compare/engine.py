@@ -17,9 +17,10 @@ from receiver.compare.disputes import CAUSES, Disputes, missed_causes
 from receiver.errors import IdFormatError
 from receiver.message import Verdict
 from receiver.policies.interface import Policy
-from receiver.policies.names import policy, stated_policies, two_tier, unasked
+from receiver.policies.names import fitted_policies, policy, stated_policies, two_tier, unasked
 from receiver.settings import CompareSettings, ReceiverSettings
 from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.recommend import elsewhere_with_margin
 from receiver.simulate.rows import split_domains
 from receiver.simulate.verdict_rows import VERDICTS, receipt_batches, verdict_schema
 from receiver.simulate.whole import WholeLog, log_figures
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from receiver.simulate.figures import Recommendation
+    from receiver.simulate.figures import Analysis, Recommendation
     from receiver.simulate.ingest import Receipts
     from receiver.simulate.rows import Domain
 
@@ -53,6 +54,7 @@ class _Contender:
     policy: Policy
     compiled_policy: CompiledPolicy
     bytes_per_id: int
+    is_fitted: bool = False
     caught: int = 0
     missed: Counter[Cause] = dataclasses.field(default_factory=Counter)
     false: int = 0
@@ -82,6 +84,7 @@ class _Contender:
             memory_bytes=self.peak_ids * self.bytes_per_id,
             missed_causes=dict(self.missed),
             false_causes={false_cause: self.false} if false_cause and self.false else {},
+            is_fitted=self.is_fitted,
         )
 
 
@@ -105,8 +108,8 @@ def compare_policies(
 ) -> Compared:
     """What each policy makes of a log whose domains `key` has named, and where they differ.
 
-    Without `texts`: every policy that can judge the log's ids, at its vendor's defaults, and the two-tier setting
-    recommended for the log. `SettingsError` for what `stated_policies` refuses; `IdFormatError` where a policy that was asked for
+    Without `texts`: every policy that can judge the log's ids, at its vendor's defaults, those that go by an id's first
+    receipt as the log needs them, and the two-tier setting recommended for the log. `SettingsError` for what `stated_policies` refuses; `IdFormatError` where a policy that was asked for
     can't judge an id of the log. `advance` is called with 1 for each domain that is done.
     """
     contest = _asked_for(receipts, texts) if texts else _all_that_can(receipts, key)
@@ -163,22 +166,33 @@ def _asked_for(receipts: Receipts, texts: Sequence[str]) -> _Contest:
 
 def _all_that_can(receipts: Receipts, key: str) -> _Contest:
     """The policies to compare where none was named."""
-    log = WholeLog(receipts)
     window, expiry_us = ReceiverSettings().sizes  # a grid of one, as only what the log needs is wanted
-    recommendation = analyse(log, Question(key, [window], [expiry_us])).recommendation
-    texts = list(unasked())
+    question = Question(key, [window], [expiry_us])
+    log = WholeLog(receipts, max_missed=question.settings.max_missed)
+    analysis = analyse(log, question)
+    recommendation = analysis.recommendation
+    fitted = _fitted(analysis)
+    texts = [*unasked(), *fitted]
     texts.append(str(two_tier(recommendation.setting.window, recommendation.setting.expiry_us)))
     contest = _Contest([], log.domains, recommendation)
     for text in dict.fromkeys(texts):
         try:
-            contest.contenders.append(_contender(text, policy(text), receipts))
+            contest.contenders.append(_contender(text, policy(text), receipts, is_fitted=text in fitted))
         except IdFormatError as error:
             contest.left_out.append((text, str(error)))
     return contest
 
 
-def _contender(text: str, stated: Policy, receipts: Receipts) -> _Contender:
-    return _Contender(text, stated, compiled_policy_of(stated, receipts), bytes_per_id(stated, CompareSettings()))
+def _fitted(analysis: Analysis) -> list[str]:
+    """The texts of the policies that a log can size, as it needs them with the margin; none where it has no duplicate."""
+    if analysis.elsewhere is None:
+        return []
+    return list(map(str, fitted_policies(*elsewhere_with_margin(analysis.elsewhere, analysis.recommendation.margin))))
+
+
+def _contender(text: str, stated: Policy, receipts: Receipts, *, is_fitted: bool = False) -> _Contender:
+    compiled_policy = compiled_policy_of(stated, receipts)
+    return _Contender(text, stated, compiled_policy, bytes_per_id(stated, CompareSettings()), is_fitted)
 
 
 def _crossed_domains(receipts: Receipts, domains: Iterable[Domain]) -> int:

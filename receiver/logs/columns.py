@@ -70,6 +70,11 @@ class Kind(Enum):
         self.largest = largest
         """The largest number, where they are numbers; the least is 0."""
 
+    @property
+    def outside(self) -> str:
+        """How errors say where a number lies that is less or more; one with a unit is a time."""
+        return "before the epoch or beyond the year 9999" if self.unit else f"below 0 or above {self.largest:,}"
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

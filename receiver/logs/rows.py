@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -23,7 +23,6 @@ from receiver.logs.source import ReadOptions
 
 __all__ = ["BatchMaker", "RawRows", "Unreadable", "not_utf8", "two_units"]
 
-_MAX_MS = Kind.MILLISECONDS.largest
 _TRUTH = {"true": 1, "1": 1, "false": 0, "0": 0, "": 0}
 _VALUE_SHOWN = 80
 _CAST = (pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer, pa.types.is_null)
@@ -104,15 +103,22 @@ class BatchMaker:
 
     def _checked(self, column: str, values: pa.Array) -> _Checked:
         kind = COLUMNS[column].kind
-        if kind is Kind.TEXT:
-            text = _text_of(values)
-            if text is None:
-                raise self._wrong_type(column, values, "text or whole numbers")
-            text = _without_nulls(text)
-            return _Checked(text, _invalid_utf8(text))
-        numbers = _flags(values) if kind is Kind.FLAG else self._milliseconds(values)
+        match kind:
+            case Kind.TEXT:
+                text = _text_of(values)
+                if text is None:
+                    raise self._wrong_type(column, values, "text or whole numbers")
+                text = _without_nulls(text)
+                return _Checked(text, _invalid_utf8(text))
+            case Kind.FLAG:
+                numbers, expected = _flags(values), kind.expected
+            case Kind.MILLISECONDS:
+                numbers, expected = self._milliseconds(values), f"{kind.expected} since the epoch"
+            case Kind.TIME:
+                raise NotImplementedError(f"{column}: no column but received_at has times")
+            case never:
+                assert_never(never)
         if numbers is None:
-            expected = kind.expected if kind is Kind.FLAG else f"{kind.expected} since the epoch"
             raise self._wrong_type(column, values, expected)
         return _Checked(numbers, _flagged(numbers < 0))
 
@@ -125,7 +131,7 @@ class BatchMaker:
             assert read is not None  # noqa: S101 - timestamps are always read
             missing = values.is_null().to_numpy(zero_copy_only=False)
             return np.where(missing, 0, np.where(read.us < 0, -1, read.us // 1_000))
-        return _milliseconds(values)
+        return _whole_numbers(values, Kind.MILLISECONDS.largest)
 
     def _first_unreadable(
         self, raw: RawRows, checked: dict[str, _Checked], bad: npt.NDArray[np.bool_]
@@ -144,10 +150,17 @@ class BatchMaker:
         if kind is Kind.TEXT:
             return f"{column} is not UTF-8, expected text in UTF-8"
         value = _python(scalar)
-        if kind is Kind.FLAG:
-            return f"{column} is {_shown(value)}, expected true, false, 1, 0 or nothing"
-        if kind is Kind.MILLISECONDS:
-            return f"{column} is {_shown(value)}, expected whole milliseconds since the epoch, or nothing"
+        match kind:
+            case Kind.FLAG:
+                return f"{column} is {_shown(value)}, expected true, false, 1, 0 or nothing"
+            case Kind.MILLISECONDS:
+                return f"{column} is {_shown(value)}, expected {kind.expected} since the epoch, or nothing"
+            case Kind.TIME:
+                return self._no_time(value)
+            case never:
+                assert_never(never)
+
+    def _no_time(self, value: object) -> str:
         try:
             text = "" if value is None else value if isinstance(value, str) else repr(value)
             times.exact(text, self._options.time_unit, self._zone)
@@ -225,13 +238,13 @@ def _flags(values: pa.Array) -> npt.NDArray[np.int64] | None:
     return None if text is None else _each_value(text, lambda word: _TRUTH.get(word.lower(), -1))
 
 
-def _milliseconds(values: pa.Array) -> npt.NDArray[np.int64] | None:
-    """Milliseconds, 0 where missing, -1 where the value isn't one; None for a type that holds no numbers."""
+def _whole_numbers(values: pa.Array, largest: int) -> npt.NDArray[np.int64] | None:
+    """Whole numbers, 0 where missing, -1 where the value isn't one up to the largest; None for a type of no numbers."""
     kind = values.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         numbers = values.fill_null(0).to_numpy()
         # Doubles are whole numbers that a tool couldn't write as such beside missing ones.
-        good = (numbers >= 0) & (numbers <= _MAX_MS) & (numbers == np.floor(numbers))
+        good = (numbers >= 0) & (numbers <= largest) & (numbers == np.floor(numbers))
         return np.where(good, numbers, -1).astype(np.int64)
     text = _as_text(values)
     if text is None:
@@ -244,16 +257,17 @@ def _milliseconds(values: pa.Array) -> npt.NDArray[np.int64] | None:
         try:
             numbers = text.cast(pa.int64()).to_numpy()
         except pa.ArrowInvalid:  # more digits than 64 bits hold
-            return _each_value(text, _millisecond)
-        return np.where(numbers <= _MAX_MS, numbers, -1)
-    return _each_value(text, _millisecond)
+            pass
+        else:
+            return np.where(numbers <= largest, numbers, -1)
+    return _each_value(text, lambda word: _whole_number(word, largest))
 
 
-def _millisecond(text: str) -> int:
+def _whole_number(text: str, largest: int) -> int:
     if not text:
         return 0
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else -1  # noqa: PLR2004 - 64 bits
-    return number if number <= _MAX_MS else -1
+    return number if number <= largest else -1
 
 
 def _batch_of(

@@ -10,7 +10,17 @@ from typing import Self
 from receiver.errors import SettingsError
 from receiver.message import ReceiptRow, Verdict, check_receipt
 from receiver.policies.firsts import Entry, FirstReceipts
-from receiver.policies.interface import Cause, Declaration, Limit, Misses, Parameter, Vendor, check_size, registered
+from receiver.policies.interface import (
+    Cause,
+    Declaration,
+    Limit,
+    Misses,
+    Parameter,
+    Setting,
+    Vendor,
+    check_size,
+    registered,
+)
 
 __all__ = ["ArtemisIdCache"]
 
@@ -24,7 +34,15 @@ _DEFAULT_SIZE = 20_000
         kind="artemis",
         order=20,
         parameters=(Parameter("id_cache_size", "id_cache_size", lambda: _DEFAULT_SIZE),),
-        vendors=(Vendor(("ActiveMQ Artemis",), aliases=("activemq",)),),
+        vendors=(
+            Vendor(
+                ("ActiveMQ Artemis",),
+                aliases=("activemq",),
+                setting=Setting(
+                    "id-cache-size", "https://activemq.apache.org/artemis/docs/latest/duplicate-detection.html"
+                ),
+            ),
+        ),
         names_its_system=True,
         records_duplicates=False,
         keeps_ids=True,
@@ -40,9 +58,8 @@ _DEFAULT_SIZE = 20_000
 class ArtemisIdCache(FirstReceipts):
     """A ring of `id_cache_size` ids per address; the next id overwrites the oldest. A size of 0 switches it off.
 
-    Source: "Duplicate Message Detection" in the documentation of ActiveMQ Artemis
-    (https://activemq.apache.org/artemis/docs/latest/duplicate-detection.html), its class `DuplicateIDCache`, and what a
-    broker 2.44.0 answered. A duplicate isn't added again and refreshes nothing. In a transaction ids become visible at
+    Source: "Duplicate Message Detection" in the documentation of ActiveMQ Artemis, which the declaration names, its class
+    `DuplicateIDCache`, and what a broker 2.44.0 answered. A duplicate isn't added again and refreshes nothing. In a transaction ids become visible at
     the commit only, and one id that an earlier commit holds rejects all of it. Two equal ids inside one transaction are
     both accepted and take two slots; whichever of them is overwritten first takes the id out of the cache, the other
     slot is then dead. A new id is entered before what lay in its slot is taken out, so an id that overwrites itself is

@@ -17,6 +17,7 @@ from receiver.policies.interface import (
     Misses,
     Parameter,
     Refusal,
+    Setting,
     Use,
     Vendor,
     check_size,
@@ -53,6 +54,9 @@ _FOR_THE_LIBRARY = (
                 sizes_are_ours=True,
                 remark="keys kept for 12 hours",
                 aliases=("tdmq",),
+                setting=Setting(
+                    "retention + retry + network", "https://www.tencentcloud.com/document/product/1111/43011"
+                ),
             ),
         ),
     )
@@ -60,8 +64,7 @@ _FOR_THE_LIBRARY = (
 class CmqKeyCache(TimeToLive):
     """A key is kept from its delivery on for the longest retention, retries and way through the network together.
 
-    Source: "Message Deduplication" in the documentation of TDMQ for CMQ
-    (https://www.tencentcloud.com/document/product/1111/43011): the key expires at current_time + max_retention +
+    Source: "Message Deduplication" in the documentation of TDMQ for CMQ, which the declaration names: the key expires at current_time + max_retention +
     max_retry + max_network. A duplicate refreshes nothing. Where we differ: the clock is the receipts' own, so an idle
     queue forgets nothing, and a key exactly as old as that is still kept. A store keeps the sum alone.
     """

@@ -26,6 +26,7 @@ __all__ = [
     "Parameter",
     "Policy",
     "Refusal",
+    "Setting",
     "Use",
     "Vendor",
     "check_size",
@@ -52,18 +53,34 @@ class Parameter(NamedTuple):
         return self.argument.endswith("_us")
 
 
+class Setting(NamedTuple):
+    """What a system lets its users size its memory of ids by: ids or microseconds, as the rule's limit has it."""
+
+    name: str
+    """As the system writes it; empty where nobody can set it."""
+    source: str
+    """The vendor's page that states it, its default and its limits."""
+    least: int = 0
+    most: int | None = None
+    """None: no page states any."""
+    remark: str = ""
+    """What else whoever sets it has to know, as a sentence."""
+
+
 class Vendor(NamedTuple):
     """Systems that go by the rule, and the sizes at which a comparison tries it unasked."""
 
     systems: tuple[str, ...]
     """The systems' names as people know them; empty for a rule that no system has."""
-    sizes: str = ""
-    """Written as in a policy's text; empty for its defaults."""
+    sizes: str | None = ""
+    """Written as in a policy's text; empty for its defaults. None: there are none, and a comparison tries none unasked."""
     sizes_are_ours: bool = False
     """Whether we chose the sizes, because the vendor states none."""
     remark: str = ""
     aliases: tuple[str, ...] = ()
     """What people write who know the system and not the rule's name here, in lower case."""
+    setting: Setting | None = None
+    """What a log can say how to set; None: nothing bounds what the systems remember, or it is sized in another way."""
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (*self.systems, self.remark)))
@@ -152,8 +169,8 @@ class Declaration:
     name: str
     """The name that `policy(text)` takes."""
     same_rule_as: str | None
-    """The name of the policy whose rule it is too. A comparison that chooses its policies itself has one row for both, by
-    that name; None: the rule is its own."""
+    """Another policy with the same rule, or None. A comparison that chooses its policies shows both as one row, under that
+    name."""
     kind: str
     """The name that stores have for it: `name`, or another where a domain can't go on from one rule to the other."""
     order: int
@@ -195,6 +212,10 @@ class Declaration:
                 "either a compiled_policy or, in refusals, why it can't be compared",
             ),
             (self.compiled_policy is None or self.vendors, "in vendors, the sizes at which a comparison tries it"),
+            (
+                not any(vendor.setting for vendor in self.vendors) or (self.misses and self.misses.limit),
+                "in misses, the limit that its vendors' settings size",
+            ),
             ((self.false_cause is None) == self.keeps_ids, "a false_cause if it doesn't keep each id, and only then"),
         ):
             if not is_right:

@@ -9,18 +9,22 @@ from decimal import Decimal
 from difflib import get_close_matches
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import NamedTuple
 
 from receiver.errors import SettingsError
 from receiver.policies.apama import ApamaTwoTier
-from receiver.policies.interface import Parameter, Policy, Use, Vendor, registered_policies
+from receiver.policies.interface import Limit, Parameter, Policy, Setting, Use, Vendor, registered_policies
 
 __all__ = [
     "POLICIES",
+    "SizedSystem",
     "examples",
+    "fitted_policies",
     "form_of",
     "policy",
     "policy_of_kind",
     "refuse_unfit",
+    "sized_systems",
     "stated_policies",
     "stated_policy",
     "two_tier",
@@ -117,7 +121,49 @@ def unasked() -> dict[str, str]:
         for kind in POLICIES
         if kind.declaration.compiled_policy is not None and kind.declaration.same_rule_as is None
         for vendor in kind.declaration.vendors
+        if vendor.sizes is not None
     }
+
+
+def fitted_policies(ids: int, expiry_us: int) -> list[Policy]:
+    """The policies that go by an id's first receipt and have one size, with this one: ids, or a time.
+
+    Where several times add up, another policy has the same rule with one.
+    """
+    return [
+        kind.of_sizes(ids, expiry_us)
+        for kind in POLICIES
+        if len(kind.parameters) == 1 and kind.declaration.misses and kind.declaration.misses.limit
+    ]
+
+
+class SizedSystem(NamedTuple):
+    """A system whose users can say, or have to know, how many ids it remembers, or for how long."""
+
+    name: str
+    setting: Setting
+    limit: Limit
+    default: int | None
+    """What holds unless it is set: ids or microseconds, as the limit has it; None: the vendor states none."""
+
+
+def sized_systems() -> list[SizedSystem]:
+    """The systems whose setting a log can tell, in the order of their policies."""
+    return [
+        SizedSystem(system, vendor.setting, misses.limit, _default_of(kind, vendor, misses.limit))
+        for kind in POLICIES
+        if (misses := kind.declaration.misses) and misses.limit
+        for vendor in kind.declaration.vendors
+        if vendor.setting is not None
+        for system in vendor.systems
+    ]
+
+
+def _default_of(kind: type[Policy], vendor: Vendor, limit: Limit) -> int | None:
+    if vendor.sizes is None or vendor.sizes_are_ours:
+        return None
+    ids, expiry_us = policy(_text_of(kind, vendor.sizes)).sizes
+    return ids if limit is Limit.ACCEPTED else expiry_us
 
 
 def _other_names(kind: type[Policy]) -> list[str]:
@@ -152,7 +198,8 @@ def _rules_of_system(alias: str) -> str:
 
 
 def _rule_of(kind: type[Policy], vendor: Vendor) -> str:
-    return form_of(kind, "...") if vendor.sizes_are_ours else _text_of(kind, vendor.sizes)
+    is_stated = vendor.sizes is not None and not vendor.sizes_are_ours
+    return _text_of(kind, vendor.sizes or "") if is_stated else form_of(kind, "...")
 
 
 def _read(text: str) -> tuple[type[Policy], dict[str, int]]:

@@ -12,6 +12,7 @@ from receiver.policies.interface import (
     Limit,
     Misses,
     Parameter,
+    Setting,
     Vendor,
     check_size,
     registered,
@@ -19,6 +20,9 @@ from receiver.policies.interface import (
 from receiver.words import exact_secs
 
 __all__ = ["TimeToLive"]
+
+_AWS = "https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide"
+_SPARK = "https://spark.apache.org/docs/latest/api/python/reference/pyspark.sql/api"
 
 
 @registered(
@@ -29,9 +33,44 @@ __all__ = ["TimeToLive"]
         order=70,
         parameters=(Parameter("expiry", "expiry_us"),),
         vendors=(
-            Vendor(("SQS FIFO",), "expiry=300", aliases=("sqs",)),
-            Vendor(("Azure Service Bus",), "expiry=600", aliases=("azure", "azure-service-bus", "servicebus")),
-            Vendor(("NATS JetStream",), "expiry=120", aliases=("jetstream", "nats")),
+            Vendor(
+                ("SQS FIFO",),
+                "expiry=300",
+                aliases=("sqs",),
+                setting=Setting("", f"{_AWS}/FIFO-queues-exactly-once-processing.html"),
+            ),
+            Vendor(
+                ("Azure Service Bus",),
+                "expiry=600",
+                aliases=("azure", "azure-service-bus", "servicebus"),
+                setting=Setting(
+                    "duplicateDetectionHistoryTimeWindow",
+                    "https://learn.microsoft.com/azure/service-bus-messaging/duplicate-detection",
+                    least=20_000_000,
+                    most=7 * 86_400_000_000,
+                ),
+            ),
+            Vendor(
+                ("NATS JetStream",),
+                "expiry=120",
+                aliases=("jetstream", "nats"),
+                setting=Setting(
+                    "duplicate_window",
+                    "https://docs.nats.io/using-nats/developer/develop_jetstream/model_deep_dive",
+                    least=100_000,
+                    remark="The stream's max_age has to be as long at least, and so has the server's limit, if it has one.",
+                ),
+            ),
+            Vendor(
+                ("Spark's dropDuplicatesWithinWatermark",),
+                None,
+                aliases=("spark",),
+                setting=Setting(
+                    "withWatermark's delay",
+                    f"{_SPARK}/pyspark.sql.DataFrame.dropDuplicatesWithinWatermark.html",
+                    remark="Spark goes by event time, and drops what comes later than the delay, even if it is new.",
+                ),
+            ),
         ),
         names_its_system=False,
         records_duplicates=False,
@@ -49,14 +88,15 @@ class TimeToLive(KeptIds):
     """An id is remembered for `expiry` from its first receipt; a duplicate refreshes nothing; after that it is new again.
 
     Source: the deduplication interval of SQS FIFO queues (5 minutes, fixed), duplicate detection of Azure Service Bus
-    (10 minutes by default), the duplicates window of NATS JetStream (2 minutes by default):
-    https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/FIFO-queues-exactly-once-processing.html,
-    https://learn.microsoft.com/azure/service-bus-messaging/duplicate-detection,
-    https://docs.nats.io/using-nats/developer/develop_jetstream/model_deep_dive.
+    (10 minutes by default, 20 seconds to 7 days), the duplicates window of NATS JetStream (2 minutes by default, 100 ms
+    at least), `dropDuplicatesWithinWatermark` of Spark (no default): the pages that the declaration names. NATS' limits
+    are those of its server's `checkStreamCfg`.
 
     Where we differ: the clock is the receipts' own, so an idle queue forgets nothing until the next receipt; vendors go
     by the clock on the wall. An id exactly as old as the window is still remembered; NATS forgets it just then, the
-    others don't say. A partitioned queue of Azure compares MessageId and PartitionKey together, SQS may compare within
+    others don't say. Spark promises no more than to catch what comes again in less than the delay, by the times that its
+    rows have: it keeps an id until the newest of these less the delay has passed it, and drops rows older than that,
+    duplicates or not. A partitioned queue of Azure compares MessageId and PartitionKey together, SQS may compare within
     a message group; here ids are compared in a domain.
     """
 

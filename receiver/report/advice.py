@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from receiver.report.words import of_duplicates, size
-from receiver.simulate.figures import Analysis, Grade, Kind, SettingFigures, SizedSetting
+from receiver.report.words import named_source, of_duplicates, size
+from receiver.settings import ReceiverSettings
+from receiver.simulate.figures import Analysis, Grade, Kind, SettingFigures, SizedSetting, SourceFigures
 from receiver.words import count, duration, exact_secs, seconds
 
 __all__ = [
@@ -17,8 +18,12 @@ __all__ = [
     "decision",
     "guarantees",
     "kind_rows",
+    "present_of",
+    "price_setters",
     "properties",
     "reasons",
+    "shortfall",
+    "sized_of",
     "sureness",
 ]
 
@@ -29,6 +34,7 @@ MEANINGS = {
     Kind.DEFAULT: "Apama's defaults, raised where the log needs more",
     Kind.PRESENT: "what is set at present",
 }
+_LONGEST_NAME = 60
 KIND_COLUMNS = ("W", "E", "missed here", "missed unseen", "most ids", "memory")
 
 
@@ -36,7 +42,8 @@ def _named(setting: SettingFigures) -> str:
     return f"W = {count(setting.window)} and E = {seconds(setting.expiry_us)}"
 
 
-def _of_kind(analysis: Analysis, kind: Kind) -> SizedSetting:
+def sized_of(analysis: Analysis, kind: Kind) -> SizedSetting:
+    """The setting of that kind."""
     return next(sized for sized in analysis.kinds if sized.kind is kind)
 
 
@@ -60,7 +67,7 @@ def reasons(analysis: Analysis) -> tuple[str, ...]:
         return (f"The log holds no duplicate in {duration(evidence.span_us)}, so it says nothing about W and E.",)
     missed = of_duplicates(analysis.recommendation.setting.missed, duplicates)
     needs = f"W = {count(evidence.window_need)} or E = {duration(evidence.expiry_need_us)}"
-    unseen = analysis.recommendation.sized.unseen or _of_kind(analysis, Kind.BOTH).unseen
+    unseen = analysis.recommendation.sized.unseen or sized_of(analysis, Kind.BOTH).unseen
     halves = "Sized on one half of the log, it misses none of the other half."
     if unseen is not None and unseen.missed:
         halves = (
@@ -107,7 +114,7 @@ class KindRow(NamedTuple):
 def kind_rows(analysis: Analysis) -> list[KindRow]:
     """One row of each kind; `present` only where it isn't the same as `default`."""
     recommended = analysis.recommendation.sized
-    default = _of_kind(analysis, Kind.DEFAULT).setting
+    default = sized_of(analysis, Kind.DEFAULT).setting
     return [
         KindRow(sized, sized == recommended, _cells(sized))
         for sized in analysis.kinds
@@ -129,14 +136,57 @@ def _cells(sized: SizedSetting) -> tuple[str, ...]:
 
 def change(analysis: Analysis) -> str:
     """What changes for who has the present setting."""
-    present, recommended = _of_kind(analysis, Kind.PRESENT), analysis.recommendation.sized
+    present, recommended = present_of(analysis), analysis.recommendation.sized
+    is_default = (present.setting.window, present.setting.expiry_us) == ReceiverSettings().sizes
+    said = f"{'The default' if is_default else 'Your setting'}, {_named(present.setting)},"
     if present.setting == recommended.setting:
-        return f"Your setting, {_named(present.setting)}, is what is recommended."
-    duplicates = analysis.log.duplicates
-    said = f"Your setting, {_named(present.setting)}, misses {of_duplicates(present.setting.missed, duplicates)}"
+        return f"{said} is what is recommended."
+    said = f"{said} misses {of_duplicates(present.setting.missed, analysis.log.duplicates)}"
     if present.memory_bytes == recommended.memory_bytes:
         return f"{said} and takes as much memory."
     return f"{said} and takes {size(present.memory_bytes)} instead of {size(recommended.memory_bytes)}."
+
+
+def present_of(analysis: Analysis) -> SizedSetting:
+    """What is set at present."""
+    return sized_of(analysis, Kind.PRESENT)
+
+
+def shortfall(analysis: Analysis) -> str:
+    """Which tiers of the present setting don't catch by themselves what the log holds; empty where both do."""
+    setting, evidence = present_of(analysis).setting, analysis.evidence
+    takes = {
+        "window": f"W = {count(evidence.window_need)}" if setting.window < evidence.window_need else "",
+        "expiry": f"E = {duration(evidence.expiry_need_us)}" if setting.expiry_us < evidence.expiry_need_us else "",
+    }
+    short = [tier for tier, need in takes.items() if need]
+    if not short:
+        return ""
+    who = "Neither tier would do" if len(short) == len(takes) else f"The {short[0]} wouldn't do"
+    return f"{who} alone: that takes {' or '.join(takes[tier] for tier in short)}."
+
+
+def price_setters(analysis: Analysis) -> str:
+    """Which sources need most, and by how much."""
+    sources, evidence = analysis.sources, analysis.evidence
+    if not sources:
+        return "No source sent a duplicate, so none sets the price."
+    by_window = sorted(sources, key=lambda source: -source.window_need)
+    by_expiry = sorted(sources, key=lambda source: -source.expiry_need_us)
+    said = f"{_name(by_window[0])} needs the largest window, {count(by_window[0].window_need)}"
+    if len(sources) > 1:
+        said += f"; the next needs {count(by_window[1].window_need)}"
+    # Sources that need a long expiry alone may be left out of an analysis.
+    if by_expiry[0].expiry_need_us >= evidence.expiry_need_us:
+        who = "It also" if by_expiry[0] == by_window[0] else _name(by_expiry[0])
+        said += f". {who} needs the longest expiry, {duration(by_expiry[0].expiry_need_us)}"
+        if len(sources) > 1:
+            said += f"; the next needs {duration(by_expiry[1].expiry_need_us)}"
+    return f"All sources get the same W and E. {said}."
+
+
+def _name(source: SourceFigures) -> str:
+    return named_source(source.source, _LONGEST_NAME)
 
 
 def properties(analysis: Analysis) -> tuple[str, str]:

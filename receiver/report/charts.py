@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import altair as alt
 
 from receiver.compare import Cause, PolicyFigures
 from receiver.report.comparing import with_number
-from receiver.report.sizing import Grid, all_settings, frontier, recommended_of, thinned
+from receiver.report.sizing import Grid
 from receiver.report.words import compact, count, duration, second, seconds, size
-from receiver.simulate.figures import Analysis, Histogram, SettingFigures, Timeline
+from receiver.simulate.figures import SettingFigures, Steps, Timeline
 
 __all__ = [
     "CONFIG",
+    "Mark",
     "Spec",
-    "bin_words",
     "causes_chart",
-    "filled_bins",
-    "frontier_chart",
+    "curve_chart",
     "heat_map",
-    "histogram",
     "is_numbered",
+    "marks_of",
     "memory_chart",
     "timeline_chart",
 ]
@@ -36,7 +35,7 @@ __all__ = [
 Spec = dict[str, Any]
 
 _GREEN, _AMBER, _RED, _BLUE = "#2f9e6e", "#d9a021", "#d1603d", "#4a86c8"
-_INK = "currentColor"
+_INK, _GREY = "currentColor", "#8b93a1"
 
 CONFIG: Spec = {
     "background": None,
@@ -113,14 +112,16 @@ def _labels(values: Iterable[int], word: Callable[[int], str]) -> str:
 
 _NOTHING_MISSED = "#7fd1a6"
 _FEW_MISSED, _MANY_MISSED = "#fdebd8", "#c2410c"
-_MOST_FAINT_POINTS = 1_000
 _MOST_NUMBERED_COLUMNS = 20
 _LABEL_SHARE = 0.06
 """The share of the chart's width that a label takes."""
 _NEVER_WRONG, _MISSES, _DROPS = "never wrong", "misses duplicates", "drops new messages"
 _RIGHTNESS = {_NEVER_WRONG: _GREEN, _MISSES: _AMBER, _DROPS: _RED}
 _CAUSES = dict(zip(Cause, (_BLUE, _AMBER, _GREEN, "#8b6fc0", _RED), strict=True))
-_COVERS = {"within the setting": _GREEN, "in part": _AMBER, "beyond it": _RED}
+_MARKS = {"recommended": _GREEN, "yours": _BLUE, "default": _GREY}
+_MARK_ROW_PX = 15
+_CURVE_SPAN = 10_000
+"""How many times the least size is the largest on a curve."""
 
 
 def _setting_row(setting: SettingFigures, bytes_per_id: int) -> dict[str, Any]:
@@ -149,8 +150,8 @@ def is_numbered(grid: Grid) -> bool:
     return len(grid.expiries_us) <= _MOST_NUMBERED_COLUMNS
 
 
-def heat_map(grid: Grid, recommended: SettingFigures, bytes_per_id: int) -> Spec:
-    """Duplicates missed by window and expiry; the recommended setting is framed."""
+def heat_map(grid: Grid, recommended: SettingFigures, present: SettingFigures, bytes_per_id: int) -> Spec:
+    """Duplicates missed by window and expiry; the recommended setting has a frame, and the present one a dashed one."""
     most = max((setting.missed for setting in grid.cells.values()), default=0)
     rows = [
         {
@@ -183,90 +184,75 @@ def heat_map(grid: Grid, recommended: SettingFigures, bytes_per_id: int) -> Spec
     if numbered:
         ink = alt.condition(alt.datum.dark, alt.value("#fff"), alt.value("#1c1917"))
         layers.append(base.mark_text(fontSize=12, aria=False).encode(text="label:N", color=ink))
-    frame = base.mark_rect(fill=None, stroke=_INK, strokeWidth=3, cornerRadius=2).transform_filter(
-        (count(recommended.window) == alt.datum.W) & (seconds(recommended.expiry_us) == alt.datum.E)
-    )
-    layers.append(frame)
+    for setting, dashes in ((recommended, [1, 0]), (present, [5, 4])):
+        frame = base.mark_rect(fill=None, stroke=_INK, strokeWidth=3, strokeDash=dashes, cornerRadius=2)
+        of_setting = (count(setting.window) == alt.datum.W) & (seconds(setting.expiry_us) == alt.datum.E)
+        layers.append(frame.transform_filter(of_setting))
     return _spec(alt.layer(*layers), height=max(len(grid.windows) * (34 if numbered else 12), 80))
 
 
-def frontier_chart(analysis: Analysis) -> Spec:
-    """Memory against duplicates missed: a line joins the settings that no other beats, the others are faint."""
-    recommended = recommended_of(analysis)
-    settings = all_settings(analysis)
-    best = frontier(settings)
+class Mark(NamedTuple):
+    """A setting to look for along a curve."""
 
-    def rows(settings: Iterable[SettingFigures]) -> list[dict[str, Any]]:
-        # A logarithm needs a byte at least.
-        return [
-            {**_setting_row(setting, analysis.bytes_per_id), "bytes": max(setting.peak_ids * analysis.bytes_per_id, 1)}
-            for setting in settings
-        ]
-
-    all_rows = rows(settings)
-    x = _cost_axis(all_rows, "bytes", "memory, for the most ids kept", size, padding=14)
-    y = _missed_axis(all_rows)
-
-    def layer(settings: Iterable[SettingFigures]) -> alt.Chart:
-        return _chart(rows(settings)).encode(x=x, y=y, tooltip=_SETTING_TOOLTIP)
-
-    layers = [
-        layer(thinned(settings, _MOST_FAINT_POINTS)).mark_circle(color=_INK, opacity=0.22, size=45),
-        layer(best).mark_line(color=_BLUE, interpolate="step-after", strokeWidth=2),
-        layer(best).mark_circle(color=_BLUE, opacity=1, size=70),
-    ]
-    mark = layer([recommended])
-    label = f"W = {count(recommended.window)}, E = {seconds(recommended.expiry_us)}"
-    layers += [
-        mark.mark_point(color=_GREEN, size=220, strokeWidth=3, filled=False, opacity=1),
-        mark.mark_text(color=_INK, dy=-18, fontSize=12, fontWeight="bold").encode(text=alt.value(label)),
-    ]
-    return _spec(alt.layer(*layers), height=300)
+    value: int
+    label: str
+    color: str
 
 
-def histogram(values: Histogram, word: Callable[[int], str], title: str, *, within: int | None = None) -> Spec:
-    """Duplicates by size of need or headroom; with `within`, coloured by whether a setting of that size covers them."""
-    bins = filled_bins(values)
-    rows = [
-        {
-            "from": word(low),
-            "range": bin_words(low, high, word),
-            "duplicates": number,
-            "cover": _cover(low, high, within),
-        }
-        for low, high, number in bins
-    ]
-    chart = _chart(rows).encode(
-        x=alt.X("from:O", sort=[word(low) for low, _, _ in bins], title=title).axis(labelAngle=-45, labelOverlap=True),
-        y=alt.Y("duplicates:Q", title="duplicates").axis(tickMinStep=1, format=",d"),
-        tooltip=[alt.Tooltip("range:N", title="bar"), alt.Tooltip("duplicates:Q", format=",d")],
+def marks_of(need: tuple[int, str], settings: Mapping[str, int], word: Callable[[int], str]) -> list[Mark]:
+    """What the log needs, and the named settings; those of one value share a mark, and those of 0 have no place."""
+    names: dict[int, list[str]] = {}
+    for name, value in settings.items():
+        names.setdefault(value, []).append(name)
+    marks = [Mark(value, f"{', '.join(shared)} {word(value)}", _mark_color(shared)) for value, shared in names.items()]
+    return sorted(mark for mark in (Mark(need[0], f"need {need[1]}", _INK), *marks) if mark.value)
+
+
+def _mark_color(names: list[str]) -> str:
+    return next((_MARKS[name] for name in _MARKS if name in names), _INK)
+
+
+def curve_chart(curve: Steps, marks: Sequence[Mark], word: Callable[[int], str], title: str) -> Spec:
+    """What one tier alone misses, by its size, with the marks in rows above it."""
+    need, (_, last_missed) = curve[-1][0], curve[-2]
+    most = max(need, *(mark.value for mark in marks)) * 3 // 2 + 1
+    least = max(most // _CURVE_SPAN, min(max(curve[0][0], 1), *(mark.value for mark in marks)))
+    begin = max((point for point in curve if point[0] <= least), default=curve[0])
+    points = [(least, begin[1]), *(point for point in curve if point[0] > least), (most, 0)]
+    ticks = _one_two_five(least, most)
+    x = (
+        alt.X("size:Q", title=title)
+        .scale(type="log", nice=False, domain=[least, most])
+        .axis(values=ticks, labelExpr=_labels(ticks, word), labelOverlap=True, grid=False)
     )
-    if within is None:
-        return _spec(chart.mark_bar(color=_BLUE), height=200)
-    covers = [cover for cover in _COVERS if any(row["cover"] == cover for row in rows)]
-    colors = alt.Color("cover:N").scale(domain=covers, range=[_COVERS[cover] for cover in covers])
-    return _spec(chart.mark_bar().encode(color=colors), height=200)
+    rows: list[dict[str, Any]] = [{"size": value, "missed": missed, "setting": word(value)} for value, missed in points]
+    y = _missed_axis(rows)
+    base = _chart(rows).encode(x=x, y=y)
+    last = _chart([{"size": need, "missed": last_missed}]).encode(x=x, y=y)
+    layers = [
+        base.mark_area(interpolate="step-after", color=_AMBER, opacity=0.2),
+        base.mark_line(interpolate="step-after", color=_AMBER, strokeWidth=2),
+        *_mark_layers(marks, x),
+        last.mark_circle(color=_AMBER, size=60, opacity=1),
+        base.mark_circle(opacity=0, size=120).encode(
+            tooltip=[alt.Tooltip("setting:N", title=title), _figure_tooltip("missed", "missed")]
+        ),
+    ]
+    return _spec(alt.layer(*layers), height=120)
 
 
-def _cover(low: int, high: int, within: int | None) -> str:
-    within_it, in_part, beyond = _COVERS
-    if within is None or low > within:
-        return beyond
-    return within_it if high - 1 <= within else in_part
-
-
-def filled_bins(values: Histogram) -> list[tuple[int, int, int]]:
-    """The bins from the first to the last non-empty one, as (lower edge, upper edge, count); the upper edge is exclusive."""
-    bins = list(zip(values.edges, values.edges[1:], values.counts, strict=False))
-    filled = [index for index, (_, _, number) in enumerate(bins) if number]
-    return bins[filled[0] : filled[-1] + 1] if filled else []
-
-
-def bin_words(low: int, high: int, word: Callable[[int], str]) -> str:
-    """Write a bin as `4 to 7` or `1.5 s to 2.25 s`, and a bin of one value as that value."""
-    if high - low == 1:
-        return word(low)
-    return f"{word(low)} to {word(high - 1 if word is count else high)}"
+def _mark_layers(marks: Sequence[Mark], x: alt.X) -> list[alt.Chart]:
+    # The larger a value, the higher its label, which stands left of its line: so none is written over another's.
+    return [
+        layer
+        for row, mark in enumerate(marks)
+        for base in [_chart([{"size": mark.value, "label": mark.label}]).encode(x=x)]
+        for top in [alt.value(-6 - _MARK_ROW_PX * row)]
+        for layer in (
+            base.mark_rule(color=mark.color, strokeWidth=1.5).encode(y=top, y2=alt.value("height")),
+            base.mark_text(color=_INK, align="right", baseline="top", dx=-4, fontSize=11).encode(y=top, text="label:N"),
+        )
+    ]
 
 
 def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Spec:
@@ -282,7 +268,7 @@ def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Sp
     ]
     chart = (
         _chart(rows)
-        .mark_rect(color=_BLUE if noun == "receipts" else _RED)
+        .mark_rect(color=_BLUE if noun == "receipts" else _AMBER)
         .encode(
             x=alt.X("begin:T", title=None)
             .scale(type="utc", nice=False)

@@ -11,6 +11,7 @@ __all__ = [
     "best_of",
     "counted_causes",
     "disagreement",
+    "fitted_words",
     "meanings",
     "named_policy",
     "notes",
@@ -55,6 +56,13 @@ def recommended_policy(comparison: Comparison) -> int | None:
     setting = comparison.recommendation.setting
     wanted = str(two_tier(setting.window, setting.expiry_us))
     return next((index for index, figures in enumerate(comparison.policies) if figures.policy == wanted), None)
+
+
+def fitted_words(comparison: Comparison) -> str:
+    """What a policy fitted to the log is, and by which margin; empty where there is none."""
+    if comparison.recommendation is None or not any(figures.is_fitted for figures in comparison.policies):
+        return ""
+    return f"fitted to this log: {comparison.recommendation.margin:g} times the least that misses nothing, rounded up"
 
 
 def whose(comparison: Comparison) -> str:
@@ -103,10 +111,14 @@ def _blame(figures: PolicyFigures, comparison: Comparison) -> str:
 
 
 def _untried(comparison: Comparison) -> str:
-    """Name the policies that never had to forget an id on this log, which therefore doesn't show what they would miss."""
+    """Name the policies that never had to forget an id on this log, which therefore doesn't show what they would miss.
+
+    One that is fitted to the log has its size from the log alone.
+    """
     log = comparison.log
     ids = log.receipts - log.unchecked - log.duplicates
-    kept_all = [of.policy for of in comparison.policies if of.policy.partition(":")[0] in _SIZED and of.peak_ids == ids]
+    tried = [of for of in comparison.policies if of.policy.partition(":")[0] in _SIZED and not of.is_fitted]
+    kept_all = [of.policy for of in tried if of.peak_ids == ids]
     if not (kept_all and log.duplicates):
         return ""
     return (

@@ -47,8 +47,13 @@ class Figure:
     """Below this width it scrolls."""
 
 
-def page_text(command: str, log: LogFigures, key: str, *, figures: Sequence[Figure], **words: Any) -> str:
-    """The whole HTML file: the command's template, filled with the log's figures, its domain KEY, the charts and the words."""
+def page_text(
+    command: str, log: LogFigures, key: str, *, figures: Sequence[Figure], curves: Sequence[Figure] = (), **words: Any
+) -> str:
+    """The whole HTML file: the command's template, filled with the log's figures, its domain KEY, the charts and the words.
+
+    The `curves` stand with the answers, the `figures` below them.
+    """
     scripts = [_vega(), _script_text("draw.js")]
     environment = Environment(
         loader=PackageLoader("receiver", "report"),
@@ -63,12 +68,13 @@ def page_text(command: str, log: LogFigures, key: str, *, figures: Sequence[Figu
         style=Markup(_packaged("report.css")),  # noqa: S704 - our own
         drawing={
             "config": CONFIG,
-            "charts": {figure.id: {**figure.spec, "description": figure.title} for figure in figures},
+            "charts": {figure.id: {**figure.spec, "description": figure.title} for figure in (*curves, *figures)},
         },
         command=command,
         reading=reading(log),
         remarks=remarks(log, key),
         figures=figures,
+        curves=curves,
         **words,
     )
 

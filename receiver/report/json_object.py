@@ -150,6 +150,7 @@ def _policy(figures: PolicyFigures) -> dict[str, Any]:
         "memory_bytes": figures.memory_bytes,
         "missed_causes": _causes(figures.missed_causes),
         "false_causes": _causes(figures.false_causes),
+        **({"fitted": True} if figures.is_fitted else {}),
     }
 
 

@@ -7,10 +7,26 @@ from typing import Any
 
 from receiver.compare import Cause, Comparison
 from receiver.report import charts
+from receiver.report.advice import (
+    KIND_COLUMNS,
+    MEANINGS,
+    change,
+    cost,
+    guarantees,
+    kind_rows,
+    present_of,
+    price_setters,
+    properties,
+    shortfall,
+    sized_of,
+    sureness,
+)
+from receiver.report.charts import marks_of
 from receiver.report.comparing import (
     best_of,
     counted_causes,
     disagreement,
+    fitted_words,
     meanings,
     notes,
     recommended_policy,
@@ -19,29 +35,21 @@ from receiver.report.comparing import (
     whose,
     with_number,
 )
+from receiver.report.elsewhere import systems_of
 from receiver.report.html import Figure, Numbers, page_text
-from receiver.report.sizing import (
-    Grid,
-    frontier_of,
-    grid_of,
-    headroom_left,
-    recommended_of,
-    setting_asked_for,
-    thinned,
-)
+from receiver.report.sizing import Grid, grid_of, headroom_left, recommended_of, setting_asked_for
 from receiver.report.words import (
-    count,
-    duration,
     named_domain,
     named_source,
     of_duplicates,
     or_dash,
     sanitised,
     second,
-    seconds,
     size,
 )
-from receiver.simulate.figures import Analysis, DomainFigures, Histogram, SettingFigures
+from receiver.settings import ReceiverSettings
+from receiver.simulate.figures import Analysis, DomainFigures, Grade, Kind, SettingFigures, Steps
+from receiver.words import count, duration, seconds, three_digits
 
 __all__ = ["analysis_page", "comparison_page"]
 
@@ -50,10 +58,25 @@ _MOST_CELLS_AS_TABLE = 400
 _MOST_ROWS = 50
 _LONGEST_PARAGRAPH = 2_000
 _LONGEST_NAME = 120
+_FEW_SOURCES = 3
+_MOST_SOURCES = 10
+_MOST_STEPS = 20
+_GRADES = {
+    Grade.STRONG: "Many disturbances, and each half of the log foretells the other",
+    Grade.FAIR: "Enough disturbances to go by, and each half of the log foretells the other",
+    Grade.WEAK: "Too little to set less than Apama's defaults by",
+}
+_KINDS = {
+    Kind.BOTH: "both tiers",
+    Kind.WINDOW: "window",
+    Kind.LEAN: "lean",
+    Kind.DEFAULT: "Apama's defaults",
+    Kind.PRESENT: "yours",
+}
 
 
-def analysis_page(analysis: Analysis) -> str:
-    """The report of `receiver simulate --report`, a whole HTML file.
+def analysis_page(analysis: Analysis, provenance: str | None = None) -> str:
+    """The report of `receiver simulate --report`, a whole HTML file; `provenance` says at its foot what made it.
 
     Its size depends little on the grid and the number of domains: both are cut, and the page says so.
     """
@@ -61,75 +84,175 @@ def analysis_page(analysis: Analysis) -> str:
         "simulate",
         analysis.log,
         analysis.key,
-        asked=setting_asked_for(analysis),
+        provenance=sanitised(provenance or "", _LONGEST_PARAGRAPH),
         answer=_answer(analysis),
+        kinds={_KINDS[kind]: meaning for kind, meaning in MEANINGS.items()},
+        facts=_facts(analysis),
+        headroom=headroom_left(analysis),
+        cost=_cost(analysis),
+        present=_present(analysis),
+        price=_price(analysis),
         findings=[sanitised(finding.text, _LONGEST_PARAGRAPH) for finding in analysis.findings],
-        figures=_analysis_figures(analysis),
-        tables=[table for table in (_domains(analysis), _sources(analysis)) if table.rows],
+        curves=_curves(analysis),
+        figures=[*([_heat_map(analysis)] if analysis.settings else []), *_timeline(analysis)],
+        tables=[table for table in (_sources(analysis), _systems(analysis), _domains(analysis)) if table.rows],
     )
 
 
 def _answer(analysis: Analysis) -> dict[str, Any]:
     recommendation = analysis.recommendation
-    setting = recommendation.setting
+    grade, sure = sureness(analysis)
+    rows = kind_rows(analysis)
+    names = _kind_names(analysis)
     return {
-        "window": count(setting.window),
-        "expiry": seconds(setting.expiry_us),
-        "settings": {
-            "dupDetectionPerSourceExpiryWindowSize": str(setting.window),
-            "dupDetectionExpiryTimeSecs": seconds(setting.expiry_us).removesuffix(" s").replace(",", ""),
-        },
-        "missed": of_duplicates(setting.missed, analysis.log.duplicates),
-        "missed_none": not setting.missed,
-        "ids": count(setting.peak_ids),
-        "memory": size(recommendation.sized.memory_bytes),
-        "database": size(recommendation.sized.database_bytes),
-        "margin": f"{recommendation.margin:g}",
-        "why": sanitised(recommendation.why, _LONGEST_PARAGRAPH),
-        "headroom": headroom_left(analysis),
+        "window": count(recommendation.setting.window),
+        "expiry": seconds(recommendation.setting.expiry_us),
+        "meaning": _sentence(MEANINGS[recommendation.sized.kind]),
+        "grade": str(grade),
+        "sure": sure,
+        "grade_meaning": _GRADES[grade],
+        "guarantees": guarantees(analysis),
+        "properties": properties(analysis),
+        "why": "" if recommendation.sized.kind is Kind.BOTH else sanitised(recommendation.why, _LONGEST_PARAGRAPH),
+        "kinds": Numbers(
+            "Yours against this",
+            ["", *KIND_COLUMNS],
+            [[names[row.sized.kind], *row.cells] for row in rows],
+            texts=1,
+            marked=frozenset(index for index, row in enumerate(rows) if row.is_recommended),
+        ),
     }
 
 
-def _analysis_figures(analysis: Analysis) -> list[Figure]:
-    """The charts that the analysis has figures for."""
-    return [*_setting_figures(analysis), *_need_figures(analysis), *_headroom_figures(analysis), *_timeline(analysis)]
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
-def _setting_figures(analysis: Analysis) -> list[Figure]:
-    if not analysis.settings:
+def _kind_names(analysis: Analysis) -> dict[Kind, str]:
+    """How the page calls each kind; the recommended one says so."""
+    names = dict(_KINDS)
+    if present_of(analysis).setting == sized_of(analysis, Kind.DEFAULT).setting:
+        names[Kind.DEFAULT] += ", yours"
+    names[analysis.recommendation.sized.kind] += " (this)"
+    return names
+
+
+def _facts(analysis: Analysis) -> list[tuple[str, str]]:
+    """What the advice rests on: figures, each with what it counts."""
+    evidence, duplicates = analysis.evidence, analysis.log.duplicates
+    if not duplicates:
         return []
-    # Without a duplicate there is nothing to weigh against memory.
-    return [_heat_map(analysis), *([_frontier(analysis)] if analysis.log.duplicates else [])]
+    facts = [(of_duplicates(analysis.recommendation.setting.missed, duplicates), "missed in this log")]
+    unseen = sized_of(analysis, Kind.BOTH).unseen
+    if unseen is not None:
+        facts.append((of_duplicates(unseen.missed, unseen.duplicates), "missed in one half by what suits the other"))
+    times = f", {three_digits(evidence.span_us / evidence.expiry_need_us)} times" if evidence.expiry_need_us else ""
+    return [
+        *facts,
+        (count(evidence.bursts, "burst"), "of duplicates, each from one disturbance"),
+        (
+            f"{duration(evidence.span_us)}{times}",
+            f"the longest repeat ({duration(evidence.expiry_need_us)})" if times else "of log",
+        ),
+    ]
+
+
+def _curves(analysis: Analysis) -> list[Figure]:
+    """What each tier alone misses; a log without duplicates has none."""
+    if not analysis.log.duplicates:
+        return []
+    evidence = analysis.evidence
+    settings = {
+        "recommended": recommended_of(analysis),
+        "yours": present_of(analysis).setting,
+        "default": sized_of(analysis, Kind.DEFAULT).setting,
+    }
+    window_need = evidence.window_need, count(evidence.window_need)
+    expiry_need = evidence.expiry_need_us, duration(evidence.expiry_need_us)
+    windows = marks_of(window_need, {name: setting.window for name, setting in settings.items()}, count)
+    expiries = marks_of(expiry_need, {name: setting.expiry_us for name, setting in settings.items()}, seconds)
+    return [
+        _curve(("by-window", "W alone (E = 0)"), "window W", analysis.missed_by_window, windows, count),
+        _curve(("by-expiry", "E alone (W = 0)"), "expiry E", analysis.missed_by_expiry_us, expiries, duration),
+    ]
+
+
+def _curve(
+    named: tuple[str, str], axis: str, curve: Steps, marks: list[charts.Mark], word: Callable[[int], str]
+) -> Figure:
+    id_, title = named
+    rows = [[word(value), count(missed)] for value, missed in curve[-_MOST_STEPS:]]
+    numbers = Numbers(f"Missed with {title}, near the largest needs", [axis, "missed"], rows)
+    last = curve[-2][1]
+    they = "The last one needs" if last == 1 else f"The last {count(last)} need up to"
+    caption = f"{they} {word(curve[-1][0])}."
+    return Figure(id_, title, caption, charts.curve_chart(curve, marks, word, axis), numbers)
+
+
+def _cost(analysis: Analysis) -> dict[str, Any]:
+    names = _kind_names(analysis)
+    kinds = kind_rows(analysis)
+    rows = [
+        [names[sized.kind], count(sized.setting.peak_ids), size(sized.memory_bytes), size(sized.database_bytes)]
+        for sized, _, _ in kinds
+    ]
+    marked = frozenset(index for index, kind in enumerate(kinds) if kind.is_recommended)
+    return {
+        "said": cost(analysis),
+        "kinds": Numbers("By setting", ["", "most ids kept", "memory", "database"], rows, texts=1, marked=marked),
+    }
+
+
+def _present(analysis: Analysis) -> dict[str, Any]:
+    present, recommended, evidence = present_of(analysis), analysis.recommendation.sized, analysis.evidence
+    both, some = (present.setting, recommended.setting), bool(analysis.log.duplicates)
+    rows = [
+        ["window W", *(count(setting.window) for setting in both), count(evidence.window_need) if some else "-"],
+        [
+            "expiry E",
+            *(seconds(setting.expiry_us) for setting in both),
+            duration(evidence.expiry_need_us) if some else "-",
+        ],
+        ["duplicates missed", *(count(setting.missed) for setting in both), ""],
+        ["most ids kept", *(count(setting.peak_ids) for setting in both), ""],
+        ["memory", *(size(sized.memory_bytes) for sized in (present, recommended)), ""],
+    ]
+    return {
+        "said": f"{change(analysis)} {shortfall(analysis)}",
+        "is_default": (present.setting.window, present.setting.expiry_us) == ReceiverSettings().sizes,
+        "asked": setting_asked_for(analysis),
+        "changes": Numbers("What changes", ["", "yours", "recommended", "the log needs"], rows, texts=1),
+    }
+
+
+def _price(analysis: Analysis) -> dict[str, Any]:
+    sources = analysis.sources
+    rows = [
+        [named_source(source.source, _LONGEST_NAME), count(source.window_need), duration(source.expiry_need_us)]
+        for source in sources[:_FEW_SOURCES]
+    ]
+    return {
+        "said": price_setters(analysis),
+        "sources": Numbers("Sources that need most", ["source", "needs W", "or E"], rows, texts=1) if rows else None,
+    }
 
 
 def _heat_map(analysis: Analysis) -> Figure:
-    grid = grid_of(analysis, most_windows=_MOST_GRID_LINES, most_expiries=_MOST_GRID_LINES)
-    recommended = recommended_of(analysis)
-    caption = "Green cells miss nothing; the darker the others, the more they miss. The framed cell is the recommended setting."
+    recommended, present = recommended_of(analysis), present_of(analysis).setting
+    grid = grid_of(analysis, most_windows=_MOST_GRID_LINES, most_expiries=_MOST_GRID_LINES, beside=[present])
+    caption = (
+        "Green cells miss nothing; the darker the others, the more they miss. The solid frame is the recommended setting, "
+        "the dashed one yours. Each cell tells its ids and memory under the pointer."
+    )
     if grid.left_out:
         caption += f" {count(grid.left_out)} of the {count(len(analysis.settings))} settings tried are left out here."
     return Figure(
         "missed",
         "What each setting would have missed",
         caption,
-        charts.heat_map(grid, recommended, analysis.bytes_per_id),
+        charts.heat_map(grid, recommended, present, analysis.bytes_per_id),
         _grid_numbers(grid),
         least_width_em=6 + (3 if charts.is_numbered(grid) else 1) * len(grid.expiries_us),
-    )
-
-
-def _frontier(analysis: Analysis) -> Figure:
-    caption = (
-        "Blue settings are the ones to choose among: no other misses fewer duplicates for the same memory or less. The ring is "
-        "the recommended setting; it may cost more than the blue one beside it, because it holds a margin."
-    )
-    best = thinned(frontier_of(analysis), _MOST_ROWS)
-    return Figure(
-        "frontier",
-        "What catching more costs",
-        caption,
-        charts.frontier_chart(analysis),
-        _settings_numbers("Settings that no other beats", best, analysis.bytes_per_id),
     )
 
 
@@ -146,91 +269,6 @@ def _grid_numbers(grid: Grid) -> Numbers | None:
         ["W \\ E", *map(seconds, grid.expiries_us)],
         [[count(window), *(cell(window, expiry_us) for expiry_us in grid.expiries_us)] for window in grid.windows],
     )
-
-
-def _settings_numbers(caption: str, settings: Sequence[SettingFigures], bytes_per_id: int) -> Numbers:
-    rows = [
-        [
-            count(setting.window),
-            seconds(setting.expiry_us),
-            count(setting.missed),
-            count(setting.caught),
-            count(setting.peak_ids),
-            size(setting.peak_ids * bytes_per_id),
-        ]
-        for setting in settings
-    ]
-    return Numbers(caption, ["W", "E", "missed", "caught", "most ids kept", "memory"], rows)
-
-
-def _need_figures(analysis: Analysis) -> list[Figure]:
-    recommended = recommended_of(analysis)
-    return [
-        *_histogram(
-            analysis.window_needs,
-            count,
-            name="window-needs",
-            title="The window that each duplicate needs",
-            caption="The smallest W that catches the duplicate without the time tier: one more than the distinct ids that "
-            "its source sent in between.",
-            axis="smallest W",
-            within=recommended.window,
-        ),
-        *_histogram(
-            analysis.expiry_needs_us,
-            duration,
-            name="expiry-needs",
-            title="The expiry that each duplicate needs",
-            caption="The smallest E that catches the duplicate without the per-source tier. A duplicate is caught where "
-            "either tier reaches, so W and E need not both cover it.",
-            axis="smallest E",
-            within=recommended.expiry_us,
-        ),
-    ]
-
-
-def _headroom_figures(analysis: Analysis) -> list[Figure]:
-    headroom = analysis.headroom
-    if headroom is None:
-        return []
-    return [
-        *_histogram(
-            headroom.window_left,
-            count,
-            name="window-left",
-            title="How much of W was left",
-            caption=f"For the {count(headroom.caught_by_source, 'duplicate')} that a source's own queue catches with the "
-            "recommended setting: how many more ids of the source could have come first. Bars near 0 are close calls.",
-            axis="ids to spare",
-        ),
-        *_histogram(
-            headroom.expiry_left_us,
-            duration,
-            name="expiry-left",
-            title="How much of E was left",
-            caption=f"For the {count(headroom.caught_by_time, 'duplicate')} that only the time queue catches with the "
-            "recommended setting: how much more time could have passed. Bars near 0 are close calls.",
-            axis="time to spare",
-        ),
-    ]
-
-
-def _histogram(
-    values: Histogram,
-    word: Callable[[int], str],
-    *,
-    name: str,
-    title: str,
-    caption: str,
-    axis: str,
-    within: int | None = None,
-) -> list[Figure]:
-    bins = charts.filled_bins(values)
-    if not bins:
-        return []
-    spec = charts.histogram(values, word, f"{axis}; a bar goes from its label to the next", within=within)
-    rows = [[charts.bin_words(low, high, word), count(number)] for low, high, number in bins]
-    return [Figure(name, title, caption, spec, Numbers(title, [axis, "duplicates"], rows))]
 
 
 def _timeline(analysis: Analysis) -> list[Figure]:
@@ -260,10 +298,12 @@ def _domains(analysis: Analysis) -> Numbers:
             count(domain.receipts),
             count(domain.sources),
             count(domain.duplicates),
+            count(domain.window_need),
+            duration(domain.expiry_need_us),
         ]
         for domain in shown
     ]
-    columns = ["domain", "receipts", "sources", "duplicates"]
+    columns = ["domain", "receipts", "sources", "duplicates", "needs W", "or E"]
     settings = [_same_setting(domain, recommended) for domain in shown]
     # A recommendation off the grid has no figures by domain.
     if any(settings):
@@ -290,10 +330,26 @@ def _sources(analysis: Analysis) -> Numbers:
             or_dash(source.window_left),
             or_dash(source.expiry_left_us, duration),
         ]
-        for source in analysis.sources[:_MOST_ROWS]
+        for source in analysis.sources[:_MOST_SOURCES]
     ]
     columns = ["source", "domain", "receipts", "duplicates", "needs W", "or E", "W to spare", "E to spare"]
-    return Numbers("Sources that need most, worst first", columns, rows, texts=2)
+    return Numbers(
+        "The ten sources that need most, worst first"
+        if len(analysis.sources) > _MOST_SOURCES
+        else "Sources with duplicates, worst first",
+        columns,
+        rows,
+        texts=2,
+    )
+
+
+def _systems(analysis: Analysis) -> Numbers:
+    rows = [
+        [need.system, need.setting or "-", need.needs, need.with_margin, need.default, str(need.enough)]
+        for need in systems_of(analysis)
+    ]
+    columns = ["system", "its setting", "needs", "with the margin", "its default", "enough?"]
+    return Numbers("What other systems would need to miss none of these duplicates", columns, rows, texts=2)
 
 
 def comparison_page(comparison: Comparison) -> str:
@@ -305,11 +361,13 @@ def comparison_page(comparison: Comparison) -> str:
         comparison.key,
         policies=_policies(comparison),
         whose=whose(comparison),
+        fitted=fitted_words(comparison),
         recommended=_recommended_words(comparison),
         findings=[*standing_out(comparison), *notes(comparison), *filter(None, [unanimous])],
         figures=_comparison_figures(comparison),
         tables=[_disputes(comparison)] if comparison.disputes else [],
         meanings=meanings(comparison),
+        provenance="",
     )
 
 
@@ -317,7 +375,7 @@ def _policies(comparison: Comparison) -> Numbers:
     best = best_of(comparison)
     rows = [
         [
-            with_number(index, figures, _LONGEST_NAME),
+            with_number(index, figures, _LONGEST_NAME) + ", fitted" * figures.is_fitted,
             count(figures.caught),
             count(figures.missed),
             count(figures.false_duplicates),

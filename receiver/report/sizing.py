@@ -47,12 +47,17 @@ def all_settings(analysis: Analysis) -> list[SettingFigures]:
     return [*analysis.settings, *([recommended] if off_grid else [])]
 
 
-def grid_of(analysis: Analysis, *, most_windows: int, most_expiries: int) -> Grid:
-    """The grid with at most so many windows and expiries, and always the recommended ones, on the grid or not."""
-    settings = {(setting.window, setting.expiry_us): setting for setting in all_settings(analysis)}
-    recommended = recommended_of(analysis)
-    windows = _axis((window for window, _ in settings), most_windows, recommended.window)
-    expiries = _axis((expiry for _, expiry in settings), most_expiries, recommended.expiry_us)
+def grid_of(
+    analysis: Analysis, *, most_windows: int, most_expiries: int, beside: Sequence[SettingFigures] = ()
+) -> Grid:
+    """The grid with at most so many windows and expiries.
+
+    The recommended setting is always there, on the grid or not, and so are those `beside` it.
+    """
+    settings = {(setting.window, setting.expiry_us): setting for setting in (*all_settings(analysis), *beside)}
+    kept = (recommended_of(analysis), *beside)
+    windows = _axis((window for window, _ in settings), most_windows, {setting.window for setting in kept})
+    expiries = _axis((expiry for _, expiry in settings), most_expiries, {setting.expiry_us for setting in kept})
     cells = {
         (window, expiry): settings[window, expiry]
         for window in windows
@@ -62,11 +67,11 @@ def grid_of(analysis: Analysis, *, most_windows: int, most_expiries: int) -> Gri
     return Grid(windows, expiries, cells, left_out=len(settings) - len(cells))
 
 
-def _axis(values: Iterable[int], most: int, kept: int) -> tuple[int, ...]:
+def _axis(values: Iterable[int], most: int, kept: set[int]) -> tuple[int, ...]:
     distinct = sorted(set(values))
     if len(distinct) <= most:
         return tuple(distinct)
-    return tuple(sorted({*thinned(distinct, most - 1), kept}))
+    return tuple(sorted({*thinned(distinct, most - len(kept)), *kept}))
 
 
 def thinned(items: Sequence[T], most: int) -> list[T]:

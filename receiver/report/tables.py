@@ -24,6 +24,7 @@ from receiver.report.advice import (
 from receiver.report.comparing import (
     best_of,
     disagreement,
+    fitted_words,
     meanings,
     named_policy,
     notes,
@@ -32,6 +33,7 @@ from receiver.report.comparing import (
     standing_out,
     whose,
 )
+from receiver.report.elsewhere import print_systems
 from receiver.report.sizing import (
     Grid,
     frontier_of,
@@ -68,7 +70,7 @@ _ANY_WIDTH = 100_000
 _LEAST_WIDTH_FOR_DOMAINS = _LEAST_WIDTH_FOR_MEMORY = 76
 _LONGEST_PARAGRAPH = 1_000
 _RECOMMENDED_SETTING = "> "
-_BEST_POLICY, _RECOMMENDED_POLICY = ">", "*"
+_BEST_POLICY, _RECOMMENDED_POLICY, _FITTED_POLICY = ">", "*", "+"
 _LEAST_NAME_WIDTH = 8
 _LEAST_ID_WIDTH = 12
 _MOST_ID_WIDTH = 48
@@ -84,6 +86,7 @@ def print_analysis(analysis: Analysis, console: Console) -> None:
     findings = [sanitised(finding.text, _LONGEST_PARAGRAPH) for finding in analysis.findings]
     _print_list("What to know about this log", findings, console)
     _print_sources(analysis, console)
+    print_systems(analysis, console)
     _print_list("How it was read", remarks(analysis.log, analysis.key), console)
 
 
@@ -238,7 +241,11 @@ def _print_policies(comparison: Comparison, console: Console) -> None:
         names_of_figures = "caught", "missed", "false", "most ids\nkept", "memory"
         add_figure_columns(table, *names_of_figures[:figures_shown])
         for index, (name, figures) in enumerate(zip(names, comparison.policies, strict=True)):
-            signs = _BEST_POLICY * (index in best) + _RECOMMENDED_POLICY * (index == recommended)
+            signs = (
+                _BEST_POLICY * (index in best)
+                + _RECOMMENDED_POLICY * (index == recommended)
+                + _FITTED_POLICY * figures.is_fitted
+            )
             cells = (
                 count(figures.caught),
                 count(figures.missed),
@@ -261,6 +268,8 @@ def _print_policies(comparison: Comparison, console: Console) -> None:
         paragraph(
             console, f"{_RECOMMENDED_POLICY} the two-tier setting recommended for this log", style="dim", first=""
         )
+    if fitted := fitted_words(comparison):
+        paragraph(console, f"{_FITTED_POLICY} {fitted}", style="dim", first="")
     if systems := whose(comparison):
         paragraph(console, systems, style="dim", first="")
 

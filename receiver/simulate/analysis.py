@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,7 @@ from receiver.simulate.figures import Analysis, DomainFigures, SettingFigures, S
 from receiver.simulate.findings import Known, findings_of
 from receiver.simulate.grid import check_grid, chosen_expiries_us, chosen_windows
 from receiver.simulate.recommend import sizing_of
-from receiver.simulate.replays import value_histogram
+from receiver.simulate.replays import missed_between, missed_by, value_histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Question:
     windows: list[int] | None = None
     """Those of the grid, as are the expiries; a list that is None is chosen from the log."""
     expiries_us: list[int] | None = None
-    settings: SimulateSettings | None = None
+    settings: SimulateSettings = field(default_factory=SimulateSettings)
     present: tuple[int, int] | None = None
     """The window and the expiry in microseconds that are set at present; None for Apama's defaults."""
 
@@ -43,7 +43,7 @@ def analyse(replays: Replays, question: Question) -> Analysis:
     # Here, because it loads Numba, and a caller that only needs `Question` is spared that.
     from receiver.simulate.headroom import headroom_of
 
-    settings = question.settings or SimulateSettings()
+    settings = question.settings
     facts = replays.facts()
     sizing = sizing_of(replays, settings, question.present or ReceiverSettings().sizes)
     window, expiry_us = sizing.asked[0].both
@@ -75,6 +75,8 @@ def analyse(replays: Replays, question: Question) -> Analysis:
         sources=_source_figures(facts, outcome),
         window_needs=value_histogram(facts.whole.windows),
         expiry_needs_us=facts.expiry_needs,
+        missed_by_window=missed_by(facts.whole.windows),
+        missed_by_expiry_us=missed_between(facts.expiry_needs, facts.most_expiry_need_us),
         headroom=headroom_of(outcome.slack),
         timeline=facts.timeline,
         bytes_per_id=settings.memory_bytes_per_id,

@@ -24,9 +24,17 @@ __all__ = [
     "SettingFigures",
     "SizedSetting",
     "SourceFigures",
+    "Steps",
     "Timeline",
     "Unseen",
 ]
+
+
+Steps = tuple[tuple[int, int], ...]
+"""Settings, ascending, and how many duplicates each misses; a setting between two misses no more than the smaller of them does.
+
+It begins with 0 and ends with the least that misses none; it is empty for a log without duplicates.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +258,10 @@ class Analysis:
     """Per duplicate, the smallest W that catches it alone: the reuse distance in distinct ids of the source, plus 1."""
     expiry_needs_us: Histogram
     """Per duplicate, the smallest E that catches it alone (W = 0)."""
+    missed_by_window: Steps
+    """What a window alone misses (E = 0)."""
+    missed_by_expiry_us: Steps
+    """What an expiry alone misses (W = 0)."""
     headroom: HeadroomFigures | None
     timeline: Timeline | None
     """None for a log without receipts."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.domains import domain_key
+from receiver.domains import PARTS, domain_key
 from receiver.simulate.figures import Finding, Kind
 from receiver.words import count, duration, percent
 
@@ -24,7 +24,6 @@ _LEAST_SPANS = 10
 _MANY_BURSTS = 30
 _US = 1_000_000
 _HOUR_US = 3600 * _US
-_PARTS = {"connection_id": "connections", "destination": "destinations", "receiver_id": "receivers"}
 
 
 class Known(NamedTuple):
@@ -70,7 +69,7 @@ def _missing_parts(known: Known) -> Finding | None:
     lacking = {part: known.facts.lacking[part] for part in domain_key(known.key).needs}
     said = [
         f"Receipts without {part}: {_share(count, known.facts.log.receipts)}. The domain key "
-        f"'{known.key}' takes them for receipts of one and the same, so an id that two {_PARTS[part]} share counts as a "
+        f"'{known.key}' takes them for receipts of one and the same, so an id that two {PARTS[part]} share counts as a "
         "duplicate."
         for part, count in lacking.items()
         if count

@@ -7,7 +7,7 @@ from decimal import Decimal, DecimalException
 
 import numpy as np
 
-from receiver.errors import SettingsError
+from receiver.errors import SettingsError, detects_nothing
 from receiver.settings import ReceiverSettings
 
 __all__ = [
@@ -119,9 +119,7 @@ def check_grid(windows: list[int], expiries_us: list[int]) -> None:
             hint="ask for fewer values: a range ends in how many",
         )
     if windows == [0] and expiries_us == [0]:
-        raise SettingsError(
-            "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
-        )
+        raise detects_nothing()
 
 
 def chosen_windows(most_need: int) -> list[int]:

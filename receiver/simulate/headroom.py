@@ -219,9 +219,11 @@ def count_slack(
 ) -> SlackCounts:
     """Count the slack that a pair (window, expiry_us) leaves to duplicates.
 
-    The columns have a value for each duplicate: the window that catches it alone; the expiry, never 0, that catches it
-    together with the pair's window, or -1 where that window does alone; and the index of its source in `Facts.sources`,
-    or `sources`, which is how many these are, for another source.
+    Each column has a value per duplicate:
+    - `window_needs`: the window that catches it alone;
+    - `needs_us`: the expiry, never 0, that catches it together with the pair's window; -1 where that window does alone;
+    - `source`: the index of its source in `Facts.sources`; `sources` for any other source.
+    `sources` is how many `Facts.sources` has.
     """
     counts = SlackCounts.none(sources)
     _count(

@@ -253,30 +253,31 @@ class Channels(Names[Channel]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._parts = (Texts(), Texts(), Texts())
+        self._parts = [Texts() for _ in Channel._fields]
 
     def column(self, batch: LogBatch) -> npt.NDArray[np.int32]:
         """The number of each receipt's channel."""
-        columns = (batch.connection_id, batch.destination, batch.receiver_id)
+        columns = [getattr(batch, part) for part in Channel._fields]
         parts = [names.column(texts, len(batch)) for names, texts in zip(self._parts, columns, strict=True)]
         if len(batch) and all((part == part[0]).all() for part in parts):
-            triple = Channel(*(names.names[part[0]] for names, part in zip(self._parts, parts, strict=True)))
-            return np.full(len(batch), self.number(triple), np.int32)
+            channel = Channel(*(names.names[part[0]] for names, part in zip(self._parts, parts, strict=True)))
+            return np.full(len(batch), self.number(channel), np.int32)
         sizes = [len(names.names) for names in self._parts]
-        # Triples are numbered in 63 bits below: 32, and the 31 that `check_numbered` allows.
+        # Tuples of parts are numbered in 63 bits below: 32, and the 31 that `check_numbered` allows.
         check_numbered(prod(sizes) >> 32, "possible channels")
-        triples, index = distinct((parts[0].astype(np.int64) * sizes[1] + parts[1]) * sizes[2] + parts[2])
-        numbers = [
-            self.number(
-                Channel(
-                    self._parts[0].names[triple // (sizes[1] * sizes[2])],
-                    self._parts[1].names[triple // sizes[2] % sizes[1]],
-                    self._parts[2].names[triple % sizes[2]],
-                )
-            )
-            for triple in triples.tolist()
-        ]
-        return np.array(numbers, np.int32)[index]
+        tuples = parts[0].astype(np.int64)
+        for part, size in zip(parts[1:], sizes[1:], strict=True):
+            tuples *= size
+            tuples += part
+        different, index = distinct(tuples)
+        return np.array([self.number(self._channel(number)) for number in different.tolist()], np.int32)[index]
+
+    def _channel(self, number: int) -> Channel:
+        parts: list[str] = []
+        for names in reversed(self._parts):
+            number, part = divmod(number, len(names.names))
+            parts.append(names.names[part])
+        return Channel(*reversed(parts))
 
 
 def distinct(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from receiver.settings import ReceiverSettings
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from receiver.settings import SimulateSettings
+    from receiver.simulate.figures import Elsewhere
     from receiver.simulate.replays import Facts, PairOutcome, PartNeeds, PerPart, Replays, ValueCounts
 
-__all__ = ["Sizing", "sizing_of", "with_margin"]
+__all__ = ["Sizing", "elsewhere_with_margin", "sizing_of", "widest_of", "with_margin"]
 
 _LEAST_EXPIRY_US = 1_000_000
 _TIMES_DELIVERY = 3
@@ -68,6 +70,15 @@ def with_margin(window: int, expiry_us: int, margin: float) -> Pair:
     """The setting that stands for a need: so many times as much, rounded up."""
     expiry = max(_LEAST_EXPIRY_US, _rounded_up(_times(margin, expiry_us))) if expiry_us else 0
     return _rounded_up(_times(margin, window)), expiry
+
+
+def elsewhere_with_margin(needs: Elsewhere, margin: float) -> Pair:
+    """What other systems' memories are to be set to: a number of ids, and a time that is always longer than its need.
+
+    For an id exactly as old as that is forgotten in some systems, and others don't say.
+    """
+    ids, ttl_us = with_margin(needs.artemis_id_cache_size, max(1, needs.ttl_us), margin)
+    return ids, max(ttl_us, _rounded_up(needs.ttl_us + 1))
 
 
 def _windows(needs: ValueCounts, max_missed: int) -> list[int]:
@@ -187,6 +198,15 @@ class Sizing:
         if is_dearest:
             return why
         return f"{why} What is safer takes more memory than the budget of {settings.budget_bytes:,} bytes."
+
+
+def widest_of(facts: Facts, tried: PerPart[Sequence[int]], settings: SimulateSettings, present: Pair) -> Pair:
+    """A window and an expiry that no pair of a `Sizing` exceeds, before it is known what the windows `tried` need."""
+    # What a half needs, and what is needed beside a window, is never more than what the whole log needs without one.
+    whole = _asked(facts.whole, [], facts.log.delivery_us, settings)
+    lean = with_margin(max(chain(*tried), default=0), facts.whole.expiry_us, settings.margin)
+    windows, expiries_us = zip(whole.both, lean, present, ReceiverSettings().sizes, strict=True)
+    return max(windows), max(expiries_us)
 
 
 def sizing_of(replays: Replays, settings: SimulateSettings, present: Pair) -> Sizing:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from receiver.logs import StatusLine
+    from receiver.simulate.figures import Steps
 
 __all__ = [
     "STEPS",
@@ -41,6 +42,8 @@ __all__ = [
     "histogram_of",
     "in_order",
     "maybe_worst",
+    "missed_between",
+    "missed_by",
     "parted_queues",
     "queues_of",
     "slices_of",
@@ -55,6 +58,8 @@ STEPS = np.array([0, *chain.from_iterable((10**p, 2 * 10**p, 5 * 10**p) for p in
 """Where the bars of histograms begin: 0, 1, 2, 5, 10, 20, ..."""
 WORST_SOURCES = 50
 _SLICES = 200
+_EXACT_NEEDS = 200
+"""How many of the largest needs a curve shows exactly; they are those that matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +256,23 @@ def value_histogram(values: ValueCounts) -> Histogram:
     below = np.searchsorted(values.values, STEPS)
     sums = np.concatenate([[0], np.cumsum(values.counts)])
     return histogram_of(np.diff(sums[below], append=sums[-1]))
+
+
+def missed_by(values: ValueCounts) -> Steps:
+    """What each setting misses of duplicates with these needs: exact at the largest needs, and between them at round ones."""
+    needs = np.union1d(values.values[-_EXACT_NEEDS:], STEPS[values.most > STEPS])
+    sums = np.concatenate([[0], np.cumsum(values.counts)])
+    missed = values.total - sums[np.searchsorted(values.values, needs, side="right")]
+    return tuple(zip(needs.tolist(), missed.tolist(), strict=True))
+
+
+def missed_between(needs: Histogram, most: int) -> Steps:
+    """The same where the needs are known between steps alone, and the largest one: what needs a step itself counts as missed."""
+    if not needs.counts:
+        return ()
+    missed = [sum(needs.counts[index:]) for index in range(len(needs.counts))]
+    steps = {0: missed[0]} | {edge - 1: left for edge, left in zip(needs.edges, missed, strict=False) if edge}
+    return (*steps.items(), (most, 0))
 
 
 def slices_of(first_us: int, last_us: int) -> tuple[int, int]:

@@ -68,21 +68,24 @@ def size_windows(
     column_map: Mapping[str, str] | None = None,
     max_missed: int | None = None,
     margin: float | None = None,
+    current: tuple[int, float] | None = None,
+    budget_bytes: int | None = None,
 ) -> FrameAnalysis:
     """What `receiver simulate` says of the same receipts in the same order; `as_dict` gives its JSON object.
 
     `domain` is a KEY of `--domain`; windows (ids per source) and expiries (seconds) that are left None are chosen from the
-    log. `column_map` names the frame's column for one of ours. `max_missed` and `margin` are those of the command, and so
-    are their defaults. Raises `SettingsError` for what can't be meant, `LogFormatError` for a frame that is no log, and `SparkError`
+    log. `column_map` names the frame's column for one of ours. `current` is the window and the expiry (seconds) that are set
+    at present; it, `max_missed`, `margin` and `budget_bytes` are those of the command, and so are their defaults. Raises `SettingsError` for what can't be meant, `LogFormatError` for a frame that is no log, and `SparkError`
     for what Spark fails at.
     """
-    given: dict[str, Any] = {"max_missed": max_missed, "margin": margin}
+    given: dict[str, Any] = {"max_missed": max_missed, "margin": margin, "budget_bytes": budget_bytes}
     settings = replace(SimulateSettings(), **{name: value for name, value in given.items() if value is not None})
     question = Question(
         domain,
         None if windows is None else parse_windows(_list("windows", windows)),
         None if expiries_secs is None else parse_expiries_us(_list("expiries_secs", expiries_secs)),
         settings,
+        None if current is None else _present(current),
     )
     if question.windows and question.expiries_us:
         check_grid(question.windows, question.expiries_us)
@@ -93,6 +96,19 @@ def size_windows(
         analysis = analyse(log, question)
         log.forget()
     return FrameAnalysis(**{field.name: getattr(analysis, field.name) for field in fields(analysis)})
+
+
+def _present(current: tuple[int, float]) -> tuple[int, int]:
+    if isinstance(current, str) or len(current) != 2:  # noqa: PLR2004
+        raise SettingsError("current must be a window and an expiry in seconds", hint="such as (2000, 120)")
+    return _setting(*current)
+
+
+def _setting(window: int, expiry_secs: float) -> tuple[int, int]:
+    """A setting as the kernel takes it, the expiry in microseconds."""
+    (windows, expiries_us) = parse_windows(str(window)), parse_expiries_us(str(expiry_secs))
+    check_grid(windows, expiries_us)
+    return windows[0], expiries_us[0]
 
 
 def _list(name: str, values: Sequence[float]) -> str:
@@ -116,8 +132,7 @@ def judge(
     which keeps `expiry_secs` seconds. The rows are judged at once, and kept on the executors' disks for as long as the
     frame that is given back is in use. Raises as `size_windows` does.
     """
-    (windows, expiries_us) = parse_windows(str(window)), parse_expiries_us(str(expiry_secs))
-    check_grid(windows, expiries_us)
+    setting = _setting(window, expiry_secs)
     domain_key(domain)
     if taken := [name for name in _ADDED if name in frame.columns]:
         raise SettingsError(f"the frame has a column {taken[0]!r} already", hint="rename it")
@@ -128,9 +143,9 @@ def judge(
         file_row = [] if order_by is not None else file_and_row(frame) or []
         base = frame.select("*", *file_row, monotonically_increasing_id().alias(_ROW_ID))
         base = base.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
-        question = Question(domain, windows, expiries_us)
+        question = Question(domain, [setting[0]], [setting[1]])
         log = _log(ordered(base, options, order_by, row_id=_ROW_ID), options, question, keeps_rows=True)
-        duplicates = tiers(log, windows[0], expiries_us[0]).withColumnRenamed("number", _ROW_ID)
+        duplicates = tiers(log, *setting).withColumnRenamed("number", _ROW_ID)
         log.forget()
     together = base.join(duplicates, _ROW_ID, "left")
     return together.select(*(named(name) for name in frame.columns), verdict_of(id_column).alias("verdict"), "tier")

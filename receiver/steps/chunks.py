@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from receiver.simulate.compiled import check_numbered
+from receiver.simulate.repeats import LastRepeats, second_counts
 from receiver.steps.rows import (
     Row,
     by_chunk,
@@ -23,7 +24,7 @@ from receiver.steps.rows import (
     used,
     values_in,
 )
-from receiver.steps.schemas import NEVER, ChunkCounts, CutPlan, Departures, Leaving, Repeats, State, Stretch
+from receiver.steps.schemas import NEVER, ChunkCounts, CutPlan, Departures, Ends, Leaving, Repeats, State, Stretch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,7 +35,7 @@ __all__ = ["assembled"]
 def assembled(
     plan: CutPlan, before_us: npt.NDArray[np.int64], source_keys: int
 ) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `RowFlow.grouped`: `Stretch`, `Repeats`, `Departures` -> `State`, `ChunkCounts`, `Leaving`.
+    """For `RowFlow.grouped`: `Stretch`, `Repeats`, `Departures` -> `State`, `ChunkCounts`, `Leaving`, `Ends`.
 
     `before_us` is, per chunk, the latest time of its domain before it, -1 if none; `source_keys` is how many keys
     `Leaving` may have.
@@ -52,8 +53,10 @@ def assembled(
                 repeats_of.pop(chunk, []),
                 departures_of.pop(chunk, []),
             )
+            within, across = _spans(plan, made)
             yield Row(bundle, made.state)
-            yield Row(0, _tally(plan, made))
+            yield Row(0, _tally(plan, made, within))
+            yield from across
             yield from _leaving(int(plan.chunk_domain[chunk]), made.state, source_keys)
 
     return work
@@ -80,8 +83,9 @@ class _Assembled(NamedTuple):
     checked: _Receipts
     unchecked_at_us: npt.NDArray[np.int64]
     is_again: npt.NDArray[np.bool_]
-    """This and the next as in `Repeats`, of each `State.repeat_row`."""
+    """This and the next two as in `Repeats`, of each `State.repeat_row`."""
     replaces: npt.NDArray[np.bool_]
+    is_last: npt.NDArray[np.bool_]
 
 
 def _at(unit: npt.NDArray[np.int32] | int, row: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -184,10 +188,46 @@ def _assembled(  # noqa: PLR0917 - one chunk's values
         receipts.received_at_us[~receipts.is_checked],
         column(repeats, "is_again", np.bool_)[by_row],
         column(repeats, "replaces", np.bool_)[by_row],
+        column(repeats, "is_last", np.bool_)[by_row],
     )
 
 
-def _tally(plan: CutPlan, made: _Assembled) -> ChunkCounts:
+def _spans(plan: CutPlan, made: _Assembled) -> tuple[LastRepeats, list[Row]]:
+    """What ids need of memories that go by their first receipts: those of which both ends are here, and `Ends` of others."""
+    state = made.state
+    is_first = ~made.is_again
+    # Receipts that repeat nothing are new in the domain, and so are those that others repeat.
+    new_before = state.repeat_row - (np.cumsum(made.is_again) - made.is_again)
+    times_us = state.received_at_us[state.repeat_row]
+    first, last = np.flatnonzero(is_first), np.flatnonzero(made.is_last)
+    _, of_first, of_last = np.intersect1d(
+        state.label[first], state.label[last], assume_unique=True, return_indices=True
+    )
+    began, ended = first[of_first], last[of_last]
+    within = LastRepeats(
+        int((new_before[ended] - new_before[began]).max(initial=0)),
+        int((times_us[ended] - times_us[began]).max(initial=0)),
+    )
+    is_across = is_first | made.is_last
+    is_across[began] = is_across[ended] = False
+    across = np.flatnonzero(is_across)
+    return within, [
+        Row(
+            part,
+            Ends(
+                chunk=state.chunk,
+                label=state.label[here],
+                is_last=made.is_last[here],
+                new_before=new_before[here].astype(np.int64),
+                received_at_us=times_us[here],
+            ),
+        )
+        for part, chosen in split_by(state.label[across] % plan.partitions)
+        for here in (across[chosen],)
+    ]
+
+
+def _tally(plan: CutPlan, made: _Assembled, within: LastRepeats) -> ChunkCounts:
     state, checked = made.state, made.checked
     steps_back = state.received_at_us - checked.received_at_us
     again = state.repeat_row[made.is_again]
@@ -208,6 +248,7 @@ def _tally(plan: CutPlan, made: _Assembled) -> ChunkCounts:
         return np.bincount(state.source[rows], minlength=len(state.sources)).astype(np.int64)
 
     receipts = by_source(slice(None))
+    seconds = second_counts(state.source, state.received_at_us, len(state.sources))
     return ChunkCounts(
         chunk=state.chunk,
         duplicates=len(again),
@@ -222,12 +263,19 @@ def _tally(plan: CutPlan, made: _Assembled) -> ChunkCounts:
         sources=state.sources,
         receipts=receipts,
         last_us=last_us,
+        first_second=seconds.first,
+        in_first_second=seconds.in_first,
+        last_second=seconds.last,
+        in_last_second=seconds.in_last,
+        most_in_second=seconds.most,
         firsts=receipts - by_source(state.repeat_row[made.replaces]),
         lasts=receipts - by_source(state.repeat_row[state.next_in < NEVER]),
         distinct=receipts - by_source(dead),
         replaced_source=(replacing >> 32).astype(np.int32),
         replaced_in=(replacing & 0xFFFFFFFF).astype(np.int32),
         replaced_count=counts.astype(np.int64),
+        ring=within.ring,
+        ttl_us=within.ttl_us,
     )
 
 

@@ -114,6 +114,7 @@ def _repeats(plan: CutPlan, part: int, links: _Linked) -> Iterator[Row]:
     receipts = links.receipts
     replaces = np.empty(len(receipts.id), np.bool_)
     replaces[links.by_source] = links.same_source
+    is_last = np.roll(links.first, -1)
     next_in = np.empty(len(receipts.id), np.int32)
     next_in[links.by_source] = links.next_in
     rows = np.flatnonzero(np.bincount(links.run)[links.run] > 1) if len(links.run) else links.run
@@ -126,6 +127,7 @@ def _repeats(plan: CutPlan, part: int, links: _Linked) -> Iterator[Row]:
             label=links.run[here] * plan.partitions + part,
             is_again=~links.first[here],
             replaces=replaces[here],
+            is_last=is_last[here],
             next_in=next_in[here],
         )
         yield Row(int(plan.chunk_bundle[chunk]), repeats)
@@ -157,10 +159,12 @@ def _counted_up(lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
 
 
 def _counts(links: _Linked, cross_domain: dict[tuple[str, str], int]) -> LinkCounts:
+    is_again, source = ~links.first[1:], links.receipts.source
     now, before = links.receipts.digest_hash[1:], links.receipts.digest_hash[:-1]
-    reused = ~links.first[1:] & (now != before) & (now != 0) & (before != 0)
+    reused = is_again & (now != before) & (now != 0) & (before != 0)
     return LinkCounts(
         reused=int(np.count_nonzero(reused)),
+        from_other_sources=int(np.count_nonzero(is_again & (source[1:] != source[:-1]))),
         cross_from=[source for source, _ in cross_domain],
         cross_to=[target for _, target in cross_domain],
         cross_count=np.array(list(cross_domain.values()), np.int64),

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from receiver.domains import DomainKey, domain_key
-from receiver.settings import SimulateSettings
+from receiver.settings import ReceiverSettings
 from receiver.simulate.analysis import Question
-from receiver.simulate.figures import LogFigures, Timeline
+from receiver.simulate.figures import Elsewhere, LogFigures, Timeline
 from receiver.simulate.grid import chosen_expiries_us, chosen_windows
 from receiver.simulate.headroom import SlackCounts, expiry_need_us, pair_outcome
 from receiver.simulate.numbering import lacking_parts
-from receiver.simulate.recommend import with_margin
+from receiver.simulate.recommend import widest_of
+from receiver.simulate.repeats import burst_gap_us
 from receiver.simulate.replays import (
     STEPS,
     CrossDomainDuplicates,
     DomainCounts,
     Facts,
+    PartNeeds,
+    PerPart,
     Replayed,
     SourceNeeds,
     ValueCounts,
@@ -32,11 +36,11 @@ from receiver.simulate.replays import (
 )
 from receiver.steps.chunks import assembled
 from receiver.steps.link import linked
-from receiver.steps.lookback import arriving, looked_back, standings_of
+from receiver.steps.lookback import Measures, arriving, looked_back, standings_of
 from receiver.steps.plan import cut_ids, cut_receipts, names_of, plan_of
 from receiver.steps.read import status_lines_of
 from receiver.steps.replaying import ReplayRequest, judging, replayed, tail_plan, tailing, top_needs
-from receiver.steps.rows import RowFlow
+from receiver.steps.rows import RowFlow, by_chunk, column, joined
 from receiver.steps.schemas import (
     Arrivals,
     Caught,
@@ -45,6 +49,8 @@ from receiver.steps.schemas import (
     ChunkReplay,
     CutPlan,
     Departures,
+    Ends,
+    HalfNeeds,
     Ids,
     Latest,
     Leaving,
@@ -52,6 +58,7 @@ from receiver.steps.schemas import (
     Piece,
     Ready,
     Repeats,
+    Spans,
     State,
     Stretch,
     Tail,
@@ -119,9 +126,11 @@ def linked_ids(pieces: RowFlow, plan: CutPlan) -> RowFlow:
 
 
 def assembled_chunks(pieces: RowFlow, links: RowFlow, plan: CutPlan, before_us: npt.NDArray[np.int64]) -> RowFlow:
-    """`State`, `ChunkCounts` and `Leaving` of each chunk; `before_us` as for `assembled`."""
+    """`State`, `ChunkCounts`, `Leaving` and `Ends` of each chunk; `before_us` as for `assembled`."""
     receipts = pieces.map(cut_receipts(plan), Stretch).plus(links.only(Repeats, Departures))
-    return receipts.grouped(assembled(plan, before_us, plan.partitions), plan.bundles, State, ChunkCounts, Leaving)
+    return receipts.grouped(
+        assembled(plan, before_us, plan.partitions), plan.bundles, State, ChunkCounts, Leaving, Ends
+    )
 
 
 class ChunkedLog:
@@ -131,7 +140,7 @@ class ChunkedLog:
         self, plan: CutPlan, reports: Sequence[UnitReport], pieces: RowFlow, *, question: Question | None = None
     ) -> None:
         self._question = question or Question(plan.key)
-        self._settings = self._question.settings or SimulateSettings()
+        self._settings = self._question.settings
         self.plan = plan
         """How it is cut up."""
         self._reports = reports
@@ -147,10 +156,18 @@ class ChunkedLog:
         if not plan.keeps_rows:
             pieces.forget()
         self._standings = standings_of(plan, self._tallies)
-        arrivals = chunks.only(Leaving).grouped(arriving(plan, self._standings), plan.partitions, Arrivals)
-        measuring = looked_back(plan, before_us, self._settings.max_missed + 1)
-        ready = chunks.only(State).plus(arrivals).grouped(measuring, plan.bundles, Ready, ChunkNeeds)
-        self._ready, self._needs = ready.kept("Measuring duplicates", ChunkNeeds)
+        self._log = self._log_figures()
+        gap_us, most = burst_gap_us(self._log), self._settings.max_missed + 1
+        self._measures = Measures(self._log.middle_us, gap_us, most)
+        leaving = chunks.only(Leaving, Ends)
+        arrivals = leaving.grouped(arriving(plan, self._standings), plan.partitions, Arrivals, Spans)
+        measuring = looked_back(plan, before_us, self._measures)
+        measured = ChunkNeeds, HalfNeeds, Spans
+        ready = chunks.only(State).plus(arrivals).grouped(measuring, plan.bundles, Ready, *measured)
+        self._ready, counts = ready.kept("Measuring duplicates", *measured)
+        self._needs = [each for each in counts if isinstance(each, ChunkNeeds)]
+        self._half_needs = [each for each in counts if isinstance(each, HalfNeeds)]
+        self._spans = [each for each in counts if isinstance(each, Spans)]
         chunks.forget()
 
     def facts(self) -> Facts:
@@ -163,23 +180,22 @@ class ChunkedLog:
 
     @cached_property
     def _facts(self) -> Facts:
-        tallies, needs = self._tallies, self._needs
-        window_needs = ValueCounts.of(
-            np.concatenate([each.window_values for each in needs]),
-            np.concatenate([each.window_counts for each in needs]),
-        )
+        tallies, needs, log = self._tallies, self._needs, self._log
+        first_half, second_half = ([each for each in self._half_needs if each.half == half] for half in (0, 1))
         present = {column for report in self._reports for column in report.columns_present}
         sent = self._sent_by_source()
         sources = self._source_needs(sent)
-        domains = tuple(self._domain_counts())
-        duplicates = sum(domain.duplicates for domain in domains)
-        log = self._log_figures(domains, duplicates)
         ended = [receipts for receipts, last_us in sent.values() if last_us < log.middle_us]
         return Facts(
             log=log,
-            domains=domains,
-            firsts=sum(int(tally.receipts.sum()) for tally in tallies) - duplicates,
-            window_needs=window_needs,
+            domains=tuple(self._domain_counts()),
+            firsts=sum(int(tally.receipts.sum()) for tally in tallies) - log.duplicates,
+            whole=self._part_needs(self._half_needs),
+            halves=(self._part_needs(first_half), self._part_needs(second_half)),
+            bursts=self._bursts(),
+            elsewhere=self._elsewhere() if log.duplicates else None,
+            peak_per_second=self._peak_per_second(),
+            from_other_sources=sum(each.from_other_sources for each in self._link_counts),
             expiry_needs=histogram_of(sum((each.expiry_step_counts for each in needs), np.zeros(len(STEPS), np.int64))),
             most_expiry_need_us=max(each.most_expiry_us for each in needs),
             sources=worst(sources),
@@ -192,21 +208,21 @@ class ChunkedLog:
             has_digest="body_digest" in present,
             reused=sum(each.reused for each in self._link_counts),
             has_redelivered="jms_redelivered" in present,
-            unmarked_duplicates=duplicates - sum(tally.marked_duplicates for tally in tallies),
+            unmarked_duplicates=log.duplicates - sum(tally.marked_duplicates for tally in tallies),
             marked_firsts=sum(tally.marked_firsts for tally in tallies),
             largest_step_back_us=max(tally.largest_step_back_us for tally in tallies),
             status_lines=in_order(status_lines_of(self._reports)),
         )
 
-    def _log_figures(self, domains: Sequence[DomainCounts], duplicates: int) -> LogFigures:
+    def _log_figures(self) -> LogFigures:
         reports = self._reports
         return LogFigures(
             receipts=sum(report.receipts for report in reports),
             unchecked=sum(report.unchecked for report in reports),
             skipped=sum(report.skipped for report in reports),
-            duplicates=duplicates,
-            domains=len(domains),
-            sources=sum(domain.sources for domain in domains),
+            duplicates=sum(tally.duplicates for tally in self._tallies),
+            domains=len(self.plan.domains),
+            sources=sum(self._domain_sources.values()),
             first_received_at_us=min(report.first_us for report in reports if report.receipts),
             last_received_at_us=max(report.last_us for report in reports if report.receipts),
             clock_clamped=sum(tally.clock_clamped for tally in self._tallies),
@@ -214,19 +230,77 @@ class ChunkedLog:
             max_delivery_secs=max(report.max_delivery_us for report in reports) / 1_000_000,
         )
 
-    def _domain_counts(self) -> Iterator[DomainCounts]:
-        name_of = names_of(self._reports, domain_key(self.plan.key))
-        receipts: Counter[str] = Counter()
-        sources: defaultdict[str, set[str]] = defaultdict(set)
-        for report in self._reports:
-            names = [name_of[channel] for channel in channels_of(report)]
-            for name, count in zip(names, report.receipts_by_channel.tolist(), strict=True):
-                receipts[name] += count
+    @cached_property
+    def _domain_sources(self) -> dict[str, int]:
+        """Domain -> how many sources it has."""
+        sources: dict[str, set[str]] = {name: set() for name in self.plan.domains}
+        for names, report in self._domains_by_channel():
             for source, channel in zip(report.sources, report.sources_channel.tolist(), strict=True):
                 sources[names[channel]].add(source)
+        return {name: len(of_domain) for name, of_domain in sources.items()}
+
+    def _domains_by_channel(self) -> Iterator[tuple[list[str], UnitReport]]:
+        """Each report, and the domains of its channels."""
+        name_of = names_of(self._reports, domain_key(self.plan.key))
+        for report in self._reports:
+            yield [name_of[channel] for channel in channels_of(report)], report
+
+    def _domain_counts(self) -> Iterator[DomainCounts]:
+        receipts: Counter[str] = Counter()
+        for names, report in self._domains_by_channel():
+            for name, count in zip(names, report.receipts_by_channel.tolist(), strict=True):
+                receipts[name] += count
+        needs_of = by_chunk(self._half_needs)
         for number, name in enumerate(self.plan.domains):
-            duplicates = sum(self._tallies[chunk].duplicates for chunk in self.plan.of_domain(number))
-            yield DomainCounts(name, receipts[name], duplicates, len(sources[name]))
+            chunks = self.plan.of_domain(number)
+            needs = self._part_needs([each for chunk in chunks for each in needs_of[chunk]])
+            yield DomainCounts(
+                name,
+                receipts[name],
+                sum(self._tallies[chunk].duplicates for chunk in chunks),
+                self._domain_sources[name],
+                needs.window(self._settings.max_missed),
+                needs.expiry_us,
+            )
+
+    def _part_needs(self, needs: Sequence[HalfNeeds]) -> PartNeeds:
+        """Of a part of the log, made of the halves of chunks."""
+        values, counts, top_us = (
+            column(needs, name, np.int64) for name in ("window_values", "window_counts", "top_expiry_us")
+        )
+        return PartNeeds(ValueCounts.of(values, counts), expiry_need_us(top_us, self._settings.max_missed))
+
+    def _bursts(self) -> int:
+        """Those of the chunks, less each that goes on in the next chunk of its domain with a duplicate."""
+        needs = sorted((each for each in self._needs if each.bursts), key=lambda each: each.chunk)
+        domain = self.plan.chunk_domain
+        gap_us = self._measures.burst_gap_us
+        return sum(each.bursts for each in needs) - sum(
+            bool(domain[before.chunk] == domain[after.chunk]) and after.first_us - before.last_us <= gap_us
+            for before, after in pairwise(needs)
+        )
+
+    def _elsewhere(self) -> Elsewhere:
+        spans: list[ChunkCounts | Spans] = [*self._tallies, *self._spans]
+        return Elsewhere(max(each.ring for each in spans), max(each.ttl_us for each in spans))
+
+    def _peak_per_second(self) -> int:
+        """Where a source's last second in a chunk goes on in the next chunk that has it, the counts of both add up."""
+        peak = 0
+        latest: dict[tuple[int, str], tuple[int, int]] = {}
+        """(domain, source) -> the last second so far in which it sent ids, and how many."""
+        for tally in self._tallies:
+            domain = int(self.plan.chunk_domain[tally.chunk])
+            columns = (tally.first_second, tally.in_first_second, tally.last_second, tally.in_last_second)
+            peak = max(peak, int(tally.most_in_second.max(initial=0)))
+            for source, first, in_first, last, in_last in zip(
+                tally.sources, *(each.tolist() for each in columns), strict=True
+            ):
+                second, before = latest.get((domain, source), (-1, 0))
+                in_all = in_first + (before if second == first else 0)
+                peak = max(peak, in_all)
+                latest[domain, source] = last, in_all if first == last else in_last
+        return peak
 
     def _sent_by_source(self) -> dict[tuple[int, str], tuple[int, int]]:
         """(domain, source) -> its receipts with an id, and when the last of them came."""
@@ -272,34 +346,39 @@ class ChunkedLog:
             lacking.update(lacking_parts(channels_of(report), report.receipts_by_channel.tolist()))
         return dict(lacking)
 
-    def expiry_needs_us(self, windows: Sequence[int], max_missed: int) -> list[int]:
-        most = self._facts.window_needs.most
-        short = [window for window in windows if window < most]  # each of the others misses nothing
-        if not short or max_missed >= self._facts.log.duplicates:
-            return [0] * len(windows)
-        behind = self._behind_tails(*self._widest(windows, max_missed))
-        work = top_needs(short, max_missed + 1)
-        tops = behind.each_key(work, TopNeeds).collect("Trying windows")
-        largest_us = {
-            window: expiry_need_us(np.concatenate([top.expiry_us[top.window == index] for top in tops]), max_missed)
-            for index, window in enumerate(short)
-        }
-        return [largest_us.get(window, 0) for window in windows]
+    def expiry_needs_us(self, tried: PerPart[Sequence[int]], max_missed: int) -> PerPart[list[int]]:
+        parts = (self._facts.whole, *self._facts.halves)
+        # A window that catches all of a part needs no expiry, and the need without a window is known.
+        asked = sorted({w for part, of in zip(parts, tried, strict=True) for w in of if 0 < w < part.windows.most})
+        tops: list[TopNeeds] = []
+        if asked:
+            behind = self._behind_tails(*self._widest(tried))
+            tops = behind.each_key(top_needs(asked, self._measures), TopNeeds).collect("Trying windows")
 
-    def _widest(self, tried: Sequence[int], max_missed: int) -> tuple[int, int]:
-        """The largest window and expiry that replays will ask for, the windows tried being those of the candidates."""
+        def need_us(part: int, window: int) -> int:
+            if window == 0:
+                return parts[part].expiry_us
+            if window >= parts[part].windows.most:
+                return 0
+            of_part = (top for top in tops if part in {0, top.half + 1})
+            index = asked.index(window)
+            return expiry_need_us(joined(np.int64, (top.expiry_us[top.window == index] for top in of_part)), max_missed)
+
+        whole, first, second = ([need_us(part, window) for window in of] for part, of in enumerate(tried))
+        return whole, first, second
+
+    def _widest(self, tried: PerPart[Sequence[int]]) -> tuple[int, int]:
+        """The largest window and expiry that replays will ask for, by the windows `tried` for each part."""
         facts, asked = self._facts, self._question
-        # No window needs a larger expiry than none.
-        needs_us = np.concatenate([each.top_expiry_us for each in self._needs])
-        window, expiry_us = with_margin(max(tried), expiry_need_us(needs_us, max_missed), self._settings.margin)
+        window, expiry_us = widest_of(facts, tried, self._settings, asked.present or ReceiverSettings().sizes)
         return (
-            max(window, *(asked.windows or chosen_windows(facts.window_needs.most)), *tried),
+            max(window, *(asked.windows or chosen_windows(facts.whole.windows.most))),
             max(expiry_us, *(asked.expiries_us or chosen_expiries_us(facts.most_expiry_need_us))),
         )
 
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
         sources = self._facts.sources
-        asked = ReplayRequest(list(windows), list(expiries_us), list(pairs), sources)
+        asked = ReplayRequest(list(windows), list(expiries_us), list(pairs), sources, self._measures)
         behind = self._behind_tails(
             max([*windows, *(window for window, _ in pairs)]),
             max([*expiries_us, *(expiry_us for _, expiry_us in pairs)]),
@@ -309,16 +388,18 @@ class ChunkedLog:
         caught = np.zeros((len(self.plan.domains), *shape), np.int64)
         peaks = np.zeros((len(self.plan.domains), *shape), np.int64)
         pair_peaks = np.zeros((len(self.plan.domains), len(pairs)), np.int64)
+        pair_caught, in_first_half = (np.zeros(len(pairs), np.int64) for _ in range(2))
         for share in shares:
             domain = self.plan.chunk_domain[share.chunk]
             caught[domain] += share.caught.reshape(shape)
             np.maximum(peaks[domain], share.peak_ids.reshape(shape), out=peaks[domain])
             np.maximum(pair_peaks[domain], share.pair_peak_ids, out=pair_peaks[domain])
-        pair_caught = sum((share.pair_caught for share in shares), np.zeros(len(pairs), np.int64))
-        slacks = [_slack(shares, pair, len(pairs), len(sources)) for pair in range(len(pairs))]
+            pair_caught += share.pair_caught
+            in_first_half += share.pair_caught_in_first_half
+        figures = zip(pair_caught.tolist(), in_first_half.tolist(), pair_peaks.sum(axis=0).tolist(), strict=True)
         outcomes = [
-            pair_outcome(int(each), int(peak), left)
-            for each, peak, left in zip(pair_caught, pair_peaks.sum(axis=0), slacks, strict=True)
+            pair_outcome(*of_pair, _slack(shares, pair, len(pairs), len(sources)))
+            for pair, of_pair in enumerate(figures)
         ]
         return Replayed(tuple(caught), tuple(peaks), tuple(outcomes))
 

@@ -17,15 +17,43 @@ import numpy as np
 
 from receiver.simulate.compiled import compiled
 from receiver.simulate.headroom import reuse_distances
+from receiver.simulate.repeats import bursts
 from receiver.simulate.replays import ValueCounts, counts_of
 from receiver.simulate.rows import link_rows
 from receiver.steps.rows import Row, by_chunk, changes, column, in_one, split_by, stable_order, used, values_in
-from receiver.steps.schemas import NEVER, Arrivals, ChunkCounts, ChunkNeeds, CutPlan, Leaving, Ready, State
+from receiver.steps.schemas import (
+    NEVER,
+    Arrivals,
+    ChunkCounts,
+    ChunkNeeds,
+    CutPlan,
+    Ends,
+    HalfNeeds,
+    Leaving,
+    Ready,
+    Spans,
+    State,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Depths", "Standings", "arriving", "dense_ids", "depths_of", "looked_back", "standings_of"]
+__all__ = ["Depths", "Measures", "Standings", "arriving", "dense_ids", "depths_of", "looked_back", "standings_of"]
+
+
+class Measures(NamedTuple):
+    """By what the needs of duplicates are counted, which is known of the log before."""
+
+    middle_us: int
+    """`LogFigures.middle_us`"""
+    burst_gap_us: int
+    most: int
+    """How many of the largest expiries needed are wanted."""
+
+    def halves(self, times_us: npt.NDArray[np.int64]) -> tuple[slice, slice]:
+        """Which of duplicates at these ascending times are in each half of the log."""
+        middle = int(np.searchsorted(times_us, self.middle_us))
+        return slice(0, middle), slice(middle, len(times_us))
 
 
 class _Entries(NamedTuple):
@@ -48,22 +76,24 @@ class _Needs(NamedTuple):
 
 
 def looked_back(
-    plan: CutPlan, before_us: npt.NDArray[np.int64], most: int
+    plan: CutPlan, before_us: npt.NDArray[np.int64], measures: Measures
 ) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `RowFlow.grouped`: `State`, `Arrivals` -> `Ready`, `ChunkNeeds` with up to `most` of the largest expiries needed.
+    """For `RowFlow.grouped`: `State`, `Arrivals` -> `Ready`, `ChunkNeeds`, `HalfNeeds`; `Spans` are passed on.
 
     `before_us` as for `assembled`.
     """
 
     def work(_bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
-        states, arrivals = values_in(rows, State, Arrivals)
+        states, arrivals, spans = values_in(rows, State, Arrivals, Spans)
+        yield from (Row(0, each) for each in spans)
         arrivals_of = by_chunk(arrivals)
         while states:
             state = states.pop()
             sources, entries = _entries(state, arrivals_of.pop(state.chunk, []))
             needs = _needs(state, len(sources), entries, int(before_us[state.chunk]))
             yield Row(int(plan.chunk_bundle[state.chunk]), _ready(state, sources, entries, needs))
-            yield Row(0, _counted(state, sources, needs, most))
+            yield Row(0, _counted(state, sources, needs, measures.burst_gap_us))
+            yield from _by_half(state, needs, measures)
 
     return work
 
@@ -140,24 +170,32 @@ def _ready(state: State, sources: list[str], entries: _Entries, needs: _Needs) -
     )
 
 
-def _counted(state: State, sources: list[str], needs: _Needs, most: int) -> ChunkNeeds:
-    windows = ValueCounts.of(needs.window)
+def _counted(state: State, sources: list[str], needs: _Needs, burst_gap_us: int) -> ChunkNeeds:
+    times_us = state.received_at_us[needs.row]
     source_index, with_duplicates = used(state.source[needs.row], sources)
     largest = np.zeros((2, len(with_duplicates)), np.int64)
     np.maximum.at(largest[0], source_index, needs.window)
     np.maximum.at(largest[1], source_index, needs.expiry_us)
     return ChunkNeeds(
         chunk=state.chunk,
-        window_values=windows.values,
-        window_counts=windows.counts,
         expiry_step_counts=counts_of(needs.expiry_us),
         most_expiry_us=int(needs.expiry_us.max(initial=0)),
-        top_expiry_us=np.sort(needs.expiry_us)[-most:],
+        bursts=bursts(times_us, burst_gap_us),
+        first_us=int(times_us[0]) if len(times_us) else -1,
+        last_us=int(times_us[-1]) if len(times_us) else -1,
         sources=with_duplicates,
         duplicates=np.bincount(source_index, minlength=len(with_duplicates)).astype(np.int64),
         window_need=largest[0],
         expiry_need_us=largest[1],
     )
+
+
+def _by_half(state: State, needs: _Needs, measures: Measures) -> Iterator[Row]:
+    for half, duplicates in enumerate(measures.halves(state.received_at_us[needs.row])):
+        windows = ValueCounts.of(needs.window[duplicates])
+        top_us = np.sort(needs.expiry_us[duplicates])[-measures.most :]
+        if len(top_us):
+            yield Row(0, HalfNeeds(state.chunk, half, windows.values, windows.counts, top_us))
 
 
 @compiled(forceinline=True)
@@ -186,7 +224,7 @@ def _spanning(
     next_in: npt.NDArray[np.int32],
     sums: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """Per departure, the entries of its series up to it that are replaced in the chunk it goes to, or later.
+    """For each departure: how many entries of its series, up to itself, are replaced only in its target chunk or later.
 
     Departures are ordered by series, then by entry. `sums` is a Fenwick tree over the chunks, all 0 and left so.
     """
@@ -208,14 +246,27 @@ def _spanning(
 
 
 def arriving(plan: CutPlan, standings: Standings) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `RowFlow.grouped`: `Leaving` -> `Arrivals`."""
+    """For `RowFlow.grouped`: `Leaving`, `Ends` -> `Arrivals`, `Spans`."""
 
     def work(_key: int, rows: Iterator[Row]) -> Iterator[Row]:
-        (leaving,) = values_in(rows, Leaving)
+        leaving, ends = values_in(rows, Leaving, Ends)
         if leaving:
             yield from _arrivals(plan, standings, leaving)
+        if ends:
+            yield Row(0, _spans(standings, ends))
 
     return work
+
+
+def _spans(standings: Standings, ends: list[Ends]) -> Spans:
+    label, received_at_us = (column(ends, name, np.int64) for name in ("label", "received_at_us"))
+    new_before = np.concatenate([each.new_before + standings.new_before[each.chunk] for each in ends])
+    by_id = np.lexsort((column(ends, "is_last", np.bool_), label))
+    first, last = by_id[::2], by_id[1::2]
+    return Spans(
+        ring=int((new_before[last] - new_before[first]).max()),
+        ttl_us=int((received_at_us[last] - received_at_us[first]).max()),
+    )
 
 
 def _series_of(standings: Standings, leaving: Leaving) -> npt.NDArray[np.int64]:
@@ -270,6 +321,8 @@ class Standings:
     """Ids that the source sent first in this chunk or before."""
     lasts: npt.NDArray[np.int64]
     """Ids that the source sent last in this chunk or before."""
+    new_before: npt.NDArray[np.int64]
+    """Per chunk of the plan, the different ids in its domain's earlier chunks."""
 
     def firsts_before(self, series: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         return self._before(self.firsts, series, chunk)
@@ -287,6 +340,11 @@ class Standings:
 
 def standings_of(plan: CutPlan, tallies: Sequence[ChunkCounts]) -> Standings:
     """Of the tallies of all chunks, in any order."""
+    new_ids = np.zeros(plan.chunks, np.int64)
+    for tally in tallies:
+        new_ids[tally.chunk] = tally.receipts.sum() - tally.duplicates
+    before = np.concatenate([[0], np.cumsum(new_ids)])
+    new_before = before[:-1] - before[plan.first_chunk]
     several = np.bincount(plan.chunk_domain, minlength=len(plan.domains)) > 1
     series: dict[tuple[int, str], int] = {}
     entries, firsts, lasts = [], [], []
@@ -299,14 +357,13 @@ def standings_of(plan: CutPlan, tallies: Sequence[ChunkCounts]) -> Standings:
             lasts.append(tally.lasts)
     if not entries:
         nothing = np.empty(0, np.int64)
-        return Standings(series, nothing, nothing, nothing)
+        return Standings(series, nothing, nothing, nothing, new_before)
     entry = np.concatenate(entries)
     order = np.argsort(entry)
     entry = entry[order]
     begins = np.flatnonzero(np.diff(entry >> 32, prepend=-1))
-    return Standings(
-        series, entry, _running(np.concatenate(firsts)[order], begins), _running(np.concatenate(lasts)[order], begins)
-    )
+    firsts_so_far, lasts_so_far = (_running(np.concatenate(each)[order], begins) for each in (firsts, lasts))
+    return Standings(series, entry, firsts_so_far, lasts_so_far, new_before)
 
 
 def _running(counts: npt.NDArray[np.int64], begins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -319,7 +376,7 @@ def _running(counts: npt.NDArray[np.int64], begins: npt.NDArray[np.int64]) -> np
 
 @dataclass(frozen=True, slots=True)
 class Depths:
-    """How many of its newest ids each chunk gives to the begin of later chunks, so that every source there has `depth`.
+    """How many newest ids of a source each chunk gives to a later one, so that it has `depth` of them when it begins.
 
     Entries are ordered by the giving chunk.
     """

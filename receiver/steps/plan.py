@@ -332,10 +332,10 @@ def _ids(plan: CutPlan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.
 
 
 def _parts(plan: CutPlan, chunk: npt.NDArray[np.int32], id_low: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """Where ids go: equal ones of a domain to the same part.
+    """The part that each id goes to: equal ids of a domain go to the same one.
 
-    A small domain stays together where only ids of one domain are compared: of many small domains, each would
-    otherwise be torn into as many rows as it has ids.
+    Where only ids of one domain are compared, all ids of a small domain go to one part. Otherwise each of many small
+    domains would be torn into as many rows as it has ids.
     """
     parts = (id_low.view(np.uint64) % np.uint64(plan.partitions)).astype(np.int32)
     if not plan.is_whole.any():

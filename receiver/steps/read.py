@@ -31,7 +31,7 @@ from receiver.simulate.numbering import (
 )
 from receiver.steps.digests import digests_of
 from receiver.steps.rows import Row, stable_order
-from receiver.steps.schemas import Piece, Unit, UnitReport
+from receiver.steps.schemas import Piece, Unit, UnitReport, part_lists
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -166,9 +166,7 @@ class _UnitCounts:
             source=source,
             sources=sources.names,
             channel=of_used if len(used) > 1 else of_used[:0],
-            connections=[each.connection_id for each in channels],
-            destinations=[each.destination for each in channels],
-            receivers=[each.receiver_id for each in channels],
+            **part_lists(channels),
             redelivered_row=np.flatnonzero(() if batch.jms_redelivered is None else batch.jms_redelivered).astype(
                 np.int32
             ),
@@ -205,9 +203,7 @@ class _UnitCounts:
             time_unit=self.time_unit.unit if self.time_unit else "",
             time_unit_line=self.time_unit.line if self.time_unit else 0,
             columns_present=sorted(self.columns_present),
-            connections=[each.connection_id for each in self.channels.names],
-            destinations=[each.destination for each in self.channels.names],
-            receivers=[each.receiver_id for each in self.channels.names],
+            **part_lists(self.channels.names),
             receipts_by_channel=self.by_channel,
             sources=[source for source, _ in sources],
             sources_channel=np.array([channel for _, channel in sources], np.int32),

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.simulate.headroom import outcomes_of, source_indexes
-from receiver.simulate.kernel import GridCounts, is_caught, replay_grid
+from receiver.simulate.headroom import Duplicates, grid_and_pairs, source_indexes
+from receiver.simulate.kernel import WindowAsked, WindowCounts, is_caught, replay_windows
 from receiver.simulate.replays import SourceNeeds
 from receiver.simulate.rows import DomainRows, link_rows
-from receiver.steps.lookback import Depths, Standings, dense_ids, depths_of
+from receiver.steps.lookback import Depths, Measures, Standings, dense_ids, depths_of
 from receiver.steps.rows import Row, by_chunk, changes, column, in_one, stable_order, used, values_in
 from receiver.steps.schemas import NEVER, Caught, ChunkCounts, ChunkReplay, CutPlan, Ready, Tail, TopNeeds
 
@@ -36,7 +35,6 @@ __all__ = [
     "ReplayRequest",
     "Started",
     "TailPlan",
-    "grid_counts",
     "judging",
     "replayed",
     "started",
@@ -54,6 +52,7 @@ class ReplayRequest:
     expiries_us: Sequence[int]
     pairs: Sequence[tuple[int, int]]
     sources: Sequence[SourceNeeds]
+    measures: Measures
 
 
 class Started(NamedTuple):
@@ -66,6 +65,20 @@ class Started(NamedTuple):
     """Those receipts, then the chunk's."""
     counted_from: int
 
+    @property
+    def duplicates(self) -> npt.NDArray[np.intp]:
+        """The rows of the chunk's duplicates."""
+        return np.flatnonzero(self.rows.earlier[self.counted_from :] >= 0) + self.counted_from
+
+    def halves(self, measures: Measures) -> tuple[slice, slice]:
+        """Which of the duplicates are in each half of the log."""
+        return measures.halves(self.rows.received_at_us[self.duplicates])
+
+    def replay(self, asked: Sequence[WindowAsked]) -> list[WindowCounts]:
+        """Each window replayed over the chunk alone, from its starting state."""
+        # Other tasks have the other processors.
+        return replay_windows(self.rows, asked, counted_from=self.counted_from, threads=1)
+
 
 def replayed(plan: CutPlan, asked: ReplayRequest) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
     """For `RowFlow.grouped`: `Ready`, `Tail` -> `ChunkReplay`."""
@@ -77,19 +90,21 @@ def replayed(plan: CutPlan, asked: ReplayRequest) -> Callable[[int, Iterator[Row
     return work
 
 
-def top_needs(windows: Sequence[int], most: int) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `RowFlow.grouped`: `Ready`, `Tail` -> `TopNeeds`, up to `most` per window and chunk."""
+def top_needs(windows: Sequence[int], measures: Measures) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
+    """For `RowFlow.grouped`: `Ready`, `Tail` -> `TopNeeds`, up to `Measures.most` per window, chunk and half."""
 
     def work(_bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
         for chunk in started(rows):
-            counts = grid_counts(chunk, windows, [0], with_needs=True)
-            missed = [np.sort(needs_us[needs_us >= 0]) for needs_us in counts.needs_us.T]
-            tops = [needs_us[max(0, len(needs_us) - most) :] for needs_us in missed]
-            value = TopNeeds(
-                window=np.repeat(np.arange(len(windows), dtype=np.int32), [len(top) for top in tops]),
-                expiry_us=np.concatenate(tops),
-            )
-            yield Row(0, value)
+            counts = chunk.replay([WindowAsked(window, [], with_needs=True) for window in windows])
+            for half, duplicates in enumerate(chunk.halves(measures)):
+                of_half = (each.needs_us[duplicates] for each in counts)
+                tops = [np.sort(needs_us[needs_us >= 0])[-measures.most :] for needs_us in of_half]
+                value = TopNeeds(
+                    half=half,
+                    window=np.repeat(np.arange(len(windows), dtype=np.int32), [len(top) for top in tops]),
+                    expiry_us=np.concatenate(tops),
+                )
+                yield Row(0, value)
 
     return work
 
@@ -99,10 +114,10 @@ def judging(window: int, expiry_us: int) -> Callable[[int, Iterator[Row]], Itera
 
     def work(bundle: int, rows: Iterator[Row]) -> Iterator[Row]:
         for chunk in started(rows):
-            duplicates = np.flatnonzero(chunk.rows.earlier[chunk.counted_from :] >= 0)
-            needs_us = grid_counts(chunk, [window], [expiry_us], with_needs=True).needs_us[:, 0]
-            caught = is_caught(needs_us, expiry_us)
-            yield Row(bundle, Caught(chunk.ready.number[duplicates[caught]], needs_us[caught] >= 0))
+            (counts,) = chunk.replay([WindowAsked(window, [], with_needs=True)])
+            caught = is_caught(counts.needs_us, expiry_us)
+            number = chunk.ready.number[chunk.duplicates[caught] - chunk.counted_from]
+            yield Row(bundle, Caught(number, counts.needs_us[caught] >= 0))
 
     return work
 
@@ -139,32 +154,24 @@ def _behind(ready: Ready, tails: list[Tail]) -> Started:
     return Started(ready, label, rows, len(chosen))
 
 
-def grid_counts(
-    started: Started, windows: Sequence[int], expiries_us: Sequence[int], *, with_needs: bool = False
-) -> GridCounts:
-    """The grid replayed over the chunk alone, from its starting state."""
-    return replay_grid(
-        started.rows,
-        np.array(windows, np.int64),
-        np.array(expiries_us, np.int64),
-        with_needs=with_needs,
-        counted_from=started.counted_from,
-        threads=1,  # other tasks have the other processors
-    )
-
-
 def _replay(plan: CutPlan, asked: ReplayRequest, started: Started) -> ChunkReplay:
-    grid = grid_counts(started, asked.windows, asked.expiries_us)
-    replay = partial(grid_counts, started, with_needs=True)
-    source = _source_index(plan, asked, started)
-    outcomes = outcomes_of(asked.pairs, replay, started.ready.window_needs, source, len(asked.sources))
-    slacks = [slack for _, _, slack in outcomes]
+    duplicates = Duplicates(
+        started.ready.window_needs,
+        _source_index(plan, asked, started),
+        len(asked.sources),
+        started.halves(asked.measures)[0].stop,
+    )
+    caught, peak_ids, outcomes = grid_and_pairs(
+        started.replay, asked.windows, asked.expiries_us, asked.pairs, duplicates
+    )
+    slacks = [outcome.slack for outcome in outcomes]
     return ChunkReplay(
         chunk=started.ready.chunk,
-        caught=grid.caught.ravel(),
-        peak_ids=grid.peak_ids.ravel(),
-        pair_caught=np.array([caught for caught, _, _ in outcomes], np.int64),
-        pair_peak_ids=np.array([peak_ids for _, peak_ids, _ in outcomes], np.int64),
+        caught=caught.ravel(),
+        peak_ids=peak_ids.ravel(),
+        pair_caught=np.array([outcome.caught for outcome in outcomes], np.int64),
+        pair_caught_in_first_half=np.array([outcome.caught_in_first_half for outcome in outcomes], np.int64),
+        pair_peak_ids=np.array([outcome.peak_ids for outcome in outcomes], np.int64),
         window_counts=np.concatenate([slack.window_counts for slack in slacks]),
         expiry_counts=np.concatenate([slack.expiry_counts for slack in slacks]),
         least_window=np.concatenate([slack.least_window for slack in slacks]),
@@ -175,9 +182,7 @@ def _replay(plan: CutPlan, asked: ReplayRequest, started: Started) -> ChunkRepla
 def _source_index(plan: CutPlan, asked: ReplayRequest, started: Started) -> npt.NDArray[np.int32]:
     """Per duplicate, the index of its source among those asked for; how many these are, for another."""
     domain = plan.domains[plan.chunk_domain[started.ready.chunk]]
-    rows = started.rows
-    duplicates = np.flatnonzero(rows.earlier[started.counted_from :] >= 0) + started.counted_from
-    return source_indexes(asked.sources, domain, started.ready.sources)[rows.source[duplicates]]
+    return source_indexes(asked.sources, domain, started.ready.sources)[started.rows.source[started.duplicates]]
 
 
 @dataclass(frozen=True, slots=True)

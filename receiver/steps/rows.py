@@ -345,7 +345,10 @@ def order_unless_sorted(values: npt.NDArray[Any]) -> npt.NDArray[np.int64] | Non
 def in_one(
     parts: Iterable[tuple[npt.NDArray[np.int32], Sequence[_Name]]], first: Iterable[_Name] = ()
 ) -> tuple[npt.NDArray[np.int32], list[_Name]]:
-    """One column of several whose numbers stand for names of their own lists, and one list, which begins with `first`."""
+    """Join columns of indices, each with its own list of names, into one column and one list.
+
+    The list begins with `first`.
+    """
     known = {name: number for number, name in enumerate(first)}
     columns = [
         np.array([known.setdefault(name, len(known)) for name in names], np.int32)[numbers] for numbers, names in parts

@@ -8,12 +8,13 @@ sources, since numbers for the whole log would have to be handed out by one task
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.domains import Channel
+from receiver.domains import PARTS, Channel
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,7 +29,9 @@ __all__ = [
     "ChunkReplay",
     "CutPlan",
     "Departures",
+    "Ends",
     "Failure",
+    "HalfNeeds",
     "Ids",
     "Latest",
     "Leaving",
@@ -36,6 +39,7 @@ __all__ = [
     "Piece",
     "Ready",
     "Repeats",
+    "Spans",
     "State",
     "Stretch",
     "Tail",
@@ -44,6 +48,7 @@ __all__ = [
     "UnitReport",
     "channel_of",
     "channels_of",
+    "part_lists",
 ]
 
 NEVER = 2**31 - 1
@@ -142,7 +147,8 @@ class UnitReport:
     """Once for each channel that it sent to; the next column has the channel."""
     sources_channel: npt.NDArray[np.int32]
     samples_channel: npt.NDArray[np.int32]
-    """Every so many receipts of a channel, one of them: its channel, and what orders it in the log, but for `CutPlan.carry_us`."""
+    """A sample: one of every so many receipts of each channel. Columns: its channel and its sort key, to which
+    `CutPlan.carry_us` is still to be applied."""
     samples_latest_us: npt.NDArray[np.int64]
     samples_row: npt.NDArray[np.int64]
     status_at_us: npt.NDArray[np.int64]
@@ -156,7 +162,12 @@ class UnitReport:
 
 def channels_of(value: Piece | UnitReport) -> list[Channel]:
     """The channels that its numbers stand for."""
-    return [Channel(*parts) for parts in zip(value.connections, value.destinations, value.receivers, strict=True)]
+    return [Channel(*parts) for parts in zip(*(getattr(value, name) for name in PARTS.values()), strict=True)]
+
+
+def part_lists(channels: Sequence[Channel]) -> dict[str, list[str]]:
+    """The columns that `channels_of` reads."""
+    return {name: [getattr(channel, part) for channel in channels] for part, name in PARTS.items()}
 
 
 def channel_of(piece: Piece) -> npt.NDArray[np.int32]:
@@ -261,6 +272,8 @@ class Repeats:
     """Whether the id came before in the domain."""
     replaces: npt.NDArray[np.bool_]
     """Whether it came before from the same source."""
+    is_last: npt.NDArray[np.bool_]
+    """Whether the id never comes again in the domain."""
     next_in: npt.NDArray[np.int32]
     """The chunk in which the same source sends the id next, or NEVER."""
 
@@ -269,8 +282,8 @@ class Repeats:
 class Departures:
     """Receipts of a chunk that receipts in later chunks look back to. Key: the bundle.
 
-    The newest receipt of (id, source) in the chunk, once for each later chunk with the id, up to the one where the same
-    source sends it again.
+    For each id and source, its newest receipt in the chunk. It is repeated for each later chunk that has the id, up to the
+    one in which the source sends it again.
     """
 
     chunk: int
@@ -309,6 +322,8 @@ class LinkCounts:
 
     reused: int
     """Duplicates whose digest isn't that of the id's newest earlier receipt in the domain, both being there."""
+    from_other_sources: int
+    """Duplicates whose id came last from another source."""
     cross_from: list[str]
     """Cross-domain duplicates, as `replays.CrossDomainDuplicates.ways` has them, in three parallel lists."""
     cross_to: list[str]
@@ -371,9 +386,15 @@ class ChunkCounts:
     """When the newest receipt came whose id the same source sends again in this chunk, -1 without any."""
     sources: list[str]
     receipts: npt.NDArray[np.int64]
-    """By source, as are the next four."""
+    """By source, as are the next nine."""
     last_us: npt.NDArray[np.int64]
     """When its last receipt came, clamped."""
+    first_second: npt.NDArray[np.int64]
+    """This and the next four as `repeats.SecondCounts` has them."""
+    in_first_second: npt.NDArray[np.int64]
+    last_second: npt.NDArray[np.int64]
+    in_last_second: npt.NDArray[np.int64]
+    most_in_second: npt.NDArray[np.int64]
     firsts: npt.NDArray[np.int64]
     """Receipts whose id the source had not sent before."""
     lasts: npt.NDArray[np.int64]
@@ -384,6 +405,9 @@ class ChunkCounts:
     """Of these distinct ids, those that the source sends again later: the source, in which chunk, and how many."""
     replaced_in: npt.NDArray[np.int32]
     replaced_count: npt.NDArray[np.int64]
+    ring: int
+    """As `Spans`, of the ids whose first and last receipts are both in this chunk."""
+    ttl_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +425,29 @@ class Leaving:
     next_in: npt.NDArray[np.int32]
     lasts_within: npt.NDArray[np.int64]
     """The `ChunkCounts.lasts` of its source in the chunk, up to this receipt and with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The first receipts in the domain of ids whose last ones are in other chunks, and such last receipts. Key: the part
+    of the ids.
+    """
+
+    chunk: int
+    label: npt.NDArray[np.int64]
+    is_last: npt.NDArray[np.bool_]
+    new_before: npt.NDArray[np.int64]
+    """How many receipts before it in the chunk have ids that are new in the domain."""
+    received_at_us: npt.NDArray[np.int64]
+    """Clamped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """As `repeats.LastRepeats`: the most that any of some ids needs of memories that go by first receipts. To the driver."""
+
+    ring: int
+    ttl_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,17 +469,31 @@ class ChunkNeeds:
     """What the duplicates of a chunk need. To the driver."""
 
     chunk: int
-    window_values: npt.NDArray[np.int64]
-    window_counts: npt.NDArray[np.int64]
     expiry_step_counts: npt.NDArray[np.int64]
     most_expiry_us: int
-    top_expiry_us: npt.NDArray[np.int64]
-    """The largest that duplicates need without a window."""
+    bursts: int
+    """Of duplicates, as if there were no other chunk."""
+    first_us: int
+    """When the first duplicate came, clamped; -1 without any. The next is of the last one."""
+    last_us: int
     sources: list[str]
     """Those with duplicates."""
     duplicates: npt.NDArray[np.int64]
     window_need: npt.NDArray[np.int64]
     expiry_need_us: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class HalfNeeds:
+    """What those duplicates of a chunk need that are in one half of the log. To the driver."""
+
+    chunk: int
+    half: int
+    """0 for the first half, 1 for the second."""
+    window_values: npt.NDArray[np.int64]
+    window_counts: npt.NDArray[np.int64]
+    top_expiry_us: npt.NDArray[np.int64]
+    """The largest that they need without a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,8 +511,12 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class TopNeeds:
-    """Per window, the largest expiries that duplicates which it misses need, not more than asked for. To the driver."""
+    """Per window, the largest expiries that duplicates of one half need which it misses, not more than asked for. To the
+    driver.
+    """
 
+    half: int
+    """As in `HalfNeeds`."""
     window: npt.NDArray[np.int32]
     """Its index among the windows."""
     expiry_us: npt.NDArray[np.int64]
@@ -467,6 +532,7 @@ class ChunkReplay:
     peak_ids: npt.NDArray[np.int64]
     pair_caught: npt.NDArray[np.int64]
     """[pair]"""
+    pair_caught_in_first_half: npt.NDArray[np.int64]
     pair_peak_ids: npt.NDArray[np.int64]
     window_counts: npt.NDArray[np.int64]
     """As `headroom.SlackCounts`: [pair, step]"""

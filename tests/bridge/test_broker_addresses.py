@@ -2,7 +2,10 @@
 
 import pytest
 
-from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge import opening
+from receiver.bridge.connectors import connectors_of
+from receiver.bridge.connectors.address import _PORTS, BrokerAddress
+from receiver.cli.bridge import _Source, _Target
 from receiver.errors import SettingsError
 
 READ = {
@@ -75,3 +78,25 @@ def test_what_is_no_address_is_refused_with_a_hint_and_without_a_password(text):
 def test_one_place_may_have_several_addresses(one, other, may_be):
     assert BrokerAddress.parse(one).may_be(BrokerAddress.parse(other)) is may_be
     assert BrokerAddress.parse(other).may_be(BrokerAddress.parse(one)) is may_be
+
+
+@pytest.mark.parametrize("scheme", _PORTS)
+def test_every_scheme_has_its_connectors_and_is_told_of(scheme):
+    address = BrokerAddress.parse(f"{scheme}://h/q")
+    assert len({*connectors_of(address)}) == 2
+    form = f"{address.protocol}://"
+    with pytest.raises(SettingsError) as caught:
+        BrokerAddress.parse("orders")
+    assert f"{form}USER@HOST:{_PORTS[address.protocol]}/" in caught.value.hint
+    source, target = (argument.__metadata__[0].help for argument in (_Source, _Target))
+    assert f"{form}[USER@]HOST[:{_PORTS[address.protocol]}]/" in source
+    assert f"{scheme}://" in source
+    assert form in target
+    assert form in opening._TARGETS
+
+
+def test_no_protocol_is_taken_for_another():
+    address = BrokerAddress(protocol="mqtt", host="h", port=1883, name="q")
+    with pytest.raises(SettingsError, match="no connector speaks that") as caught:
+        connectors_of(address)
+    assert caught.value.hint == "one of stomp, amqp"

@@ -15,6 +15,7 @@ from receiver.bridge.options import Mode
 from receiver.bridge.received import Received
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.errors import ClosedError, OutputError, SettingsError
+from receiver.store.tables import InboxRow
 from tests.bridge.bridged import Route, open_from, send
 from tests.store.waiting import opened_inbox
 
@@ -375,6 +376,11 @@ def test_a_message_comes_back_from_the_inbox_as_it_was(store_url):
         inbox.add(lease.connection, [sent.row(7)])
         (row,) = lease.rows([7])
     assert repr(Received.of_row(row)) == repr(sent)  # of every value also the type
+
+
+def test_no_field_is_lost_where_a_message_gets_its_number_and_waits():
+    assert received().at(7) == received()._replace(sequence=7)
+    assert {*Received._fields} == {*InboxRow._fields} - {"tries"}
 
 
 def test_the_lines_are_a_log_for_simulate(route):

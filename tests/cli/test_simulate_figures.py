@@ -3,7 +3,10 @@
 import csv
 import gzip
 import json
+import re
 import shutil
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -30,7 +33,7 @@ def test_the_sample_log_read_as_one_domain_per_queue():
 def test_the_sample_log_by_default(simulate):
     answer = json.loads(simulate(EXAMPLE, "--window", "100", "--expiry", "5", "--json").out)
     assert answer["log"]["duplicates"] == 466
-    findings = {finding["kind"]: finding["text"] for finding in answer["findings"]}
+    findings = {finding["id"]: finding["text"] for finding in answer["findings"]}
     assert findings["crosses-connections"].count("over another connection or receiver: 475. ")
 
 
@@ -181,9 +184,21 @@ def test_logs_that_say_little(simulate, tmp_path, log, receipts):
     assert "<html" in (tmp_path / "r.html").read_text()
     table = simulate("a.csv")
     assert table.status == 0
-    assert "Recommended" in table.out
+    assert table.out.startswith("Set W = 2,000 ids per source and E = 120 s. Evidence: weak.")
     single = simulate("a.csv", "--window", "1", "--expiry", "1", "--verdicts", "v.parquet")
     assert single.status == 0
+
+
+def test_a_report_says_what_made_it_and_no_password(simulate, tmp_path):
+    (tmp_path / "a log.csv").write_text(LOG)
+    key = "name:s3://nobody:hunter2@host/?signature=hunter3"
+    days = [datetime.now(UTC).date()]
+    assert simulate("a log.csv", "--domain", key, "--report", "r.html").status == 0
+    days.append(datetime.now(UTC).date())
+    made = re.search("Made by <code><bdi>(.*?)</bdi>", (tmp_path / "r.html").read_text())[1]
+    command = "receiver simulate &#39;a log.csv&#39; --domain name:s3://host/ --report r.html"
+    version = metadata.version("reliable-receiver")
+    assert made in {f"{command} (version {version}, {day} UTC)" for day in days}
 
 
 def test_the_times_of_the_log_are_those_read(simulate, tmp_path):

@@ -243,7 +243,7 @@ def test_sizing_from_what_was_received(store_url, names, tmp_path, monkeypatch):
     ran = subprocess.run(
         [sys.executable, "-m", *shlex.split(command)], check=True, capture_output=True, encoding="utf-8"
     )
-    assert ran.stdout.startswith("40 receipts, 10 duplicates")
+    assert "\n40 receipts, 10 duplicates" in ran.stdout
 
 
 def bridged(url: str, *ids: str) -> list[str | None]:

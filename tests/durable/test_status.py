@@ -4,6 +4,7 @@ import io
 import logging
 import threading
 import time
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from sqlalchemy import NullPool, create_engine
 
 from receiver import Receipt, Tier
-from receiver.durable.status import BOUNDS, LOG_FORMAT
+from receiver.durable.status import BOUNDS, LOG_FORMAT, Tally
 from receiver.errors import StoreBusyError
 from receiver.logs import ReadOptions, read_logs
+from receiver.store.tables import DomainState
 from tests.durable.opened import DUPLICATE, MEMORY, opened, send, sizes, undone
 
 SECOND_US = 1_000_000
@@ -85,6 +87,21 @@ def test_batches_are_counted_by_what_became_of_them(store_url):
         status = orders.status()
         counts = (status.batches_committed, status.batches_rolled_back, status.batches_failed)
         assert (*counts, busy.status().batches_failed) == (2, 3, 1, 1)
+
+
+def test_every_counter_of_a_batch_is_added():
+    counters = [counter.name for counter in fields(Tally) if counter.type == "int"]
+    batch = Tally(**{name: number for number, name in enumerate(counters, start=2)})
+    total = Tally(**dict.fromkeys(counters, 1))
+    total.add(batch)
+    sums = {name: number + 1 for number, name in enumerate(counters, start=2)}
+    sums["max_delivery_us"] -= 1  # the larger one, and no sum
+    assert {name: getattr(total, name) for name in counters} == sums
+    of_process = {"time_tier_duplicates"}  # no domain keeps it
+    state = batch.added_to(DomainState(*[1] * len(DomainState._fields)))
+    assert {name: getattr(state, name) for name in counters if name not in of_process} == {
+        name: count for name, count in sums.items() if name not in of_process
+    }
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from receiver.message import Decision
 from receiver.policies import policy
-from receiver.policies.interface import secs_text
+from receiver.words import exact_secs
 from tests.policies.models import Firsts, Last, MinimumTime, Ring, Sequence, TimeToLive, Told, TwoTier
 
 Step = tuple[Any, ...]
@@ -71,7 +71,7 @@ KINDS = [
     Kind(
         "apama",
         st.tuples(st.integers(0, 6), st.integers(0, 12)).filter(any),
-        lambda window, us: f"apama:window={window},expiry={secs_text(us)}",
+        lambda window, us: f"apama:window={window},expiry={exact_secs(us)}",
         TwoTier,
         WORDS,
         (99, 99),
@@ -89,7 +89,7 @@ KINDS = [
     Kind(
         "cmq",
         st.tuples(*[st.integers(0, 4)] * 3),
-        lambda *us: "cmq:retention={},retry={},network={}".format(*map(secs_text, us)),
+        lambda *us: "cmq:retention={},retry={},network={}".format(*map(exact_secs, us)),
         lambda *us: TimeToLive(expiry_us=sum(us)),
         WORDS,
         (33, 33, 33),
@@ -97,7 +97,7 @@ KINDS = [
     Kind(
         "cmq-minimum",
         st.tuples(*[st.integers(0, 6).map(lambda ms: ms * 1_000)] * 2),
-        lambda *us: "cmq:retry={},network={}".format(*map(secs_text, us)),
+        lambda *us: "cmq:retry={},network={}".format(*map(exact_secs, us)),
         lambda *us: MinimumTime(limit_us=sum(us)),
         WORDS,
         (99_000, 99_000),
@@ -106,7 +106,7 @@ KINDS = [
     Kind(
         "ttl",
         st.tuples(st.integers(0, 12)),
-        lambda us: f"ttl:expiry={secs_text(us)}",
+        lambda us: f"ttl:expiry={exact_secs(us)}",
         lambda us: TimeToLive(expiry_us=us),
         WORDS,
         (99,),

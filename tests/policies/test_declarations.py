@@ -13,7 +13,7 @@ from receiver.compare.engine import bytes_per_id
 from receiver.policies import POLICIES, policy
 from receiver.policies.interface import LONGEST_KIND, Cause, Declaration, Use
 from receiver.policies.names import form_of, unasked
-from receiver.settings import CompareSettings
+from receiver.settings import CompareSettings, SimulateSettings
 from receiver.store.tables import domains
 from tests.policies.cases import KINDS
 from tests.policies.toys import FACTS, ROOT, callers_clock_toy, grown, ran, toy
@@ -63,6 +63,7 @@ def test_all_that_is_left_out_is_named(imported):
             "refusals": '(Refusal(Use.COMPARISON, "it is", "wait"),)'
         },
         "must declare in vendors, the sizes": {"vendors": "()"},
+        "must declare in misses, the limit": {"misses": "Misses(Cause.EXPIRED)"},
         "must declare a false_cause": {"keeps_ids": "False"},
         "must declare a false_cause if": {"false_cause": "Cause.SEQUENCE_GAP"},
         "has the parameters keep_us, but its class takes expiry_us": {"parameters": '(Parameter("keep", "keep_us"),)'},
@@ -96,9 +97,10 @@ def test_what_is_said_of_its_vendors_can_be_meant(kind):
     names = {other.name for other in POLICIES}
     for vendor in kind.declaration.vendors:
         if kind.declaration.compiled_policy is not None:
-            text = ":".join(filter(None, (kind.name, vendor.sizes)))
+            text = form_of(kind, "7") if vendor.sizes is None else ":".join(filter(None, (kind.name, vendor.sizes)))
             assert type(policy(text)) is kind
-            assert (str(policy(text)) in unasked()) == (kind.declaration.same_rule_as is None)
+            is_tried = vendor.sizes is not None and kind.declaration.same_rule_as is None
+            assert (str(policy(text)) in unasked()) == is_tried
         assert vendor.systems or vendor.remark
         assert all(alias == alias.lower().strip() and alias not in names for alias in vendor.aliases)
     assert kind.declaration.names_its_system or any(map(str, kind.declaration.vendors))
@@ -126,6 +128,10 @@ def test_a_store_has_room_for_every_kind():
 def test_memory_is_stated_once_for_each_policy():
     in_settings = set(CompareSettings().memory_bytes_per_id)
     assert in_settings == {kind.name for kind in POLICIES if kind.declaration.memory_bytes_per_id is None}
+
+
+def test_apamas_memory_is_one_figure_in_both_commands():
+    assert SimulateSettings().memory_bytes_per_id == CompareSettings().memory_bytes_per_id["apama"]
 
 
 def test_every_cause_has_its_meaning():

@@ -12,7 +12,7 @@ FACTS = {
     "kind": '"toy"',
     "order": "1_000",
     "parameters": '(Parameter("keep", "expiry_us"),)',
-    "vendors": '(Vendor(("Toy MQ",), "keep=7", aliases=("toymq",)),)',
+    "vendors": '(Vendor(("Toy MQ",), "keep=7", aliases=("toymq",), setting=Setting("toy_keep", "https://toy")),)',
     "names_its_system": "False",
     "records_duplicates": "False",
     "keeps_ids": "True",
@@ -31,14 +31,17 @@ CALLER = {
     "parameters": '(Parameter("retry", "retry_us"), Parameter("network", "network_us"))',
     "goes_by_send_time": "True",
     "clock": "Clock.CALLER",
+    "vendors": '(Vendor(("Toy MQ",), aliases=("toymq",)),)',
+    "misses": "Misses(Cause.EXPIRED)",
     "compiled_policy": "None",
     "refusals": '(Refusal(Use.COMPARISON, "no toy is", "play"), Refusal(Use.BRIDGE, "it sinks", "swim"))',
 }
 _TOYS = """
 from receiver.policies.cmq import CmqMinimumTimeCache
 from receiver.policies.interface import *
-from receiver.policies.interface import registered, secs_text
+from receiver.policies.interface import registered
 from receiver.policies.ttl import TimeToLive
+from receiver.words import exact_secs
 
 
 @registered(Declaration({facts}))
@@ -50,7 +53,7 @@ class Toy({base}):
 
 def toy(facts: dict[str, str]) -> str:
     """The file of a toy that remembers ids for so long."""
-    text = "f'{self.name}:keep={secs_text(self.sizes[1])}'"
+    text = "f'{self.name}:keep={exact_secs(self.sizes[1])}'"
     return _TOYS.format(facts=", ".join(map("=".join, facts.items())), base="TimeToLive", text=text)
 
 

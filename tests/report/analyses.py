@@ -13,14 +13,20 @@ from dataclasses import replace
 from receiver.simulate.figures import (
     Analysis,
     DomainFigures,
+    Elsewhere,
+    Evidence,
     Finding,
+    Grade,
     HeadroomFigures,
     Histogram,
+    Kind,
     LogFigures,
     Recommendation,
     SettingFigures,
+    SizedSetting,
     SourceFigures,
     Timeline,
+    Unseen,
 )
 
 START_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
@@ -65,6 +71,15 @@ def settings_of(
     )
 
 
+def sized(kind: Kind, setting: SettingFigures, unseen: Unseen | None = None) -> SizedSetting:
+    return SizedSetting(kind, setting, setting.peak_ids * 256, setting.peak_ids * 160, unseen)
+
+
+def curve_of(needs: list[int]) -> tuple[tuple[int, int], ...]:
+    """A setting and how many need more than that, at each need."""
+    return tuple((need, sum(other > need for other in needs)) for need in sorted({0, *needs}))
+
+
 def setting_of(needs: list[tuple[int, int]], receipts: int, window: int, expiry_us: int) -> SettingFigures:
     missed = sum(window < needs_w and expiry_us < needs_e for needs_w, needs_e in needs)
     peak_ids = min(receipts - len(needs), window * 15 + expiry_us * 700 // SECOND_US)
@@ -80,7 +95,18 @@ def realistic(
     shares = {"queue://orders": (180_000, needs[:700]), "queue://payments": (35_293, needs[700:])}
     receipts = sum(share for share, _ in shares.values())
     slices = [rng.randrange(2_900, 3_100) for _ in range(72)]
-    best = setting_of(needs, receipts, 200, 5 * SECOND_US)
+    total = len(needs)
+    kinds = {
+        Kind.BOTH: (200, 5 * SECOND_US, Unseen(total, 0)),
+        Kind.WINDOW: (200, round(4.5 * SECOND_US), Unseen(total, 0)),
+        Kind.LEAN: (110, 1 * SECOND_US, Unseen(total, 273)),
+        Kind.DEFAULT: (2_000, 120 * SECOND_US, None),
+        Kind.PRESENT: (500, 30 * SECOND_US, None),
+    }
+    settings = tuple(
+        sized(kind, setting_of(needs, receipts, window, expiry_us), unseen)
+        for kind, (window, expiry_us, unseen) in kinds.items()
+    )
     return Analysis(
         key="destination",
         log=LogFigures(
@@ -99,18 +125,26 @@ def realistic(
         settings=settings_of(needs, receipts, windows, expiries_us),
         domains=tuple(
             DomainFigures(
-                name, share, len(own), 12 if "orders" in name else 3, settings_of(own, share, windows, expiries_us)
+                name,
+                share,
+                len(own),
+                12 if "orders" in name else 3,
+                97 if "orders" in name else 60,
+                2_400_000 if "orders" in name else 1_750_000,
+                settings_of(own, share, windows, expiries_us),
             )
             for name, (share, own) in shares.items()
         ),
         recommendation=Recommendation(
-            best,
-            memory_bytes=best.peak_ids * 256,
-            database_bytes=best.peak_ids * 160,
+            settings[0],
             margin=2.0,
             why="The duplicates of this log need W = 97 or E = 2.4 s; twice that much is the cheapest setting that misses "
             "none of them, with room for an incident twice as bad.",
         ),
+        kinds=settings,
+        evidence=Evidence(Grade.FAIR, 19, 97, 2_400_000, 303_250_000),
+        elsewhere=Elsewhere(30_321, 40_500_000),
+        peak_per_second=250,
         findings=(
             Finding(
                 "crosses-connections",
@@ -137,6 +171,8 @@ def realistic(
         ),
         window_needs=powers([w for w, _ in needs]),
         expiry_needs_us=powers([e for _, e in needs], base=1.5),
+        missed_by_window=curve_of([min(w, 97) for w, _ in needs]),
+        missed_by_expiry_us=curve_of([min(e, 2_400_000) for _, e in needs]),
         headroom=HeadroomFigures(
             caught_by_source=900,
             caught_by_time=41,
@@ -171,22 +207,31 @@ def empty() -> Analysis:
     """A log with no receipt that could be a duplicate."""
     analysis = realistic()
     nothing = LogFigures(0, 0, 0, 0, 0, 0, None, None, 0, 0, 0.0)
+    default = SettingFigures(2_000, 120_000_000, 0, 0, 0)
+    tested = {Kind.BOTH, Kind.WINDOW, Kind.LEAN}
+    redelivery = SettingFigures(0, SECOND_US, 0, 0, 0)
+    kinds = tuple(
+        sized(
+            kind, redelivery if kind in {Kind.BOTH, Kind.WINDOW} else default, Unseen(0, 0) if kind in tested else None
+        )
+        for kind in Kind
+    )
     return replace(
         analysis,
         log=nothing,
         settings=settings_of([], 0, WINDOWS, EXPIRIES_US),
         domains=(),
-        recommendation=Recommendation(
-            SettingFigures(2_000, 120_000_000, 0, 0, 0),
-            0,
-            0,
-            2.0,
-            "The log holds no duplicate; these are the defaults.",
-        ),
+        recommendation=Recommendation(kinds[3], 2.0, "The log holds no duplicate; these are the defaults."),
+        kinds=kinds,
+        evidence=Evidence(Grade.WEAK, 0, 0, 0, 0),
+        elsewhere=None,
+        peak_per_second=0,
         findings=(),
         sources=(),
         window_needs=Histogram((), ()),
         expiry_needs_us=Histogram((), ()),
+        missed_by_window=(),
+        missed_by_expiry_us=(),
         headroom=None,
         timeline=None,
     )
@@ -202,6 +247,7 @@ def large() -> Analysis:
         analysis,
         log=replace(analysis.log, domains=3_000),
         domains=tuple(
-            DomainFigures(f"bridge-1:queue://orders-{number:04}", 70, number % 50, 1, few) for number in range(3_000)
+            DomainFigures(f"bridge-1:queue://orders-{number:04}", 70, number % 50, 1, 7, 900_000, few)
+            for number in range(3_000)
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def brightness(rgb):
 
 @pytest.mark.parametrize(
     ("analysis", "charts"),
-    [(realistic(), 8), (hostile(), 8), (empty(), 1), (large(), 8)],
+    [(realistic(), 5), (hostile(), 5), (empty(), 1), (large(), 5)],
     ids=["realistic", "hostile", "empty", "large"],
 )
 def test_every_chart_draws_its_marks(opened, analysis, charts):
@@ -55,10 +56,53 @@ def test_the_heat_map_has_a_cell_for_each_setting_and_tells_its_figures(opened):
     }
 
 
-def test_the_recommended_setting_is_framed_and_ringed(opened):
+def test_the_recommended_setting_and_the_present_one_are_framed(opened):
     page = opened(analysis_page(realistic()))
-    assert page.locator("#missed .layer_2_marks path").count() == 1
-    assert page.locator("#frontier text", has_text="W = 200, E = 5 s").count() == 1
+    dashes = [
+        page.locator(f"#missed .layer_{layer}_marks path").evaluate_all(
+            "frames => frames.map(frame => [frame.getAttribute('aria-label'), frame.getAttribute('stroke-dasharray')])"
+        )
+        for layer in (2, 3)
+    ]
+    assert [[dash for _, dash in frames] for frames in dashes] == [["1,0"], ["5,4"]]
+    assert "expiry E: 5 s; window W: 200" in dashes[0][0][0]
+    assert "expiry E: 30 s; window W: 500" in dashes[1][0][0]
+
+
+@pytest.mark.parametrize("curve", ["by-window", "by-expiry"])
+def test_the_marks_of_a_curve_are_written_apart(opened, curve):
+    page = opened(analysis_page(realistic()), viewport={"width": 1440, "height": 900})
+    labels = page.locator(f"#{curve} .role-mark text")
+    need, recommended, yours, default = labels.all_text_contents()
+    assert [need[:5], recommended[:12], yours[:6], default[:8]] == ["need ", "recommended ", "yours ", "default "]
+    boxes = [labels.nth(index).bounding_box() for index in range(4)]
+    assert all(upper["y"] + 13 <= lower["y"] for lower, upper in pairwise(boxes))
+    around = page.locator(".believe").bounding_box()
+    assert all(box["x"] > around["x"] and box["y"] > around["y"] for box in boxes)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_desktop_shows_all_five_answers_at_once(opened, scheme):
+    page = opened(analysis_page(realistic()), viewport={"width": 1440, "height": 900}, color_scheme=scheme)
+    bottoms = page.eval_on_selector_all(
+        ".questions > section", "sections => sections.map(section => section.getBoundingClientRect().bottom)"
+    )
+    assert len(bottoms) == 5
+    assert max(bottoms) <= 900
+    wide = page.eval_on_selector_all(
+        ".questions .scroll", "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.ariaLabel)"
+    )
+    assert wide == []
+
+
+def test_paper_cuts_no_table(opened):
+    page = opened(analysis_page(realistic()), viewport={"width": 1440, "height": 900})
+    page.emulate_media(media="print")
+    page.add_style_tag(content="body { width: 700px; }")  # A4; charts stay as wide as on the screen
+    right = page.eval_on_selector_all(
+        ".questions table, .chart svg", "all => all.map(one => one.getBoundingClientRect().right)"
+    )
+    assert max(right) <= page.locator("body").bounding_box()["x"] + 700
 
 
 @pytest.mark.parametrize("analysis", [realistic(), hostile()], ids=["realistic", "hostile"])
@@ -76,6 +120,6 @@ def test_without_scripts_the_answer_and_the_tables_stand(browser, tmp_path):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(file.as_uri())
-    assert "Take these settings" in page.inner_text("main")
+    assert "What should I set?" in page.inner_text("main")
     assert page.locator("table").count() >= 3
     context.close()

@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
-from analyses import HOSTILE_TEXTS, hostile, large, realistic
+import re
+from dataclasses import replace
+
+import pytest
+from analyses import HOSTILE_TEXTS, empty, hostile, large, realistic
 from pages import Page
 
+from receiver.report.charts import curve_chart, marks_of
 from receiver.report.pages import analysis_page
 from receiver.report.words import sanitised
+from receiver.simulate.figures import Grade, Kind, SettingFigures
+from receiver.words import count, seconds
+
+QUESTIONS = [
+    "What should I set?",
+    "Why believe it?",
+    "What does it cost?",
+    "What would my present setting have done?",
+    "What sets the price?",
+]
+
+
+def text_of(analysis, provenance=None):
+    return " ".join("".join(Page(analysis_page(analysis, provenance)).text).split())
+
+
+def answers(analysis):
+    """What stands under each question."""
+    text = text_of(analysis)
+    assert [question for question in QUESTIONS if text.count(question) == 1] == QUESTIONS
+    starts = [text.index(question) for question in QUESTIONS]
+    assert starts == sorted(starts)
+    ends = [*starts[1:], text.index("The words")]
+    return [
+        text[start + len(question) : end].strip() for question, start, end in zip(QUESTIONS, starts, ends, strict=True)
+    ]
+
+
+def of_kind(analysis, kind, setting):
+    """The analysis with another setting of that kind."""
+    sized = tuple(replace(one, setting=setting) if one.kind is kind else one for one in analysis.kinds)
+    return replace(analysis, kinds=sized)
 
 
 def test_no_hostile_text_becomes_an_element():
-    page = Page(analysis_page(hostile()))
+    page = Page(analysis_page(hostile(), HOSTILE_TEXTS[2]))
     assert [attrs for tag, attrs in page.elements if tag == "script"] == [
         {"type": "application/json", "id": "charts"},
         {},
@@ -22,17 +59,132 @@ def test_no_hostile_text_becomes_an_element():
     assert not set("\0\x1b\x9b\x07\u202e\u2028") & set(text)
 
 
-def test_the_answer_is_in_words_without_any_script():
-    text = " ".join("".join(Page(analysis_page(realistic())).text).split())
-    for part in ("Take these settings", "200", "5 s", "none of 941 duplicates", "6,500 ids", "1.66 MB", "1.04 MB"):
-        assert part in text
-    assert "dupDetectionPerSourceExpiryWindowSize=200 dupDetectionExpiryTimeSecs=5" in text
+def test_the_five_questions_are_answered_in_their_order():
+    set_, believe, cost, present, price = answers(realistic())
+    for part in (
+        "window W 200 expiry E 5 s Either tier alone catches what the log holds.",
+        "Evidence: fair Enough disturbances",
+        "A repeat within 5 s is caught, however busy it was.",
+        "A repeat within its source's last 200 ids is caught, however late: 800 ms of the busiest source at its peak.",
+        '<property name="dupDetectionPerSourceExpiryWindowSize" value="200"/>',
+        '<property name="dupDetectionExpiryTimeSecs" value="5"/>',
+        "both tiers (this) 200 5 s 0 0 6,500 1.66 MB",
+        "lean 110 1 s 2 273 2,350 602 kB",
+        "yours 500 30 s 0 - 28,500 7.3 MB",
+    ):
+        assert part in set_
+    for part in (
+        "missed in one half by what suits the other none of 941 duplicates",
+        "19 bursts",
+        "the longest repeat (2.4 s) 5 min 3 s, 126 times",
+    ):
+        assert part in believe
+    assert "It keeps at most 6,500 ids: 1.66 MB of memory, 1.04 MB in the database." in cost
+    assert "yours 28,500 7.3 MB 4.56 MB" in cost
+    assert "Your setting, W = 500 and E = 30 s, misses none of 941 duplicates and takes 7.3 MB instead of" in present
+    assert "window W 500 200 97 expiry E 30 s 5 s 2.4 s duplicates missed 0 0" in present
+    assert "gateway-0.eu:51001:S00 needs the largest window, 97; the next needs 91." in price
+    assert "475 of 941 duplicates came over another connection" in price
+
+
+@pytest.mark.parametrize("grade", Grade)
+def test_the_grade_is_in_words_and_has_its_colour(grade):
+    analysis = realistic()
+    html = analysis_page(replace(analysis, evidence=replace(analysis.evidence, grade=grade)))
+    assert f'<strong class="grade {grade}">Evidence: {grade}</strong>' in html
+    assert f".grade.{grade} {{ color:" in html
+
+
+def test_a_present_setting_that_one_tier_barely_makes_is_told_so():
+    short = "wouldn't do alone"
+    of_both = of_kind(realistic(), Kind.PRESENT, SettingFigures(96, 2_399_999, 941, 0, 100))
+    assert "Neither tier would do alone: that takes W = 97 or E = 2.4 s." in answers(of_both)[3]
+    of_expiry = of_kind(realistic(), Kind.PRESENT, SettingFigures(97, 1_000_000, 941, 0, 100))
+    assert f"The expiry {short}: that takes E = 2.4 s." in answers(of_expiry)[3]
+    assert "alone" not in answers(of_kind(realistic(), Kind.PRESENT, SettingFigures(97, 2_400_000, 941, 0, 100)))[3]
+
+
+def test_apamas_defaults_are_called_yours_only_where_nothing_else_is():
+    analysis = realistic()
+    default = next(sized.setting for sized in analysis.kinds if sized.kind is Kind.DEFAULT)
+    set_, _, _, present, _ = answers(of_kind(analysis, Kind.PRESENT, default))
+    assert "Apama's defaults, yours 2,000 120 s" in set_
+    assert "Give yours with --current W,E." in present
+    set_, _, _, present, _ = answers(analysis)
+    assert "Apama's defaults 2,000 120 s" in set_
+    assert "--current" not in present
+
+
+def test_a_log_without_duplicates_promises_nothing():
+    set_, believe, _, present, price = answers(empty())
+    assert "Evidence: weak Too little to set less than Apama's defaults by." in set_
+    assert believe == "The log holds no duplicate, so it says nothing about W and E."
+    assert "window W 2,000 2,000 - expiry E 120 s 120 s -" in present
+    assert price.startswith("No source sent a duplicate, so none sets the price.")
+
+
+def points_of(spec, layer):
+    """The sizes of a layer of a curve, and what each misses."""
+    data = spec["layer"][layer].get("data") or spec["data"]
+    return [(row["size"], row["missed"]) for row in spec["datasets"][data["name"]]]
+
+
+def test_a_curve_shows_the_one_duplicate_that_decides():
+    curve = ((0, 941), (5, 100), (97, 1), (176, 0))
+    marks = marks_of((176, "176"), {"recommended": 360, "yours": 2_000, "default": 2_000, "off": 0}, count)
+    assert [(mark.value, mark.label) for mark in marks] == [
+        (176, "need 176"),
+        (360, "recommended 360"),
+        (2_000, "yours, default 2,000"),
+    ]
+    spec = curve_chart(curve, marks, count, "window W")
+    assert points_of(spec, 0) == [(1, 941), (5, 100), (97, 1), (176, 0), (3_001, 0)]
+    assert points_of(spec, -2) == [(176, 1)]
+
+
+def test_a_curve_begins_four_decades_below_its_end():
+    marks = marks_of((20_000_000, "20 s"), {"recommended": 41_000_000}, seconds)
+    spec = curve_chart(((0, 9), (1, 8), (500, 7), (20_000_000, 0)), marks, seconds, "expiry E")
+    assert points_of(spec, 0) == [
+        (6_150, 7),
+        (20_000_000, 0),
+        (61_500_001, 0),
+    ]
+
+
+def test_a_curve_of_one_duplicate():
+    spec = curve_chart(((0, 1), (1, 0)), marks_of((1, "1"), {"recommended": 2}, count), count, "window W")
+    assert points_of(spec, 0) == [(1, 0), (4, 0)]
+    analysis = realistic()
+    one = replace(
+        analysis,
+        log=replace(analysis.log, duplicates=1),
+        missed_by_window=((0, 1), (1, 0)),
+        missed_by_expiry_us=((0, 1), (20_000_000, 0)),
+    )
+    believe = answers(one)[1]
+    assert "missed in this log none of 1 duplicate" in believe
+    assert "The last one needs 1." in believe
+    assert "The last one needs 20 s." in believe
+
+
+def test_what_made_the_page_stands_at_its_foot():
+    made = "receiver simulate a.csv --report r.html (version 1.2.3, 2026-01-02 UTC)"
+    assert f"Made by {made}." in text_of(realistic(), made)
+    assert "Made by receiver simulate." in text_of(realistic())
+
+
+def test_what_other_systems_would_need_is_there():
+    text = text_of(realistic())
+    assert "What other systems would need to miss none of these duplicates" in text
+    assert "Artemis id-cache-size 30,321 ids 61,000 20,000 no" in text
+    assert "What other systems" not in text_of(empty())
 
 
 def test_many_domains_are_cut_and_counted():
     text = analysis_page(large())
     assert "Domains, most duplicates first; 2,950 more are not shown" in text
-    assert "8,518 of the 10,000 settings tried are left out here." in text
+    assert re.search(r"8,\d{3} of the 10,000 settings tried are left out here\.", text)
 
 
 def test_the_same_analysis_makes_the_same_file():

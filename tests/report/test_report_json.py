@@ -7,6 +7,7 @@ import json
 from analyses import HOSTILE_TEXTS, empty, hostile, realistic
 
 from receiver.report.json_object import analysis_json
+from receiver.simulate.figures import LogFigures
 
 SETTING = ["window", "expiry_secs", "caught", "missed", "peak_ids"]
 LOG = [
@@ -32,7 +33,11 @@ def test_names_and_their_order():
     assert list(shown["domains"][0]) == ["domain", "receipts", "duplicates", "sources", "settings"]
     assert list(shown["domains"][0]["settings"][0]) == SETTING
     assert list(shown["recommendation"]) == [*SETTING, "memory_bytes", "database_bytes", "why"]
-    assert list(shown["findings"][0]) == ["kind", "text"]
+    assert list(shown["findings"][0]) == ["id", "text"]
+
+
+def test_every_figure_of_a_log_is_shown():
+    assert [name.removesuffix("_us") for name in LogFigures.__dataclass_fields__] == LOG
 
 
 def test_figures_are_those_of_the_analysis():

@@ -14,6 +14,8 @@ from receiver.simulate.replays import (
     histogram_of,
     in_order,
     maybe_worst,
+    missed_between,
+    missed_by,
     slices_of,
     value_histogram,
     worst,
@@ -119,3 +121,25 @@ def test_status_lines_stand_in_the_order_they_were_logged_however_files_were_mer
         (1, {"a": 2.0}),
         (2, {}),
     ]
+
+
+@given(VALUES.map(lambda values: [value + 1 for value in values]))
+def test_what_settings_miss_is_exact_where_it_is_said(needs):
+    values = ValueCounts.of(np.array(needs, np.int64))
+    exact, rounded = missed_by(values), missed_between(value_histogram(values), values.most)
+    assert (bool(exact), bool(rounded)) == (bool(needs), bool(needs))
+    for curve in filter(None, (exact, rounded)):
+        assert [setting for setting, _ in curve] == sorted({setting for setting, _ in curve})
+        assert curve[0] == (0, len(needs))
+        assert curve[-1] == (max(needs), 0)
+        for setting, missed in curve:
+            assert missed == sum(need > setting for need in needs)
+    distinct = sorted(set(needs))
+    assert {need for need, _ in exact} >= set(distinct[-200:])
+
+
+def test_a_curve_of_many_needs_is_exact_for_the_largest_and_stays_small():
+    values = ValueCounts.of(np.arange(1, 100_001))
+    curve = missed_by(values)
+    assert curve[-200:] == tuple((need, 100_000 - need) for need in range(99_801, 100_001))
+    assert len(curve) < 230

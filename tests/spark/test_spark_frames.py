@@ -48,9 +48,10 @@ def receipts(seed: int, rows: int = 3_000, step_back: bool = True) -> list[Row]:
     return found
 
 
-def said_here(paths, key="destination", windows=None, expiries_us=None, **settings) -> dict:
-    question = Question(key, windows, expiries_us, SimulateSettings(**settings))
-    log = WholeLog(ingest(read_logs([str(path) for path in paths], ReadOptions()), domain_key(key)))
+def said_here(paths, key="destination", windows=None, expiries_us=None, present=None, **settings) -> dict:
+    question = Question(key, windows, expiries_us, SimulateSettings(**settings), present)
+    receipts = ingest(read_logs([str(path) for path in paths], ReadOptions()), domain_key(key))
+    log = WholeLog(receipts, max_missed=question.settings.max_missed)
     return json.loads(analysis_json(analyse(log, question)))
 
 
@@ -79,6 +80,15 @@ def test_an_order_by_column_and_a_grid_chosen_from_the_log(spark, log):
     frame = spark.createDataFrame(frame.toArrow()).repartition(7)
     found = size_windows(frame, domain="default", order_by="n", max_missed=2, margin=1.5)
     assert found.as_dict() == said_here([log], "default", max_missed=2, margin=1.5)
+
+
+def test_what_is_set_at_present_and_a_budget(spark, log):
+    frame, most = spark.read.parquet(str(log)), 1_000
+    found = size_windows(frame, domain="destination", current=(7, 0.5), budget_bytes=most).as_dict()
+    assert found == said_here([log], present=(7, 500_000), budget_bytes=most)
+    present = found["kinds"]["present"]
+    assert (present["window"], present["expiry_secs"]) == (7, 0.5)
+    assert found["recommendation"] != size_windows(frame, domain="destination").as_dict()["recommendation"]
 
 
 @pytest.mark.parametrize("kind", ["text", "timestamp", "number"])
@@ -145,6 +155,11 @@ def test_the_settings_of_a_session_are_left_as_they_were(spark, log):
         (lambda frame: frame.selectExpr("*", "map(1, 2) as n"), {"order_by": "n"}, SettingsError, "no order"),
         (lambda frame: frame, {"windows": []}, SettingsError, "list of numbers"),
         (lambda frame: frame, {"windows": [0], "expiries_secs": [0]}, SettingsError, "detect nothing"),
+        (lambda frame: frame, {"current": (0, 0)}, SettingsError, "detect nothing"),
+        (lambda frame: frame, {"current": (2000, -1)}, SettingsError, "no number"),
+        (lambda frame: frame, {"current": (2000,)}, SettingsError, "a window and an expiry"),
+        (lambda frame: frame, {"current": "2000,120"}, SettingsError, "a window and an expiry"),
+        (lambda frame: frame, {"budget_bytes": 0}, SettingsError, "budget_bytes"),
         (lambda frame: frame, {"domain": "dommain"}, SettingsError, "dommain"),
         (lambda frame: frame.drop("receiver_id"), {"domain": "receiver"}, LogFormatError, "receiver_id"),
     ],

@@ -1,7 +1,9 @@
 """Cut however it may be, a log is analysed to the same figures as one that is held whole."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
+from itertools import chain
 
+import numpy as np
 import pytest
 from cut_logs import US, Cutting, File, assemble, cuttings, files, written
 from hypothesis import given, settings
@@ -25,17 +27,32 @@ QUESTIONS = st.builds(
     key=KEYS,
     windows=st.none() | st.sets(st.integers(0, 6), min_size=1).map(sorted),
     expiries_us=st.none() | st.sets(st.sampled_from([1, 3, 10, 40, 1000]), min_size=1).map(sorted),
-    settings=st.builds(SimulateSettings, max_missed=st.sampled_from([0, 0, 1, 5]), margin=st.sampled_from([1.0, 2.0])),
+    settings=st.builds(
+        SimulateSettings,
+        max_missed=st.sampled_from([0, 0, 1, 2, 3, 5]),
+        margin=st.sampled_from([1.0, 2.0]),
+        budget_bytes=st.sampled_from([1, 1_000, 10**9]),
+    ),
+    present=st.none() | st.tuples(st.sampled_from([0, 2, 10**6]), st.sampled_from([1, 3_000_000, 10**12])),
 )
 
 
+def in_memory(paths, question) -> WholeLog:
+    receipts = ingest(read_logs(paths, US), domain_key(question.key))
+    return WholeLog(receipts, max_missed=question.settings.max_missed)
+
+
+def in_chunks(paths, question, cutting) -> ChunkedLog:
+    made = assemble(paths, cutting, question.key)
+    return ChunkedLog(made.plan, made.reports, made.pieces, question=question)
+
+
 def analysed_whole(paths, question):
-    return analyse(WholeLog(ingest(read_logs(paths, US), domain_key(question.key))), question)
+    return analyse(in_memory(paths, question), question)
 
 
 def analysed_in_chunks(paths, question, cutting):
-    made = assemble(paths, cutting, question.key)
-    return analyse(ChunkedLog(made.plan, made.reports, made.pieces, question=question), question)
+    return analyse(in_chunks(paths, question, cutting), question)
 
 
 def assert_same(found, expected):
@@ -44,11 +61,18 @@ def assert_same(found, expected):
     assert analysis_json(found) == analysis_json(expected)
 
 
+def assert_alike(paths, question, cutting):
+    """Both logs say the same, be it shown or not."""
+    chunked, whole = in_chunks(paths, question, cutting), in_memory(paths, question)
+    np.testing.assert_equal(asdict(chunked.facts()), asdict(whole.facts()))
+    assert_same(analyse(chunked, question), analyse(whole, question))
+
+
 @given(files(), cuttings, QUESTIONS)
 @settings(max_examples=60)
 def test_no_cut_changes_a_figure(log, cutting, question):
     with written(log) as paths:
-        assert_same(analysed_in_chunks(paths, question, cutting), analysed_whole(paths, question))
+        assert_alike(paths, question, cutting)
 
 
 @st.composite
@@ -77,7 +101,83 @@ def hot_domains(draw) -> list[Row]:
 def test_a_hot_domain_may_be_cut_into_any_number_of_chunks(rows, chunks, question, seed):
     cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks, seed=seed)
     with written([File("csv", rows)]) as paths:
-        assert_same(analysed_in_chunks(paths, question, cutting), analysed_whole(paths, question))
+        assert_alike(paths, question, cutting)
+
+
+@st.composite
+def days(draw) -> list[Row]:
+    """Several receipts a second, then pauses that end bursts or just don't; redeliveries of up to seconds."""
+    steps = st.sampled_from([0, 1, 1, 250_000, 250_000, 999_999, 1_000_000, 1_000_001, 2_500_000, -400_000])
+    parts = {
+        "unique_message_id": st.integers(0, draw(st.sampled_from([3, 15, 60]))).map(str),
+        "message_source_id": st.sampled_from(["busy", "busy", "busy", "calm", ""]),
+        "destination": st.sampled_from(["q", "q", "q", "r"]),
+    }
+    rows, time_us = [], 1_000_000 * draw(st.integers(1, 3))
+    for step in draw(st.lists(steps, min_size=5, max_size=90)):
+        time_us = max(0, time_us + step)
+        took_ms = draw(st.sampled_from([None, None, None, 0, 700, 1_500]))
+        redelivered = took_ms is not None
+        sent_ms = max(0, time_us // 1_000 - took_ms) if redelivered else 0
+        rows.append(
+            Row(time_us, **draw(st.fixed_dictionaries(parts)), jms_redelivered=redelivered, jms_timestamp=sent_ms)
+        )
+    return rows
+
+
+@given(days(), st.sampled_from([1, 2, 7, 64]), QUESTIONS, st.integers(0, 2**32))
+@settings(max_examples=120)
+def test_seconds_bursts_halves_and_ids_may_go_on_over_any_number_of_chunks(rows, chunks, question, seed):
+    cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks, seed=seed, tasks=3)
+    with written([File("csv", rows)]) as paths:
+        assert_alike(paths, question, cutting)
+
+
+SECOND_US = 1_000_000
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 7, 64])
+def test_what_goes_on_from_chunk_to_chunk_is_counted_once(chunks):
+    """A burst of 20 repeats within one second, and another a minute later, from whoever took over."""
+    firsts = [Row(SECOND_US * number, f"id{number}", "a") for number in range(20)]
+    again = [Row(SECOND_US * 30 + number, f"id{number}", "a") for number in range(20)]
+    at_last = [Row(SECOND_US * 90 + number, f"id{number}", "b") for number in range(20)]
+    new = [Row(SECOND_US * 31 + number, f"new{number}", "a") for number in range(5)]
+    cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks)
+    question = Question("default", settings=SimulateSettings(max_missed=1))
+    with written([File("csv", list(chain(firsts, again, new, at_last)))]) as paths:
+        assert_alike(paths, question, cutting)
+        log = in_chunks(paths, question, cutting)
+        found = analyse(log, question)
+    assert found.evidence.bursts == 2
+    assert found.peak_per_second == 20
+    assert found.elsewhere is not None
+    assert (found.elsewhere.artemis_id_cache_size, found.elsewhere.ttl_us) == (25, 90 * SECOND_US)
+    assert log.facts().from_other_sources == 20
+    assert [half.windows.total for half in log.facts().halves] == [20, 20]
+    assert [half.window(1) for half in log.facts().halves] == [20, 24]
+
+
+def test_no_larger_setting_is_asked_for_than_the_tails_suit():
+    """Else all that is kept would be made twice."""
+    rows = [
+        Row(SECOND_US * number, f"id{number**2 % (17 if number < 70 else 83)}", "ab"[number % 2])
+        for number in range(200)
+    ]
+    for question in (
+        Question("default"),
+        Question("default", [1], [SECOND_US]),
+        Question("default", [1], [SECOND_US], SimulateSettings(max_missed=30, margin=7.5)),
+        Question("default", [1], [SECOND_US], present=(10**6, 1)),
+        Question("default", [1], [SECOND_US], present=(1, 10**12)),
+    ):
+        with written([File("csv", rows)]) as paths:
+            made = assemble(paths, Cutting(rows_per_unit=1000, chunks_per_domain=7))
+            analyse(ChunkedLog(made.plan, made.reports, made.pieces, question=question), question)
+        steps = list(dict.fromkeys(made.pieces.steps))
+        assert steps[-3:] == ["Putting chunks behind their tails", "Trying windows", "Replaying"]
+        kept = [step for step in made.pieces.steps if step == "Putting chunks behind their tails"]
+        assert len(kept) == 2, question  # it is kept, and what it counts is brought here
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 7, 64])

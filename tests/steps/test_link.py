@@ -48,13 +48,14 @@ class Log(NamedTuple):
 
 
 class Links(NamedTuple):
-    repeats: dict[tuple[int, int, int], tuple[bool, bool, int]]
-    """(chunk, unit, row in the unit) -> (is_again, replaces, next_in)."""
+    repeats: dict[tuple[int, int, int], tuple[bool, bool, bool, int]]
+    """(chunk, unit, row in the unit) -> (is_again, replaces, is_last, next_in)."""
     ids: list[list[tuple[int, int, int]]]
     """Those that have one label, ascending."""
     departures: list[tuple[int, int, int, int]]
     """(chunk, unit, row in the unit, to_chunk), ascending."""
     reused: int
+    from_other_sources: int
     ways: dict[tuple[str, str], int]
 
 
@@ -150,7 +151,7 @@ def parts_of(log: Log, partitions: int, without_digest: set[int], has_places: bo
 
 def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Links:
     """What the work on the parts yields, put together."""
-    repeats, by_label, departures, reused, ways = {}, defaultdict(list), [], 0, Counter()
+    repeats, by_label, departures, reused, from_others, ways = {}, defaultdict(list), [], 0, 0, Counter()
     for part, rows_ in parts.items():
         came = list(linked(plan)(part, iter(rows_)))
         assert [type(row.value) for row in came].count(LinkCounts) == 1
@@ -160,6 +161,7 @@ def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Links:
             if isinstance(value, LinkCounts):
                 assert key == 0
                 reused += value.reused
+                from_others += value.from_other_sources
                 ways.update(
                     dict(
                         zip(zip(value.cross_from, value.cross_to, strict=True), value.cross_count.tolist(), strict=True)
@@ -168,7 +170,8 @@ def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Links:
             elif isinstance(value, Repeats):
                 assert key == log.chunk_bundle[value.chunk]
                 where = receipts_of(value)
-                cells = (value.is_again.tolist(), value.replaces.tolist(), value.next_in.tolist())
+                columns = value.is_again, value.replaces, value.is_last, value.next_in
+                cells = [column.tolist() for column in columns]
                 assert len(set(where)) == len(where)
                 repeats |= dict(zip(where, zip(*cells, strict=True), strict=True))
                 for receipt_, label in zip(where, value.label.tolist(), strict=True):
@@ -178,7 +181,8 @@ def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Links:
                 departures += [
                     (*receipt_, to) for receipt_, to in zip(receipts_of(value), value.to_chunk.tolist(), strict=True)
                 ]
-    return Links(repeats, sorted(map(sorted, by_label.values())), sorted(departures), reused, dict(ways))
+    ids = sorted(map(sorted, by_label.values()))
+    return Links(repeats, ids, sorted(departures), reused, from_others, dict(ways))
 
 
 def receipts_of(value: Repeats | Departures) -> list[tuple[int, int, int]]:
@@ -191,7 +195,7 @@ def where(placed: Placed) -> tuple[int, int, int]:
 
 def expected(log: Log, without_digest: set[int], looks_across_domains: bool) -> Links:
     """By dictionaries, as the words of the values say."""
-    reused, ways = 0, Counter()
+    reused, from_others, ways = 0, 0, Counter()
     seen: dict[tuple[int, str], list[Placed]] = defaultdict(list)
     over: dict[tuple[str, str], str] = {}
     for placed in log.receipts:
@@ -203,6 +207,7 @@ def expected(log: Log, without_digest: set[int], looks_across_domains: bool) -> 
                 0 if each.receipt.place[1] in without_digest else each.receipt.digest for each in (earlier[-1], placed)
             ]
             reused += 0 not in digests and digests[0] != digests[1]
+            from_others += earlier[-1].receipt.source != receipt.source
         elif queue in over and looks_across_domains:
             ways[over[queue], receipt.connection] += 1
         if queue[0].startswith("queue://"):
@@ -211,13 +216,15 @@ def expected(log: Log, without_digest: set[int], looks_across_domains: bool) -> 
     runs = [run for run in seen.values() if len(run) > 1]
     repeats = {where(each): repeat_of(run, number) for run in runs for number, each in enumerate(run)}
     departures = [departure for run in runs for departure in departures_of(run)]
-    return Links(repeats, sorted(sorted(map(where, run)) for run in runs), sorted(departures), reused, dict(ways))
+    ids = sorted(sorted(map(where, run)) for run in runs)
+    return Links(repeats, ids, sorted(departures), reused, from_others, dict(ways))
 
 
-def repeat_of(run: list[Placed], number: int) -> tuple[bool, bool, int]:
+def repeat_of(run: list[Placed], number: int) -> tuple[bool, bool, bool, int]:
     source = run[number].receipt.source
     later = [each.chunk for each in run[number + 1 :] if each.receipt.source == source]
-    return number > 0, any(each.receipt.source == source for each in run[:number]), min(later, default=NEVER)
+    replaces = any(each.receipt.source == source for each in run[:number])
+    return number > 0, replaces, number == len(run) - 1, min(later, default=NEVER)
 
 
 def departures_of(run: list[Placed]):
@@ -246,7 +253,7 @@ def test_links_are_those_of_dictionaries(log, partitions, without_digest, looks_
 def test_a_part_without_receipts_has_no_links(rows_):
     log = Log([], [0], [0])
     parts = {0: [Row(0, ids) for ids in rows_]}
-    assert links_of(log, plan_of(log, looks_across_domains=True), parts) == Links({}, [], [], 0, {})
+    assert links_of(log, plan_of(log, looks_across_domains=True), parts) == Links({}, [], [], 0, 0, {})
 
 
 def receipt(number: int, id_: str, source: str = "s") -> Receipt:
@@ -259,8 +266,8 @@ def test_a_receipt_is_looked_back_to_until_its_source_sends_again():
     links = links_of(log, plan_of(log, looks_across_domains=False), parts_of(log, 1, set(), has_places=False))
     assert links.departures == [(0, 0, 0, 1), (0, 0, 0, 2), (1, 0, 1, 2), (1, 0, 1, 3), (2, 0, 2, 3)]
     assert links.repeats == {
-        (0, 0, 0): (False, False, 2),
-        (1, 0, 1): (True, False, 3),
-        (2, 0, 2): (True, True, NEVER),
-        (3, 0, 3): (True, True, NEVER),
+        (0, 0, 0): (False, False, False, 2),
+        (1, 0, 1): (True, False, False, 3),
+        (2, 0, 2): (True, True, False, NEVER),
+        (3, 0, 3): (True, True, True, NEVER),
     }

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from receiver.cli.bridge import _Store
+from receiver.cli.stores import StoreAddress
 from receiver.errors import SettingsError
-from receiver.store.databases.database import shown
-from receiver.store.engine import store_url
+from receiver.store.databases.database import ADDRESSES, shown
+from receiver.store.engine import _DATABASES, store_url
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -88,3 +90,9 @@ def test_a_missing_driver_is_named():
         "error: the store postgresql://u:***@h/d needs the extra 'postgres', which isn't installed\n"
         f"hint: pip install --editable '{ROOT}[postgres]'\n"
     )
+
+
+@pytest.mark.parametrize("database", _DATABASES, ids=lambda database: database.name)
+def test_every_kind_of_database_is_told_of(database):
+    helps = [argument.__metadata__[0].help for argument in (_Store, StoreAddress)]
+    assert all(f"{database.drivers[0]}://" in text for text in (ADDRESSES, *helps))

@@ -109,6 +109,10 @@ class Sink(Protocol):
     def __exit__(self, *_error: object) -> None: ...
 
 
+_Connectors = tuple[Callable[..., Source], Callable[..., Sink]]
+"""What makes a source and a sink."""
+
+
 def body_limit_bytes(given: int | None = None) -> int:
     """The largest body that is taken: as given, or else the settings' default."""
     return BridgeSettings().max_body_bytes if given is None else given
@@ -170,15 +174,27 @@ def sink_of(address: BrokerAddress | str) -> Sink:
     return make(address)
 
 
-def connectors_of(address: BrokerAddress) -> tuple[Callable[..., Source], Callable[..., Sink]]:
+def connectors_of(address: BrokerAddress) -> _Connectors:
     """What makes a source and a sink; `MissingExtraError` where the protocol's library isn't installed."""
-    if address.protocol == "amqp":
-        from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource
+    if address.protocol not in _CONNECTORS:
+        raise SettingsError(f"{address}: no connector speaks that", hint=f"one of {', '.join(_CONNECTORS)}")
+    return _CONNECTORS[address.protocol]()
 
-        return AmqpSource, AmqpSink
+
+def _of_stomp() -> _Connectors:
     from receiver.bridge.connectors.stomp import StompSink, StompSource
 
     return StompSource, StompSink
+
+
+def _of_amqp() -> _Connectors:
+    from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource
+
+    return AmqpSource, AmqpSink
+
+
+_CONNECTORS: dict[str, Callable[[], _Connectors]] = {"stomp": _of_stomp, "amqp": _of_amqp}
+"""By `BrokerAddress.protocol`; each loads the protocol's library."""
 
 
 def _parsed(address: BrokerAddress | str) -> BrokerAddress:

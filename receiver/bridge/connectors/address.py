@@ -30,7 +30,10 @@ __all__ = [
 
 _PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671}
 """By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
-_FORMS = "stomp://USER@HOST:61613/queue/NAME, amqp://USER@HOST:5672/queue/NAME, .../topic/NAME?subscription=SUB"
+_FORMS = ", ".join(
+    [f"{scheme}://USER@HOST:{port}/queue/NAME" for scheme, port in _PORTS.items() if not scheme.endswith("s")]
+    + [".../topic/NAME?subscription=SUB"]
+)
 _OPTIONS = {"subscription", "selector"}
 
 ANSWER_SECS = 30.0
@@ -62,7 +65,7 @@ class BrokerAddress:
     """One queue or topic of one broker."""
 
     protocol: str
-    """`stomp` or `amqp`."""
+    """The scheme without the s of TLS: `stomp` or `amqp`."""
     host: str
     port: int
     tls: bool = False

@@ -16,6 +16,7 @@ from receiver.durable.receiver import Receiver
 from receiver.durable.status import Rate, Status
 from receiver.errors import IdFormatError, OutputError
 from receiver.message import Decision
+from receiver.settings import BridgeSettings
 from receiver.store.inbox import Inbox
 
 if TYPE_CHECKING:
@@ -172,12 +173,12 @@ class _Waiting:
 class DirectFlow:
     """Acknowledged messages wait for the target in memory, and are lost with the process."""
 
-    def __init__(self, receiver: Receiver, target: Target, figures: Figures, *, max_tries: int) -> None:
+    def __init__(self, receiver: Receiver, target: Target, figures: Figures, settings: BridgeSettings) -> None:
         self._receiver = receiver
         """One of `memory://` that only observes: for the figures, and the log that it records."""
         self._target = target
         self._figures = figures
-        self._max_tries = max_tries
+        self._max_tries = settings.max_tries
         self._waiting: list[_Waiting] = []
 
     def prepare(self) -> None:

@@ -10,6 +10,7 @@ from receiver.bridge.received import Received
 from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
 from receiver.errors import OutputError
+from receiver.settings import BridgeSettings
 from receiver.store.inbox import Inbox, Lease
 
 __all__ = ["ControlledFlow"]
@@ -22,8 +23,10 @@ class ControlledFlow(Dispatcher):
     A message that fails takes its whole batch back, to be tried again; after the last try it is parked.
     """
 
-    def __init__(self, receiver: Receiver, inbox: Inbox, target: Target, figures: Figures, *, max_tries: int) -> None:
-        super().__init__(receiver, inbox, target, figures, max_tries=max_tries)
+    def __init__(
+        self, receiver: Receiver, inbox: Inbox, target: Target, figures: Figures, settings: BridgeSettings
+    ) -> None:
+        super().__init__(receiver, inbox, target, figures, settings)
         self._tries: Counter[int] = Counter()
         """How often a message of the batch under way has failed, by its index: its sequence number may change until it is
         tried again."""

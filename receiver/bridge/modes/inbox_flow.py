@@ -20,6 +20,7 @@ from receiver.durable.receiver import Receiver
 from receiver.errors import StoreBusyError
 from receiver.retrying import Backoff
 from receiver.senders import SequenceIdMaker
+from receiver.settings import BridgeSettings
 from receiver.store.inbox import Inbox, Lease
 
 __all__ = ["Dispatcher", "InboxFlow"]
@@ -53,12 +54,14 @@ class Dispatcher:
     Where a message fails its source waits, and others go on; after the last try it is parked.
     """
 
-    def __init__(self, receiver: Receiver, inbox: Inbox, target: Target, figures: Figures, *, max_tries: int) -> None:
+    def __init__(
+        self, receiver: Receiver, inbox: Inbox, target: Target, figures: Figures, settings: BridgeSettings
+    ) -> None:
         self._receiver = receiver
         self._inbox = inbox
         self._target = target
         self._figures = figures
-        self._max_tries = max_tries
+        self._max_tries = settings.max_tries
         self._due_secs: dict[str | None, float] = {}
         """When a source whose message failed is tried again."""
         self._confirmed_bytes = 0
@@ -188,11 +191,11 @@ class InboxFlow(Dispatcher):
         inbox: Inbox,
         target: Target,
         figures: Figures,
+        settings: BridgeSettings,
         *,
-        max_tries: int,
         numbers: SequenceIdMaker | None = None,
     ) -> None:
-        super().__init__(receiver, inbox, target, figures, max_tries=max_tries)
+        super().__init__(receiver, inbox, target, figures, settings)
         self._numbers = numbers
         """Gives ids to messages without one, where the target needs them."""
 

@@ -137,9 +137,10 @@ class FileTarget:
         return os.path.samestat(named, ours) and ours.st_size == self._length
 
     def _lock(self) -> None:
-        """Keep other processes out until the lease ends, also one whose lease a server has ended without its knowledge.
+        """Lock the file until the lease ends.
 
-        Whoever had the lease before may still have the lock: its commit comes first.
+        This also stops a process that doesn't know that the server ended its lease. If the previous holder still has the
+        lock, wait: it is committing.
         """
         file = self._file
         if file is None:
