@@ -188,6 +188,12 @@ def realistic(
     )
 
 
+def of_kind(analysis: Analysis, kind: Kind, setting: SettingFigures) -> Analysis:
+    """The analysis with another setting of that kind."""
+    kinds = tuple(replace(one, setting=setting) if one.kind is kind else one for one in analysis.kinds)
+    return replace(analysis, kinds=kinds)
+
+
 def hostile() -> Analysis:
     """The realistic one with every text of the log replaced by one that does harm where it isn't escaped."""
     analysis = realistic()

@@ -7,9 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from analyses import empty, hostile, large, realistic
+from analyses import empty, hostile, large, of_kind, realistic
 
 from receiver.report.pages import analysis_page
+from receiver.simulate.figures import Kind, SettingFigures
 
 pytestmark = pytest.mark.browser
 
@@ -57,7 +58,8 @@ def test_the_heat_map_has_a_cell_for_each_setting_and_tells_its_figures(opened):
 
 
 def test_the_recommended_setting_and_the_present_one_are_framed(opened):
-    page = opened(analysis_page(realistic()))
+    off_the_grid = SettingFigures(450, 31_000_000, 941, 0, 9_000)
+    page = opened(analysis_page(of_kind(realistic(), Kind.PRESENT, off_the_grid)))
     dashes = [
         page.locator(f"#missed .layer_{layer}_marks path").evaluate_all(
             "frames => frames.map(frame => [frame.getAttribute('aria-label'), frame.getAttribute('stroke-dasharray')])"
@@ -66,7 +68,7 @@ def test_the_recommended_setting_and_the_present_one_are_framed(opened):
     ]
     assert [[dash for _, dash in frames] for frames in dashes] == [["1,0"], ["5,4"]]
     assert "expiry E: 5 s; window W: 200" in dashes[0][0][0]
-    assert "expiry E: 30 s; window W: 500" in dashes[1][0][0]
+    assert "expiry E: 31 s; window W: 450" in dashes[1][0][0]
 
 
 @pytest.mark.parametrize("curve", ["by-window", "by-expiry"])

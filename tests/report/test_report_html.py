@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from analyses import HOSTILE_TEXTS, empty, hostile, large, realistic
+from analyses import HOSTILE_TEXTS, empty, hostile, large, of_kind, realistic
 from pages import Page
 
 from receiver.report.charts import curve_chart, marks_of
@@ -38,12 +38,6 @@ def answers(analysis):
     return [
         text[start + len(question) : end].strip() for question, start, end in zip(QUESTIONS, starts, ends, strict=True)
     ]
-
-
-def of_kind(analysis, kind, setting):
-    """The analysis with another setting of that kind."""
-    sized = tuple(replace(one, setting=setting) if one.kind is kind else one for one in analysis.kinds)
-    return replace(analysis, kinds=sized)
 
 
 def test_no_hostile_text_becomes_an_element():
