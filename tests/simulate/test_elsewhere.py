@@ -3,10 +3,11 @@
 import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
-from small_logs import Receipt, analysed, domains_of, logs
+from small_logs import Receipt, analysed, domains_of, ingested, logs
 
 from receiver.simulate.figures import Elsewhere
 from receiver.simulate.recommend import elsewhere_with_margin
+from receiver.simulate.whole import WholeLog
 
 KEYS = st.sampled_from(["default", "destination", "connection", "receiver", "name:all"])
 FAULTS = "refreshed", "counts duplicates", "one domain", "clock as read", "newest repeat", "from zero"
@@ -40,7 +41,7 @@ def model(log, key, fault=""):
 @given(logs(), KEYS)
 @settings(max_examples=300)
 def test_needs_are_the_models(log, key):
-    assert analysed(log, key).elsewhere == model(log, key)
+    assert WholeLog(ingested(log, key)).facts().elsewhere == model(log, key)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
