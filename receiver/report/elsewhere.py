@@ -79,7 +79,7 @@ def _need_of(system: SizedSystem, need: int, wanted: int) -> SystemNeed:
     if enough is not Enough.YES and setting.name:
         sentences.append(_advice(system, least, wanted, with_margin))
     return SystemNeed(
-        system.name, setting.name, needs, with_margin, stated, enough, " ".join(filter(None, sentences)), setting.source
+        system.name, setting.name, needs, with_margin, stated, enough, " ".join(sentences), setting.source
     )
 
 
