@@ -70,7 +70,8 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
         typer.Option(
             metavar="NAME[:k=v,...]",
             help=f"A rule to try, such as {_EXAMPLE}; may be repeated. Left out, all that can judge the "
-            "log's ids, and the two-tier setting that simulate recommends.",
+            "log's ids at their vendors' sizes, some fitted to the log too, and the two-tier setting that simulate "
+            "recommends.",
         ),
     ] = None,
     domain: Domain = "default",

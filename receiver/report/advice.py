@@ -50,7 +50,7 @@ def sized_of(analysis: Analysis, kind: Kind) -> SizedSetting:
 def decision(analysis: Analysis) -> str:
     """What to set."""
     setting = analysis.recommendation.setting
-    return f"Set W = {count(setting.window)} ids per source and E = {seconds(setting.expiry_us)}."
+    return f"Set W = {count(setting.window, 'id')} per source and E = {seconds(setting.expiry_us)}."
 
 
 def sureness(analysis: Analysis) -> tuple[Grade, str]:

@@ -120,10 +120,14 @@ def _blame(figures: PolicyFigures, comparison: Comparison) -> str:
 
 
 def _untried(comparison: Comparison) -> str:
-    """Name the policies that never had to forget an id on this log, which therefore doesn't show what they would miss."""
+    """Name the policies that never had to forget an id on this log, which therefore doesn't show what they would miss.
+
+    One that is fitted to the log has its size from the log alone.
+    """
     log = comparison.log
     ids = log.receipts - log.unchecked - log.duplicates
-    kept_all = [of.policy for of in comparison.policies if of.policy.partition(":")[0] in _SIZED and of.peak_ids == ids]
+    tried = [of for of in comparison.policies if of.policy.partition(":")[0] in _SIZED and not of.is_fitted]
+    kept_all = [of.policy for of in tried if of.peak_ids == ids]
     if not (kept_all and log.duplicates):
         return ""
     return (

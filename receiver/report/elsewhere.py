@@ -73,7 +73,7 @@ def _need_of(system: SizedSystem, need: int, wanted: int) -> SystemNeed:
     else:
         needs, with_margin, stated = duration(need), seconds(wanted), or_dash(default, duration)
         if needs == stated:  # to so few digits
-            needs = seconds(need)
+            needs = seconds(need) if enough is not Enough.NO else f"more than {stated}"
     needed = f"this log needs {needs}, with the margin {with_margin}"
     sentences = [_verdict(system, stated + " ids" * counts_ids, enough, needed)]
     if enough is not Enough.YES and setting.name:
@@ -117,7 +117,7 @@ def print_systems(analysis: Analysis, console: Console) -> None:
     heading(console, "What other systems would need")
     table = plain_table()
     table.add_column(Text("system, and its setting"), overflow="fold")
-    add_figure_columns(table, "needs", "with margin", "default")
+    add_figure_columns(table, "needs", "with\nmargin", "default")
     table.add_column(Text("enough?"), no_wrap=True)
     for each in systems:
         name = "\n  ".join(filter(None, (each.system, each.setting)))

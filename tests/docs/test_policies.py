@@ -8,6 +8,9 @@ import pytest
 from receiver import Receiver
 from receiver.errors import BatchRejectedError, IdFormatError
 from receiver.policies import POLICIES, policy
+from receiver.policies.interface import Limit
+from receiver.policies.names import sized_systems
+from receiver.report.words import count, duration, or_dash
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -27,7 +30,9 @@ def sections() -> dict[str, str]:
 
 CODE = sections()
 MALFORMED = "An id of another form"
-EXAMPLES = {name: code for name, code in CODE.items() if name not in {"Other systems' rules", "Durable", MALFORMED}}
+SIZED = "Sized by a log"
+OTHERS = {"Other systems' rules", SIZED, "Durable", MALFORMED}
+EXAMPLES = {name: code for name, code in CODE.items() if name not in OTHERS}
 
 
 def run(code: str, names: dict) -> dict:
@@ -49,8 +54,9 @@ def test_every_snippet_is_run():
 
 def test_every_policy_has_its_section():
     headings = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
-    assert headings[:-1] == list(dict.fromkeys(kind.name for kind in POLICIES))
-    assert list(EXAMPLES) == [name for name in headings[:-1] if name != "perfect"]
+    assert headings[:-2] == list(dict.fromkeys(kind.name for kind in POLICIES))
+    assert headings[-2:] == [SIZED, "Durable"]
+    assert list(EXAMPLES) == [name for name in headings[:-2] if name != "perfect"]
 
 
 def test_the_table_has_every_policy_and_its_defaults():
@@ -67,9 +73,30 @@ def test_the_table_names_every_system_that_a_policy_is_the_rule_of():
     rows = re.findall(r"^\| `[^`]*` \| ([^|]*) \|", TEXT, re.MULTILINE)
     for kind, whose in zip(POLICIES, rows, strict=True):
         for vendor in kind.declaration.vendors:
-            size = vendor.sizes.partition("=")[2]
+            size = (vendor.sizes or "").partition("=")[2]
             assert [name for name in vendor.systems if name not in whose] == []
             assert vendor.sizes_are_ours or not size or f"{vendor.systems[-1]} ({size})" in whose
+
+
+def test_a_system_is_sized_by_the_sample_log(monkeypatch):
+    monkeypatch.chdir(PAGE.parents[1])
+    run(CODE[SIZED], {})
+
+
+def test_every_system_that_a_log_sizes_has_its_row():
+    section = TEXT.partition(f"## {SIZED}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|", section, re.MULTILINE)[1:]
+    for (name, setting, default, limits), system in zip(rows, sized_systems(), strict=True):
+        assert (name, setting) == (
+            f"[{system.name}]({system.setting.source})",
+            f"`{system.setting.name}`" if system.setting.name else "none, it is fixed",
+        )
+        word = count if system.limit is Limit.ACCEPTED else duration
+        least = system.setting.least and word(system.setting.least)
+        assert default == or_dash(system.default, word).replace("-", "none")
+        assert limits == " to ".join(
+            filter(None, (f"{least}" if least else "", word(system.setting.most) if system.setting.most else ""))
+        )
 
 
 def test_a_durable_policy_remembers(store_url):

@@ -12,7 +12,7 @@ FACTS = {
     "kind": '"toy"',
     "order": "1_000",
     "parameters": '(Parameter("keep", "expiry_us"),)',
-    "vendors": '(Vendor(("Toy MQ",), "keep=7", aliases=("toymq",)),)',
+    "vendors": '(Vendor(("Toy MQ",), "keep=7", aliases=("toymq",), setting=Setting("toy_keep", "https://toy")),)',
     "names_its_system": "False",
     "records_duplicates": "False",
     "keeps_ids": "True",
@@ -31,6 +31,8 @@ CALLER = {
     "parameters": '(Parameter("retry", "retry_us"), Parameter("network", "network_us"))',
     "goes_by_send_time": "True",
     "clock": "Clock.CALLER",
+    "vendors": '(Vendor(("Toy MQ",), aliases=("toymq",)),)',
+    "misses": "Misses(Cause.EXPIRED)",
     "compiled_policy": "None",
     "refusals": '(Refusal(Use.COMPARISON, "no toy is", "play"), Refusal(Use.BRIDGE, "it sinks", "swim"))',
 }

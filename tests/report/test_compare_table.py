@@ -66,7 +66,7 @@ def test_receipts_that_policies_disagree_on():
     said = {row: rest.split("  ") for row, id_, rest in (row for row in rows if len(row) == 3) if "…" in id_}
     parts = {row: [part.strip() for part in rest if part.strip()] for row, rest in said.items()}
     assert len(parts) == 10
-    assert parts["1234"] == ["2.1 s", "1-2, 4-9", "3 not refreshed"]
+    assert parts["1234"] == ["2.10 s", "1-2, 4-9", "3 not refreshed"]
     assert parts["1300"] == ["2.21 s", "1-2, 4-5, 7-9", "3 evicted, 6 expired"]
     assert parts["215000"] == ["-", "7 sequence gap", "1-6, 8-9"]
 

@@ -27,12 +27,35 @@ LOG = [
 
 def test_names_and_their_order():
     shown = json.loads(analysis_json(realistic()))
-    assert list(shown) == ["log", "settings", "domains", "recommendation", "findings"]
+    assert list(shown) == [
+        "log",
+        "settings",
+        "domains",
+        "recommendation",
+        "kinds",
+        "evidence",
+        "elsewhere",
+        "findings",
+    ]
     assert list(shown["log"]) == LOG
     assert list(shown["settings"][0]) == SETTING
-    assert list(shown["domains"][0]) == ["domain", "receipts", "duplicates", "sources", "settings"]
+    assert list(shown["domains"][0]) == [
+        "domain",
+        "receipts",
+        "duplicates",
+        "sources",
+        "window_need",
+        "expiry_need_secs",
+        "settings",
+    ]
     assert list(shown["domains"][0]["settings"][0]) == SETTING
-    assert list(shown["recommendation"]) == [*SETTING, "memory_bytes", "database_bytes", "why"]
+    assert list(shown["recommendation"]) == [*SETTING, "memory_bytes", "database_bytes", "kind", "why"]
+    assert list(shown["kinds"]) == ["both", "window", "lean", "default", "present"]
+    assert list(shown["kinds"]["both"]) == [*SETTING, "memory_bytes", "database_bytes", "unseen"]
+    assert list(shown["kinds"]["both"]["unseen"]) == ["duplicates", "missed"]
+    assert shown["kinds"]["default"]["unseen"] is shown["kinds"]["present"]["unseen"] is None
+    assert list(shown["evidence"]) == ["grade", "bursts", "window_need", "expiry_need_secs", "span_secs"]
+    assert list(shown["elsewhere"]) == ["artemis_id_cache_size", "ttl_secs"]
     assert list(shown["findings"][0]) == ["id", "text"]
 
 
@@ -56,7 +79,7 @@ def test_figures_are_those_of_the_analysis():
             "peak_ids": figures.peak_ids,
         }
         assert isinstance(setting["expiry_secs"], float)
-    assert shown["recommendation"]["memory_bytes"] == analysis.recommendation.memory_bytes
+    assert shown["recommendation"]["memory_bytes"] == analysis.recommendation.sized.memory_bytes
 
 
 def test_an_empty_log_has_nulls():
@@ -65,6 +88,7 @@ def test_an_empty_log_has_nulls():
     assert shown["log"]["first_received_at"] is None
     assert shown["log"]["last_received_at"] is None
     assert shown["domains"] == []
+    assert shown["elsewhere"] is None
 
 
 def test_hostile_names_come_back_exactly_and_control_no_terminal():

@@ -2,10 +2,11 @@
 
 from typing import NamedTuple
 
+import pytest
 from advice_model import Advice
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_logs import SECOND_US, Receipt, ingested, logs
+from small_logs import SECOND_US, Receipt, analysed, ingested, logs
 
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
@@ -111,3 +112,39 @@ def test_the_advice_is_the_models(log, key, asked):
 @settings(max_examples=25)
 def test_the_advice_on_many_bursts_is_the_models(log, asked):
     check(log, "name:x", asked._replace(max_missed=asked.max_missed // 2))
+
+
+REGULAR = Asked(margin=2.0, max_missed=0, budget=("default", 0))
+
+
+@pytest.mark.parametrize(
+    ("bursts", "span_us", "pause_us", "grade"),
+    [
+        (30, 33_000_000, SECOND_US + 1, "strong"),
+        (30, 32_999_999, SECOND_US + 1, "fair"),
+        (29, 33_000_000, SECOND_US + 1, "fair"),
+        (10, 13_000_000, SECOND_US + 1, "fair"),
+        (9, 13_000_000, SECOND_US + 1, "weak"),
+        (30, 33_000_000, SECOND_US, "weak"),
+    ],
+)
+def test_where_each_grade_begins(bursts, span_us, pause_us, grade):
+    """Each id comes again after 3.3 s, and each of them is a burst, if the pause is longer than a second."""
+    log = [Receipt(START_US, "first"), Receipt(START_US + span_us, "last")]
+    for number in range(bursts):
+        began_us = START_US + number * pause_us
+        again_us = began_us + 3_300_000
+        log += [Receipt(began_us, f"{number}"), Receipt(again_us, f"between {number}"), Receipt(again_us, f"{number}")]
+    log.sort(key=lambda receipt: receipt.received_at_us)
+    check(log, "name:x", REGULAR)
+    analysis = analysed(log)
+    assert analysis.evidence.expiry_need_us == 3_300_000
+    assert analysis.evidence.grade == grade
+
+
+@pytest.mark.parametrize("odd_us", [0, 1])
+def test_the_middle_is_rounded_down_and_begins_the_second_half(odd_us):
+    first_us = 2 * SECOND_US
+    log = [Receipt(first_us, "a"), Receipt(first_us, "b"), Receipt(first_us + 9, "a"), Receipt(first_us + 10, "b")]
+    whole = WholeLog(ingested([*log, Receipt(first_us + 20 + odd_us, "c")]))
+    assert [half.windows.total for half in whole.facts().halves] == [1, 1]

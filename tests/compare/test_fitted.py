@@ -1,0 +1,85 @@
+"""A comparison confirms what `simulate` says other systems need: that much misses nothing, a little less something."""
+
+from pathlib import Path
+
+import pytest
+from compared_logs import PLAIN, SEQUENCE, judged, logs
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from receiver.compare.engine import compare_policies
+from receiver.domains import domain_key
+from receiver.logs import ReadOptions, read_logs
+from receiver.policies.names import fitted_policies, unasked
+from receiver.simulate.ingest import ingest
+from tests.simulate.small_logs import Receipt, analysed, ingested, repeats
+
+SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "artemis-receipts.csv.gz"
+KEYS = st.sampled_from(["default", "name:x"])
+
+
+def texts_of(needs, fewer_ids=0, less_us=0):
+    sized = fitted_policies(needs.artemis_id_cache_size - fewer_ids, needs.ttl_us - less_us)
+    return list(map(str, sized))
+
+
+@given(logs(PLAIN), KEYS)
+@settings(max_examples=150)
+def test_needs_miss_nothing_and_less_misses_something(log, key):
+    """By the compiled policies as by the readable ones."""
+    needs, duplicates = analysed(log, key).elsewhere, len(repeats(log, key))
+    assume(needs)
+    for less in (0, 1):
+        texts = texts_of(needs, less, less if needs.ttl_us else 0)
+        figures = compare_policies(ingested(log, key), key, texts).comparison.policies
+        assert [one.policy.partition(":")[0] for one in figures] == ["artemis", "ttl"]
+        for one in figures:
+            caught = judged(log, one.policy, key).verdicts.count("duplicate")
+            assert one.missed == duplicates - caught
+            has_less = less and (one.policy.startswith("artemis") or needs.ttl_us > 0)
+            assert (one.missed > 0) == bool(has_less), one.policy
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return ingest(read_logs([str(SAMPLE)], ReadOptions()), domain_key("destination"))
+
+
+def test_the_sample_log_needs_30321_ids_of_artemis(sample):
+    texts = ["artemis:id_cache_size=30321", "artemis:id_cache_size=30320"]
+    enough, short = compare_policies(sample, "destination", texts).comparison.policies
+    assert (enough.missed, short.missed > 0) == (0, True)
+
+
+def test_a_comparison_that_chooses_fits_its_rivals(sample):
+    comparison = compare_policies(sample, "destination").comparison
+    fitted = [figures for figures in comparison.policies if figures.is_fitted]
+    assert [figures.policy for figures in fitted] == ["artemis:id_cache_size=61000", "ttl:expiry=82"]
+    assert [figures.missed for figures in fitted] == [0, 0]
+    assert comparison.policies[-1].policy == "apama:window=360,expiry=41"
+    vendors = [text for text in unasked() if text != "solace-last"]  # which can't judge this log
+    assert [figures.policy for figures in comparison.policies][: len(vendors)] == vendors
+
+
+def test_policies_that_were_asked_for_are_not_fitted(sample):
+    asked = ["artemis:id_cache_size=61000", "ttl:expiry=82"]
+    comparison = compare_policies(sample, "destination", asked).comparison
+    assert [(figures.policy, figures.is_fitted) for figures in comparison.policies] == [(text, False) for text in asked]
+
+
+def test_a_log_without_duplicates_fits_nothing():
+    comparison = compare_policies(ingested([Receipt(1, "a"), Receipt(2, "b")]), "default").comparison
+    assert [figures.policy for figures in comparison.policies if figures.is_fitted] == []
+
+
+def test_a_vendors_default_that_is_what_the_log_needs_is_one_row():
+    log = [Receipt(0, "a"), Receipt(150_000_000, "a")]
+    policies = compare_policies(ingested(log), "default").comparison.policies
+    assert [figures.is_fitted for figures in policies if figures.policy == "ttl:expiry=300"] == [True]
+
+
+@given(logs(SEQUENCE), KEYS)
+@settings(max_examples=30)
+def test_what_is_fitted_never_misses(log, key):
+    fitted = [figures for figures in compare_policies(ingested(log, key), key).comparison.policies if figures.is_fitted]
+    assert [figures.missed for figures in fitted] == [0] * (2 if repeats(log, key) else 0)
