@@ -19,7 +19,7 @@ from receiver.cli.options import (
     WhenUnreadable,
     read_options,
 )
-from receiver.cli.output import console, print_json, progress, report_file, spare_logs
+from receiver.cli.output import console, print_json, progress, provenance, report_file, spare_logs
 from receiver.domains import domain_key
 from receiver.policies.names import POLICIES, examples, form_of, stated_policies
 from receiver.report.words import listed
@@ -142,7 +142,7 @@ def _compare(request: _CompareRequest) -> Comparison:
 def _page(comparison: Comparison) -> str:
     from receiver.report.pages import comparison_page
 
-    return comparison_page(comparison)
+    return comparison_page(comparison, provenance())
 
 
 def _print(comparison: Comparison, *, as_json: bool) -> None:

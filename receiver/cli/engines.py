@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from receiver.cli.output import progress, report_file, spare_logs, stages
+from receiver.cli.output import progress, provenance, report_file, spare_logs, stages
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 
@@ -211,18 +207,7 @@ def _print_costs(spark: SparkSession) -> None:
 def _page(analysis: Analysis) -> str:
     from receiver.report.pages import analysis_page
 
-    return analysis_page(analysis, provenance=_provenance())
-
-
-def _provenance() -> str:
-    """The command that makes a report, with its files, its version and the day; without what URLs hold of credentials."""
-    arguments = (
-        re.sub(r"(?<=://)[^/?#]*@|\?.*", "", argument) if is_url else argument
-        for argument in sys.argv[1:]
-        for is_url in ["://" in argument]
-    )
-    command = shlex.join(["receiver", *arguments])
-    return f"{command} (version {version('reliable-receiver')}, {datetime.now(UTC):%Y-%m-%d} UTC)"
+    return analysis_page(analysis, provenance())
 
 
 @contextmanager

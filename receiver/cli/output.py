@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from threading import Timer
@@ -16,7 +19,7 @@ from receiver.report.words import sanitised
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["ProcessOutput", "console", "print_json", "progress", "report_file", "spare_logs", "stages"]
+__all__ = ["ProcessOutput", "console", "print_json", "progress", "provenance", "report_file", "spare_logs", "stages"]
 
 _PATIENCE_SECS = 2.0
 _COLOURS = ("cyan", "green", "yellow", "blue", "bright_cyan", "bright_green", "bright_yellow", "bright_blue")
@@ -111,6 +114,19 @@ class ProcessOutput:
             (f"{name:<{self._width}} | ", style), (sanitised(what, _LONGEST_LINE), style * (name == self._leader))
         )
         self._console.print(line, soft_wrap=True)
+
+
+def provenance() -> str:
+    """The command that is run, with its files, its version and the day; without what URLs hold of credentials."""
+    arguments = (
+        re.sub(r"(?<=://)[^/?#]*@|\?.*", "", argument) if is_url else argument
+        for argument in sys.argv[1:]
+        for is_url in ["://" in argument]
+    )
+    command = shlex.join(["receiver", *arguments])
+    from importlib.metadata import version
+
+    return f"{command} (version {version('reliable-receiver')}, {datetime.now(UTC):%Y-%m-%d} UTC)"
 
 
 @contextmanager

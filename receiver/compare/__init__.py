@@ -87,7 +87,9 @@ class Comparison:
     disputed: int
     """Receipts on which not all policies say the same."""
     disputes: tuple[Dispute, ...]
-    """Up to ten of them: the first for each set of policies that call it a duplicate, then the first of all."""
+    """Some of them, in the order of the log: up to ten, the first for each set of policies that call it a duplicate, then the
+    first of all; and every miss of each policy that has no more than ten.
+    """
     crossed_domains: int
     """Receipts new in their domain whose id came before in another one: no policy can catch those with this KEY."""
     left_out: tuple[tuple[str, str], ...]

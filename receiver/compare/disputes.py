@@ -1,4 +1,4 @@
-"""Why a policy misses a duplicate, and the receipts on which policies differ: how many, and ten of them in full.
+"""Why a policy misses a duplicate, and the receipts on which policies differ: how many, and some of them in full.
 
 An id is *not refreshed* where the policy goes by an id's first remembered receipt and has dropped that, though the newest
 earlier receipt of the id, a duplicate at the time, is within its limit: no older than the expiry, or, for a ring of n
@@ -9,11 +9,13 @@ Apama refreshes. With E > 0 each id that leaves its source's queue comes to the 
 so what it misses is expired; with E = 0 it is evicted.
 
 Policies disagree in few ways, of which one may be many times as frequent as the others. So those shown are the first
-receipt of each way, that is, of each set of policies that call it a duplicate; and after these the first of all.
+receipt of each way, that is, of each set of policies that call it a duplicate; and after these the first of all, ten
+together. Who misses three duplicates wants to see all three: so what a policy misses is shown where it is no more than ten.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, assert_never
 
@@ -75,10 +77,14 @@ class Disputes:
         self._receipts = receipts
         self._policies = policies
         self._candidates: list[Dispute] = []
+        self._missed: list[list[Dispute] | None] = [[] for _ in policies]
+        """By policy what it misses and another catches; None once these are more than ten."""
 
     def shown(self) -> tuple[Dispute, ...]:
-        """Up to ten of them, in the order of the log."""
-        return tuple(_firsts(self._candidates[:_SHOWN]))
+        """Up to ten of them, and every miss of each policy that has no more than ten; in the order of the log."""
+        few = chain.from_iterable(missed for missed in self._missed if missed is not None)
+        by_row = {dispute.row: dispute for dispute in (*self._candidates[:_SHOWN], *few)}
+        return tuple(sorted(by_row.values(), key=_BY_ROW))
 
     def add(self, domain: Domain, judged: Sequence[Judged]) -> None:
         """Collect from one more domain; `judged` has the verdicts of each policy, in their order."""
@@ -93,6 +99,18 @@ class Disputes:
         ways = disputed[_first_columns(np.stack([each.is_duplicate[disputed] for each in judged]))]
         rows = np.union1d(disputed[:_SHOWN], np.sort(ways)[:_SHOWN])
         self._candidates = _preferred(self._candidates + self._in_full(domain, judged, rows))
+        repeats = disputed[domain.rows.earlier[disputed] >= 0]
+        for index, each in enumerate(judged):
+            self._collect(index, domain, judged, repeats[~each.is_duplicate[repeats]])
+
+    def _collect(
+        self, index: int, domain: Domain, judged: Sequence[Judged], missed_rows: npt.NDArray[np.int64]
+    ) -> None:
+        missed = self._missed[index]
+        if missed is None or not len(missed_rows):
+            return
+        few = len(missed) + len(missed_rows) <= _SHOWN
+        self._missed[index] = missed + self._in_full(domain, judged, missed_rows) if few else None
 
     def _in_full(self, domain: Domain, judged: Sequence[Judged], rows: npt.NDArray[np.int64]) -> list[Dispute]:
         receipts = self._receipts

@@ -18,6 +18,7 @@ __all__ = [
     "recommended_policy",
     "sides",
     "standing_out",
+    "system_of",
     "whose",
     "with_number",
 ]
@@ -65,6 +66,14 @@ def fitted_words(comparison: Comparison) -> str:
     return f"fitted to this log: {comparison.recommendation.margin:g} times the least that misses nothing, rounded up"
 
 
+def system_of(policy: str) -> str:
+    """The systems whose rule a policy is at these sizes; empty for sizes that no vendor states."""
+    kind = next((kind for kind in POLICIES if kind.name == policy.partition(":")[0]), None)
+    if kind is not None and kind.declaration.names_its_system:
+        return ", ".join(kind.declaration.vendors[0].systems)
+    return unasked().get(policy, "")
+
+
 def whose(comparison: Comparison) -> str:
     """`5: SQS FIFO; 8: Pulsar, RabbitMQ streams`: the systems behind policies that aren't named after them."""
     systems = [unasked().get(figures.policy) for figures in comparison.policies]
@@ -72,7 +81,7 @@ def whose(comparison: Comparison) -> str:
 
 
 def standing_out(comparison: Comparison) -> list[str]:
-    """Which policies are never wrong, how the others are, and whose limits this log never reached."""
+    """Which policies are never wrong, always said first; how the others are, and whose limits this log never reached."""
     blame = (_blame(figures, comparison) for figures in comparison.policies)
     return list(filter(None, (_praise(comparison), *blame, _untried(comparison))))
 

@@ -28,11 +28,12 @@ from receiver.report.comparing import (
     disagreement,
     fitted_words,
     meanings,
+    named_policy,
     notes,
     recommended_policy,
     sides,
     standing_out,
-    whose,
+    system_of,
     with_number,
 )
 from receiver.report.elsewhere import systems_of
@@ -59,6 +60,7 @@ _MOST_ROWS = 50
 _LONGEST_PARAGRAPH = 2_000
 _LONGEST_NAME = 120
 _FEW_SOURCES = 3
+_FEW_POLICIES = 3
 _MOST_SOURCES = 10
 _MOST_STEPS = 20
 _GRADES = {
@@ -352,22 +354,25 @@ def _systems(analysis: Analysis) -> Numbers:
     return Numbers("What other systems would need to miss none of these duplicates", columns, rows, texts=2)
 
 
-def comparison_page(comparison: Comparison) -> str:
-    """The report of `receiver compare --report`, a whole HTML file."""
+def comparison_page(comparison: Comparison, provenance: str | None = None) -> str:
+    """The report of `receiver compare --report`, a whole HTML file; `provenance` says at its foot what made it."""
+    answer, *others = standing_out(comparison)
+    best = [comparison.policies[index] for index in sorted(best_of(comparison))]
     unanimous = "" if comparison.disputes else disagreement(comparison)
     return page_text(
         "compare",
         comparison.log,
         comparison.key,
+        answer=answer,
+        best=[(system_of(figures.policy), named_policy(figures.policy)) for figures in best[:_FEW_POLICIES]],
         policies=_policies(comparison),
-        whose=whose(comparison),
         fitted=fitted_words(comparison),
         recommended=_recommended_words(comparison),
-        findings=[*standing_out(comparison), *notes(comparison), *filter(None, [unanimous])],
+        findings=[*others, *notes(comparison), *filter(None, [unanimous])],
         figures=_comparison_figures(comparison),
         tables=[_disputes(comparison)] if comparison.disputes else [],
         meanings=meanings(comparison),
-        provenance="",
+        provenance=sanitised(provenance or "", _LONGEST_PARAGRAPH),
     )
 
 
@@ -376,6 +381,7 @@ def _policies(comparison: Comparison) -> Numbers:
     rows = [
         [
             with_number(index, figures, _LONGEST_NAME) + ", fitted" * figures.is_fitted,
+            system_of(figures.policy) or "-",
             count(figures.caught),
             count(figures.missed),
             count(figures.false_duplicates),
@@ -385,8 +391,8 @@ def _policies(comparison: Comparison) -> Numbers:
         for index, figures in enumerate(comparison.policies)
     ]
     caption = "The policies side by side" + "; green is never wrong, with the fewest ids" * bool(best)
-    columns = ["policy", "caught", "missed", "false duplicates", "most ids kept", "memory"]
-    return Numbers(caption, columns, rows, texts=1, marked=best)
+    columns = ["policy", "system", "caught", "missed", "false duplicates", "most ids kept", "memory"]
+    return Numbers(caption, columns, rows, texts=2, marked=best)
 
 
 def _recommended_words(comparison: Comparison) -> str:

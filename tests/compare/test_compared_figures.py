@@ -108,7 +108,11 @@ def test_disputes_are_the_receipts_on_which_policies_differ(case, key):
     disputed = [row for row in range(len(log)) if len({each[row] for each in verdicts}) > 1]
     ways = {tuple(each[row] for each in verdicts): row for row in reversed(disputed)}
     chosen = sorted(ways.values())[:10]
-    chosen = sorted([*chosen, *(row for row in disputed if row not in chosen)][:10])
+    chosen = [*chosen, *(row for row in disputed if row not in chosen)][:10]
+    for each in verdicts:
+        missed = [row for row in disputed if plain.earlier[row] is not None and each[row] == "new"]
+        chosen += missed if len(missed) <= 10 else []
+    chosen = sorted(set(chosen))
     comparison = compared(log, texts, key)
     assert comparison.disputed == len(disputed)
     assert comparison.disputes == tuple(
@@ -267,3 +271,15 @@ def test_bytes_that_cannot_be_meant_are_refused(sizes):
 def test_a_settings_file_that_lacks_a_policy_is_refused():
     with pytest.raises(SettingsError, match="lacks ttl"):
         CompareSettings(memory_bytes_per_id={"perfect": 1}).memory_bytes("ttl", 1)
+
+
+@pytest.mark.parametrize(("late", "shown"), [(3, 3), (10, 10), (11, 1)])
+def test_every_miss_of_a_policy_that_misses_few_is_shown(late, shown):
+    soon = [Receipt(at * 1_000_000, f"{at // 4}", "s") for at in range(200) if at % 4 in {0, 2}]
+    firsts = [Receipt(300_000_000 + number, f"late {number}", "s") for number in range(late)]
+    again = [first._replace(received_at_us=first.received_at_us + 10_000_000) for first in firsts]
+    comparison = compared([*soon, *firsts, *again], ["ttl:expiry=1", "ttl:expiry=5", "perfect"], "destination")
+    assert [figures.missed for figures in comparison.policies] == [50 + late, late, 0]
+    rows = [dispute.row for dispute in comparison.disputes if not dispute.duplicate_by[1]]
+    assert rows == list(range(100 + late, 100 + late + shown))
+    assert [dispute.row for dispute in comparison.disputes] == sorted({dispute.row for dispute in comparison.disputes})

@@ -26,7 +26,9 @@ def test_the_table_and_the_words_stand_without_any_script():
         assert f"{number}. {name}" in text
     for part in (
         "Policy 8 is the two-tier setting recommended for this log, W = 200 with E = 5 s. This log needed W = 97.",
-        "7: Pulsar, RabbitMQ streams; 9: solace-lookup, forgets nothing, the yardstick",
+        "7. sequence Pulsar, RabbitMQ streams 941 0 1,204",
+        "3. artemis:id_cache_size=100 ActiveMQ Artemis 904 37",
+        "6. ttl:expiry=2 - 540 401",
         "artemis:id_cache_size=100 misses 37 of 941 duplicates (3.93 %): 25 not refreshed, 12 evicted.",
         "The policies disagree on 1,642 receipts, of which these 10 show how.",
         "1-2, 4-5, 7-9 3 evicted, 6 expired 1300 2.21 s 2026-01-01 00:00:01",
@@ -34,6 +36,21 @@ def test_the_table_and_the_words_stand_without_any_script():
         "Made by receiver compare.",
     ):
         assert part in text
+
+
+def test_the_answer_comes_first_and_names_the_best_with_whose_it_is():
+    text = text_of(comparison_page(comparison(), "receiver compare a.csv (version 1.2.3, 2026-01-02 UTC)"))
+    answer = text[text.index("Whose rules should I take?") : text.index("The policies side by side")]
+    for part in (
+        "Apama apama:window=200,expiry=5",
+        "6 of 9 policies catch every duplicate",
+        "Policy 8 is the two-tier setting recommended",
+    ):
+        assert part in answer
+    assert text.count("6 of 9 policies catch every duplicate") == 1
+    assert "Made by receiver compare a.csv (version 1.2.3, 2026-01-02 UTC)." in text
+    nobody = text_of(comparison_page(without_duplicates()))
+    assert "Whose rules should I take? The log holds no duplicate" in nobody
 
 
 def test_the_best_row_stands_out():
