@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 from receiver.detector import GONE, RETIRED, TwoTierDetector
 from receiver.durable.cache import longer_silent_than, policy_of
+from receiver.durable.needs import HOUR_US, Need, needs_read, over_last_day
 from receiver.durable.status import status_line
 from receiver.errors import IdFormatError, SettingsError
 from receiver.message import ReceiptRow
+from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.interface import Clock, Policy
 from receiver.policies.names import POLICIES
-from receiver.store.engine import store_url
+from receiver.store.engine import NONSENSE, store_url
 from receiver.store.invariants import (
     DomainName,
     Findings,
@@ -61,6 +63,14 @@ class StoredDomain:
             return str(policy_of(self.state))
         except SettingsError:
             return self.state.policy
+
+    @property
+    def need(self) -> Need | None:
+        """The largest needs of its duplicates over the last day; None without any, and where they make no sense."""
+        try:
+            return over_last_day(needs_read(self.state.needs_by_hour), self.state.latest_us)
+        except NONSENSE:
+            return None
 
     def line(self) -> str:
         """The status line of the whole domain, counted since it was made; without a rate."""
@@ -119,6 +129,7 @@ def _domains(store: Snapshot, findings: Findings, advance: Advance, *, with_ids:
         state = audited_state(raw, findings)
         if state is not None:
             _check_clock(state, findings)
+            _check_needs(state, findings)
             states.append(state)
     for state in states:
         try:
@@ -142,6 +153,24 @@ def _check_clock(state: DomainState, findings: Findings) -> None:
     for column, is_wrong in contradicting.items():
         if state.clock_us is not None and is_wrong:
             findings.add("clocks", DomainName.of(state), shown_columns(state, ("clock_us", column)))
+
+
+def _check_needs(state: DomainState, findings: Findings) -> None:
+    """Check what duplicates needed against the rest of the domain's row."""
+    name = DomainName.of(state)
+    try:
+        by_hour = needs_read(state.needs_by_hour)
+    except NONSENSE:
+        findings.add("needs", name, shown_columns(state, ("needs_by_hour",)))
+        return
+    contradicting = {
+        "policy": state.policy != ApamaTwoTier.kind,
+        "duplicates": state.duplicates <= 0,
+        "latest_us": any(hour > state.latest_us // HOUR_US for hour in by_hour),
+    }
+    for column, is_wrong in contradicting.items():
+        if by_hour and is_wrong:
+            findings.add("needs", name, shown_columns(state, ("needs_by_hour", column)))
 
 
 def _figures(

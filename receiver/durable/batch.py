@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from receiver.durable.cache import History, row_of
 from receiver.durable.events import Duplicate
+from receiver.durable.needs import need_of
 from receiver.durable.session import Transaction
 from receiver.durable.status import Counters, Tally, headroom_of
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError
@@ -227,8 +228,12 @@ class Batch:
             if self._transactional is not None and not decision.deliver:
                 self._rejected.append(id_)
             headroom = headroom_of(decision, *self._sizes)
+            # When the receipt just before came: the second value of its row.
+            before_us = self._rows[-1][1] if self._rows else self._transaction.latest_us
+            need = need_of(decision, self._sizes[0], before_us - last_us)
+            domain = self._options.domain
             self._tally.note_duplicate(
-                Duplicate(self._options.domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom)
+                Duplicate(domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom, need)
             )
         seq = self._next_seq + len(self._rows)
         self._cache.note(seq, id_, history)

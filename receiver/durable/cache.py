@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from receiver.detector import GONE, RETIRED, TwoTierDetector
+from receiver.durable.events import Duplicate
+from receiver.durable.needs import NeedsByHour, needs_read, needs_stored, with_needs
 from receiver.errors import StoreCorruptError
 from receiver.message import ReceiptRow, ReceiptValues
 from receiver.policies.interface import Policy
@@ -187,6 +189,11 @@ class DomainCache:
         """As of the last batch: the domain's sources, those of them silent for a day (this count may be a quarter of an
         hour old), and those retired since the domain was made."""
         self._silent_as_of_us = 0
+        self.latest_us = 0
+        """The time of the domain's latest receipt, as of the last batch."""
+        self.needs: NeedsByHour = {}
+        """What the domain's duplicates needed, as of the last batch."""
+        self._needs_stored: str | None = None
         self.policy: Policy
         self.histories: dict[str, History] = {}
         # Where duplicates refresh nothing, a duplicate's row is needed only for the bodies of its id.
@@ -222,7 +229,7 @@ class DomainCache:
                 # Who appended those rows, or moved the clock, deletes what that made others forget.
                 self.policy.take_forgotten()
                 self._outdated.clear()
-        self.advance(state)
+            self.advance(state)
         return known != state
 
     def _load(self, log: DomainLog, state: DomainState) -> None:
@@ -313,10 +320,18 @@ class DomainCache:
         for source in sources:
             self.policy.retire(source)
 
+    def needs_with(self, duplicates: Iterable[Duplicate], latest_us: int) -> str | None:
+        """The domain's needs as they are stored, with those of more duplicates."""
+        needs = with_needs(self.needs, duplicates, latest_us)
+        return self._needs_stored if needs is self.needs else needs_stored(needs)
+
     def advance(self, state: DomainState) -> None:
         """Note that the log is in this state now, and that the policy has recorded exactly its rows."""
+        if state.needs_by_hour != self._needs_stored:
+            self.needs, self._needs_stored = needs_read(state.needs_by_hour), state.needs_by_hour
         self._state = state
         self.sizes = state.window_size, state.expiry_us
+        self.latest_us = state.latest_us
         policy = self.policy
         self.remembered_ids = policy.remembered_ids
         if isinstance(policy, TwoTierDetector):

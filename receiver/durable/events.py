@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from receiver.durable.needs import Need
 from receiver.message import Decision, Tier
 
 __all__ = ["Duplicate", "OnDuplicate", "report"]
@@ -34,6 +35,8 @@ class Duplicate:
     """Its `window_left` and `expiry_left_us` say what was left of the window and of the expiry."""
     headroom: float | None
     """The share that was left of the window or of the expiry, whichever is more; from 0 to 1."""
+    need: Need | None
+    """The least W and the least E that would have caught it, each by itself; None where the policy has no two tiers."""
 
     @property
     def age_us(self) -> int:

@@ -92,6 +92,16 @@ _GAUGES: dict[str, _Gauge] = {
     "receiver_retired_sources": ("Sources retired since the domain was made.", lambda s: s.retired_sources, max),
     "receiver_window_ids": ("dupDetectionPerSourceExpiryWindowSize.", lambda s: s.window, max),
     "receiver_expiry_seconds": ("dupDetectionExpiryTimeSecs.", lambda s: s.expiry_secs, max),
+    "receiver_window_need_ids": (
+        "Least window that alone would have caught each duplicate of the last day; above receiver_window_ids it is a lower bound.",
+        lambda s: s.window_need,
+        max,
+    ),
+    "receiver_expiry_need_seconds": (
+        "Least expiry that alone would have caught each duplicate of the last day.",
+        lambda s: s.expiry_need_secs,
+        max,
+    ),
     "receiver_max_delivery_seconds": (
         "Longest time from JMSTimestamp to a receipt flagged JMSRedelivered.",
         lambda s: s.rMaxDeliverySecs,

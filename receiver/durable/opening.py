@@ -126,6 +126,7 @@ def _new_state(kind: str, name: str, new_policy: Policy) -> dict[str, Any]:
         "window_size": window,
         "expiry_us": expiry_us,
         "clock_us": None,
+        "needs_by_hour": None,
     }
 
 

@@ -283,6 +283,11 @@ class Transaction:
         self._state: DomainState
         self._has_read_on = False
 
+    @property
+    def latest_us(self) -> int:
+        """The time of the domain's latest receipt before this batch."""
+        return self._state.latest_us
+
     def begin(self) -> None:
         session = self._session
         with translated(session.address):
@@ -349,6 +354,9 @@ class Transaction:
 
     def _new_state(self, tally: Tally, retired: int) -> DomainState:
         policy = self.cache.policy
+        needs_by_hour = self._state.needs_by_hour
+        if tally.events:
+            needs_by_hour = self.cache.needs_with(tally.events, policy.latest_us)
         return tally.added_to(
             self._state,
             last_seq=policy.serial,
@@ -357,6 +365,7 @@ class Transaction:
             latest_us=policy.latest_us,
             clock_us=policy.clock_us,
             retired_sources=self._state.retired_sources + retired,
+            needs_by_hour=needs_by_hour,
         )
 
     def _commit(self, state: DomainState) -> None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from receiver.durable.cache import DomainCache
 from receiver.durable.events import Duplicate
+from receiver.durable.needs import Need, over_last_day
 from receiver.message import Decision, Receipt, ReceiptValues, Tier
 from receiver.recording import Recorder
 from receiver.store.tables import DomainState
@@ -155,6 +156,9 @@ class Status:
     """Receipts from before the domain's latest one."""
     headroom: Headroom
     """How near duplicates came to being missed."""
+    need: Need | None
+    """The largest needs of duplicates of the domain, over all its receivers and over the last day by the times of
+    receipts, as of this receiver's last batch; None without any, and where the policy has no two tiers."""
     batches_committed: int
     batches_rolled_back: int
     """Left by an exception, or rolled back by the caller whose transaction they had joined."""
@@ -178,6 +182,21 @@ class Status:
     def recent_min_headroom(self) -> float | None:
         """The same, of the last 1,000 duplicates."""
         return self.headroom.recent_least
+
+    @property
+    def window_need(self) -> int | None:
+        """The least W that alone would have caught each duplicate of the last day."""
+        return None if self.need is None else self.need.window
+
+    @property
+    def window_need_is_lower_bound(self) -> bool | None:
+        """Whether the window need may be larger: the time tier alone still knew an id, which W was too small for."""
+        return None if self.need is None else self.need.is_lower_bound
+
+    @property
+    def expiry_need_secs(self) -> float | None:
+        """The least E that alone would have caught each duplicate of the last day."""
+        return None if self.need is None else self.need.expiry_us / 1_000_000
 
     def line(self) -> str:
         """The figures as Apama's status line has them, those of senders and of a connection left out."""
@@ -358,6 +377,7 @@ class Counters:
             reused_ids=total.reused_ids,
             clock_clamped=total.clock_clamped,
             headroom=self._headroom.value(),
+            need=over_last_day(cache.needs, cache.latest_us),
             batches_committed=self._committed,
             batches_rolled_back=self._rolled_back,
             batches_failed=self._failed,

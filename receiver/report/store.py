@@ -10,9 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from receiver.durable.audit import StoredDomain, StoreFigures
+from receiver.durable.needs import Need
 from receiver.report.terminal import line
 from receiver.report.words import count, duration, moment_or_none, named_domain, or_dash, sanitised, second, size
 from receiver.store.invariants import PROBLEMS, DomainName, StoreFinding
+from receiver.store.tables import DomainState
 from receiver.store.upkeep import ParkedRow, TargetRow
 
 __all__ = [
@@ -37,13 +39,16 @@ _UNKNOWN_TARGET = "(a target that the store doesn't know)"
 
 
 def print_status(address: str, figures: StoreFigures, console: Console) -> None:
-    """The store in one line, then each domain: its status line, and a table of the figures that this line lacks."""
+    """The store in one line, then each domain: its status line, what its duplicates needed beside what it has, and a
+    table of the other figures."""
     _print_heading(address, figures, console)
     for domain in figures.domains:
         console.print()
         line(console, _shown_domain(DomainName.of(domain.state)), "bold")
         line(console, f"  {domain.policy}")
         line(console, f"  {domain.line()}")
+        if domain.need is not None:
+            line(console, f"  needs {_needs(domain.state, domain.need)}")
         console.print(_table(domain))
 
 
@@ -131,6 +136,16 @@ def _table(domain: StoredDomain) -> Table:
     return table
 
 
+def _needs(state: DomainState, need: Need) -> str:
+    """`W 176 of 360, E 20.5 s of 41 s`; without a tier that the domain doesn't have."""
+    window = f"more than {count(need.window - 1)}" if need.is_lower_bound else count(need.window)
+    tiers = {
+        f"W {window} of {count(state.window_size)}": state.window_size,
+        f"E {duration(need.expiry_us)} of {duration(state.expiry_us)}": state.expiry_us,
+    }
+    return ", ".join(said for said, size in tiers.items() if size)
+
+
 def _sources(domain: StoredDomain) -> str:
     if domain.sources is None or not domain.silent_sources:
         return or_dash(domain.sources)
@@ -161,7 +176,7 @@ def _rows_of(domain: StoredDomain) -> dict[str, Any]:
 
 
 def _status_of(domain: StoredDomain) -> dict[str, Any]:
-    state = domain.state
+    state, need = domain.state, domain.need
     return {
         **_identity(domain),
         "policy": domain.policy,
@@ -175,6 +190,9 @@ def _status_of(domain: StoredDomain) -> dict[str, Any]:
         "clock_clamped": state.clock_clamped,
         "redelivered": state.redelivered,
         "max_delivery_secs": state.max_delivery_us / 1_000_000,
+        "window_need": need and need.window,
+        "window_need_is_lower_bound": need and need.is_lower_bound,
+        "expiry_need_secs": need and need.expiry_us / 1_000_000,
         "latest_received_at": _latest_receipt(domain),
         "sources": domain.sources,
         "silent_sources": domain.silent_sources,

@@ -63,6 +63,7 @@ PROBLEMS = {
     "negative": "what counts from 0 is negative",
     "counters": "counters contradict each other",
     "clocks": "clocks contradict each other",
+    "needs": "what duplicates needed makes no sense",
     "marks": "a batch in its caller's transaction left numbers that it can't have had",
     "numbers": "receipts have numbers that were never given",
     "order": "time runs backwards from one receipt to the next",
@@ -130,7 +131,16 @@ _STATE_TYPES = value_types(domains, DomainState._fields)
 _ROW_TYPES = value_types(receipts, ReceiptRow._fields)
 _ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U00(?:0[0-9a-f]|10)[0-9a-f]{4})+")
 """A digest as `unicode_escape` spells it, which is how it is stored."""
-_NO_COUNTS = {"domain_id", "domain_key", "domain_name", "policy", "window_size", "expiry_us", "clock_us"}
+_NO_COUNTS = {
+    "domain_id",
+    "domain_key",
+    "domain_name",
+    "policy",
+    "window_size",
+    "expiry_us",
+    "clock_us",
+    "needs_by_hour",
+}
 """Columns with rules of their own, and the key."""
 _NOT_NEGATIVE = tuple(name for name in DomainState._fields if name not in _NO_COUNTS)
 

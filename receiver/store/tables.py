@@ -111,6 +111,8 @@ class DomainState(NamedTuple):
     """The name of the policy that judges receipts; the two sizes above are the policy's."""
     retired_sources: int
     """Raised for each source that is retired: a process that has recorded rows of it reads the log anew."""
+    needs_by_hour: Ascii | None
+    """What duplicates needed of each tier, as `receiver.durable.needs` has it; None before any."""
 
 
 class InboxRow(NamedTuple):

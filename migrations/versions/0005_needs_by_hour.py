@@ -1,0 +1,19 @@
+"""What the duplicates of a domain needed of each tier over the last day."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+
+LOSES = {"what the duplicates of {} domains needed": "receiver_domain WHERE needs_by_hour IS NOT NULL"}
+
+
+def upgrade() -> None:
+    op.add_column("receiver_domain", sa.Column("needs_by_hour", sa.Text))
+
+
+def downgrade() -> None:
+    op.drop_column("receiver_domain", "needs_by_hour")

@@ -1,0 +1,124 @@
+"""The alert rules of the documents, tried by Prometheus' own tool on what real receivers show it, scrape by scrape."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from receiver.durable.metrics import export
+from tests.durable.opened import DUPLICATE, MEMORY, opened, sizes
+
+RULES = Path(__file__).parents[2] / "docs" / "headroom-alert.yaml"
+NEEDS = "DuplicatesNeedMostOfBothTiers"
+HEADROOM = "DuplicateNearlyMissed"
+DOMAIN = "broker:queue://orders"
+SECOND_US = 1_000_000
+
+pytestmark = pytest.mark.skipif(
+    not shutil.which("promtool"), reason="no promtool: install prometheus (Debian, Ubuntu: apt install prometheus)"
+)
+
+
+def series(registry):
+    """The samples by their names as Prometheus writes them."""
+    shown = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            labels = ", ".join(f'{name}="{value}"' for name, value in sample.labels.items())
+            shown[f"{sample.name}{{{labels}}}"] = sample.value
+    return shown
+
+
+def scrapes(window, expiry_us, distances):
+    """A sender repeats itself after so many messages, one a second: what is shown after each repeat, up to the first miss;
+    and whether one was missed."""
+    registry = CollectorRegistry(auto_describe=True)
+    shown, now_us = [], 0
+    with opened(MEMORY, settings=sizes(window, expiry_us)) as orders:
+        export(orders, registry)
+        for distance in distances:
+            with orders.batch() as batch:
+                for number in [*range(distance), 0]:
+                    now_us += SECOND_US
+                    decision = batch.receive(f"{distance}-{number}", "s", received_at_us=now_us)
+            if decision.verdict is not DUPLICATE:
+                return shown, True
+            shown.append(series(registry))
+    return shown, False
+
+
+def fires(shown, folder, expected):
+    """Whether promtool agrees on what fires when: alert -> the minutes at which it does, and at which it doesn't."""
+    rules = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"][0]["rules"]}
+    names = sorted(set().union(*shown))
+    cases = []
+    for alert, (minutes, quiet_minutes) in expected.items():
+        rule = rules[alert]
+        firing = {
+            "exp_labels": {"domain": DOMAIN, **rule["labels"], **({"le": "0.1"} if alert == HEADROOM else {})},
+            "exp_annotations": {"summary": rule["annotations"]["summary"].replace("{{ $labels.domain }}", DOMAIN)},
+        }
+        cases += [{"alertname": alert, "eval_time": f"{m}m", "exp_alerts": [firing]} for m in minutes]
+        cases += [{"alertname": alert, "eval_time": f"{m}m", "exp_alerts": []} for m in quiet_minutes]
+    values = [
+        {"series": name, "values": " ".join(repr(each[name]) if name in each else "_" for each in shown)}
+        for name in names
+    ]
+    test = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": values, "alert_rule_test": cases}],
+    }
+    file = folder / "alerts.yaml"
+    file.write_text(yaml.safe_dump(test), encoding="utf-8")
+    ran = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_rules_are_well_formed():
+    ran = subprocess.run(["promtool", "check", "rules", RULES], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+SIZES = {
+    "by the window first": (100, 60 * SECOND_US),
+    "by the expiry first": (40, 100 * SECOND_US),
+    "a window alone": (100, 0),
+    "an expiry alone": (0, 100 * SECOND_US),
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_an_approach_fires_before_the_first_miss(case, tmp_path):
+    """Each repeat comes one message later. Long before the miss nothing fires, and well before it the first rule does."""
+    window, expiry_us = SIZES[case]
+    shown, was_missed = scrapes(window, expiry_us, range(1, 250))
+    assert was_missed
+    last = len(shown) - 1
+    # Each tier is four fifths used when both are; a repeat at the distance n is shown at the minute n - 1.
+    both = max(0.8 * window, 0.8 * expiry_us / SECOND_US)
+    assert both + 5 < last
+    fires(
+        shown, tmp_path, {NEEDS: (range(round(both) + 2, last + 1), range(round(both) - 2)), HEADROOM: ((last,), (0,))}
+    )
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_what_stays_far_fires_nothing(case, tmp_path):
+    window, expiry_us = SIZES[case]
+    most = round(0.5 * max(window, expiry_us // SECOND_US))
+    shown, was_missed = scrapes(window, expiry_us, [*range(1, most), *[most] * 40])
+    assert not was_missed
+    quiet = ((), range(len(shown)))
+    fires(shown, tmp_path, {NEEDS: quiet, HEADROOM: quiet})
+
+
+def test_one_tier_used_up_is_no_alarm_while_the_other_has_room(tmp_path):
+    """As where the expiry is kept short on purpose, and the window carries it."""
+    shown, was_missed = scrapes(200, 10 * SECOND_US, range(1, 100))
+    assert not was_missed
+    fires(shown, tmp_path, {NEEDS: ((), range(len(shown)))})
