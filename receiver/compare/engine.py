@@ -109,8 +109,9 @@ def compare_policies(
     """What each policy makes of a log whose domains `key` has named, and where they differ.
 
     Without `texts`: every policy that can judge the log's ids, at its vendor's defaults, those that go by an id's first
-    receipt as the log needs them, and the two-tier setting recommended for the log. `SettingsError` for what `stated_policies` refuses; `IdFormatError` where a policy that was asked for
-    can't judge an id of the log. `advance` is called with 1 for each domain that is done.
+    receipt as the log needs them, and the two-tier setting recommended for the log. `SettingsError` for what
+    `stated_policies` refuses; `IdFormatError` where a policy that was asked for can't judge an id of the log. `advance` is
+    called with 1 for each domain that is done.
     """
     contest = _asked_for(receipts, texts) if texts else _all_that_can(receipts, key)
     contenders = contest.contenders

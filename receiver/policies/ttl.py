@@ -95,7 +95,7 @@ class TimeToLive(KeptIds):
     Where we differ: the clock is the receipts' own, so an idle queue forgets nothing until the next receipt; vendors go
     by the clock on the wall. An id exactly as old as the window is still remembered; NATS forgets it just then, the
     others don't say. Spark promises no more than to catch what comes again in less than the delay, by the times that its
-    rows have: it keeps an id until the newest of these less the delay has passed it, and drops rows older than that,
+    rows have; it may keep an id longer, and it drops rows that are older than the newest by more than the delay,
     duplicates or not. A partitioned queue of Azure compares MessageId and PartitionKey together, SQS may compare within
     a message group; here ids are compared in a domain.
     """

@@ -24,6 +24,7 @@ TEXTS = {
     "solace_last": "did you mean solace-last?",
     "sequences": "did you mean sequence?",
     "nats": "write ttl:expiry=120",
+    "spark": "write ttl:expiry=...",
     "SQS": "write ttl:expiry=300",
     "activemq": "write artemis",
     "solace": "write solace-lookup or solace-last",
