@@ -131,6 +131,10 @@ def test_each_figure_is_that_of_the_sample_log(analysis, whole):
             f"There are {evidence.bursts} here. If bursts are alike, the next one exceeds the largest of them with a chance of "
             f"1 in {evidence.bursts + 1}"
         ),
+        (
+            f"`needs W {evidence.window_need} of {both.setting.window}, E {evidence.expiry_need_us / 1_000_000:.1f} s of "
+            f"{both.setting.expiry_us / 1_000_000:g} s`"
+        ),
         f"The sample log is **{evidence.grade}**: it is {evidence.span_us / evidence.expiry_need_us:.1f} times as long",
     ]
     assert [words for words in stated if words not in TEXT] == []
