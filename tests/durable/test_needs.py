@@ -153,7 +153,7 @@ def test_duplicates_that_raise_nothing_leave_what_is_stored():
         send(orders, *"abca")
         needs = orders._session.cache.needs
         send(orders, *"xxaxa")
-    assert len(events) == 4
+    assert len(events) == 5
     assert with_needs(needs, events, 0) is needs
 
 
