@@ -120,7 +120,9 @@ def listed(names: Iterable[str]) -> str:
 
 
 def of_duplicates(missed: int, duplicates: int) -> str:
-    """`none of 941 duplicates`, `3 of 941 duplicates (0.3 %)`."""
+    """`none of 941 duplicates`, `3 of 941 duplicates (0.3 %)`; `nothing` or `the one duplicate` where there are no more."""
+    if duplicates < 2:  # noqa: PLR2004 - one or none
+        return "the one duplicate" if missed else "nothing"
     if not missed:
         return f"none of {count(duplicates, 'duplicate')}"
     return f"{count(missed)} of {count(duplicates, 'duplicate')} ({percent(missed, duplicates)})"

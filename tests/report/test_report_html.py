@@ -157,7 +157,7 @@ def test_a_curve_of_one_duplicate():
         missed_by_expiry_us=((0, 1), (20_000_000, 0)),
     )
     believe = answers(one)[1]
-    assert "missed in this log none of 1 duplicate" in believe
+    assert "missed in this log nothing" in believe
     assert "The last one needs 1." in believe
     assert "The last one needs 20 s." in believe
 
