@@ -91,7 +91,7 @@ def test_sources_that_ended(tmp_path):
     log = tmp_path / "log.csv"
     rows = [Row(10**15 + row, f"id{row}", f"gw:{row // 100}", destination=f"q{row % 2}") for row in range(1000)]
     log.write_bytes(FORMATS["csv"](rows))
-    findings = {each["kind"]: each["text"] for each in json.loads(assert_same(log, "--time-unit", "us"))["findings"]}
+    findings = {each["id"]: each["text"] for each in json.loads(assert_same(log, "--time-unit", "us"))["findings"]}
     assert "9 of 20. Of the ids" in findings["ended-sources"]  # the tenth sent its last id exactly at the middle
     assert "up to 450 of 1,000 (45.0 %)" in findings["ended-sources"]
 
