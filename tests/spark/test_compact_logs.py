@@ -67,7 +67,7 @@ def figures(run, log, key: str) -> dict:
     assert status == 0, err
     found = json.loads(out)
     found["log"].pop("skipped")
-    found["findings"] = [each for each in found["findings"] if each["kind"] != "crosses-connections"]
+    found["findings"] = [each for each in found["findings"] if each["id"] != "crosses-connections"]
     return found
 
 
