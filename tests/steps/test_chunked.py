@@ -16,6 +16,7 @@ from receiver.report.json_object import analysis_json
 from receiver.settings import SimulateSettings
 from receiver.simulate import compiled
 from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.figures import Elsewhere
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
 from receiver.steps.log import ChunkedLog
@@ -64,7 +65,11 @@ def assert_same(found, expected):
 def assert_alike(paths, question, cutting):
     """Both logs say the same, be it shown or not."""
     chunked, whole = in_chunks(paths, question, cutting), in_memory(paths, question)
-    np.testing.assert_equal(asdict(chunked.facts()), asdict(whole.facts()))
+    facts, max_missed = whole.facts(), question.settings.max_missed
+    np.testing.assert_equal(asdict(chunked.facts()), asdict(facts))
+    first, second, third = ([0, *part.windows.values.tolist()] for part in (facts.whole, *facts.halves))
+    tried = first, second, third
+    assert chunked.expiry_needs_us(tried, max_missed) == whole.expiry_needs_us(tried, max_missed)
     assert_same(analyse(chunked, question), analyse(whole, question))
 
 
@@ -156,6 +161,17 @@ def test_what_goes_on_from_chunk_to_chunk_is_counted_once(chunks):
     assert log.facts().from_other_sources == 20
     assert [half.windows.total for half in log.facts().halves] == [20, 20]
     assert [half.window(1) for half in log.facts().halves] == [20, 24]
+
+
+def test_an_id_with_both_ends_in_one_chunk_may_need_more_than_one_that_goes_on():
+    names = ["far", *(f"a{number}" for number in range(20)), "far", *(f"b{number}" for number in range(9))]
+    names += ["near", "near", *(f"c{number}" for number in range(31))]
+    rows = [Row(SECOND_US * number, name) for number, name in enumerate(names)]
+    cutting = Cutting(rows_per_unit=1000, chunks_per_domain=2)
+    with written([File("csv", rows)]) as paths:
+        assert assemble(paths, cutting).plan.cut_row.tolist() == [0, 32]  # between the two receipts of "near"
+        found = analysed_in_chunks(paths, Question("default"), cutting).elsewhere
+    assert found == Elsewhere(artemis_id_cache_size=21, ttl_us=21 * SECOND_US)
 
 
 def test_no_larger_setting_is_asked_for_than_the_tails_suit():
