@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from receiver.simulate.compiled import check_numbered
-from receiver.simulate.repeats import LastRepeats, second_counts
+from receiver.simulate.repeats import second_counts
+from receiver.steps.lookback import spans_of
 from receiver.steps.rows import (
     Row,
     by_chunk,
@@ -35,7 +36,7 @@ __all__ = ["assembled"]
 def assembled(
     plan: CutPlan, before_us: npt.NDArray[np.int64], source_keys: int
 ) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `RowFlow.grouped`: `Stretch`, `Repeats`, `Departures` -> `State`, `ChunkCounts`, `Leaving`, `Ends`.
+    """For `RowFlow.grouped`: `Stretch`, `Repeats`, `Departures` -> `State`, `ChunkCounts`, `Leaving`, `Ends`, `Spans`.
 
     `before_us` is, per chunk, the latest time of its domain before it, -1 if none; `source_keys` is how many keys
     `Leaving` may have.
@@ -53,10 +54,9 @@ def assembled(
                 repeats_of.pop(chunk, []),
                 departures_of.pop(chunk, []),
             )
-            within, across = _spans(plan, made)
             yield Row(bundle, made.state)
-            yield Row(0, _tally(plan, made, within))
-            yield from across
+            yield Row(0, _tally(plan, made))
+            yield from _ends(plan, made)
             yield from _leaving(int(plan.chunk_domain[chunk]), made.state, source_keys)
 
     return work
@@ -192,42 +192,21 @@ def _assembled(  # noqa: PLR0917 - one chunk's values
     )
 
 
-def _spans(plan: CutPlan, made: _Assembled) -> tuple[LastRepeats, list[Row]]:
-    """What ids need of memories that go by their first receipts: those of which both ends are here, and `Ends` of others."""
+def _ends(plan: CutPlan, made: _Assembled) -> Iterator[Row]:
+    """`Spans` of the ids of which both ends are here, and `Ends` of others."""
     state = made.state
-    is_first = ~made.is_again
-    # Receipts that repeat nothing are new in the domain, and so are those that others repeat.
-    new_before = state.repeat_row - (np.cumsum(made.is_again) - made.is_again)
-    times_us = state.received_at_us[state.repeat_row]
-    first, last = np.flatnonzero(is_first), np.flatnonzero(made.is_last)
-    _, of_first, of_last = np.intersect1d(
-        state.label[first], state.label[last], assume_unique=True, return_indices=True
-    )
-    began, ended = first[of_first], last[of_last]
-    within = LastRepeats(
-        int((new_before[ended] - new_before[began]).max(initial=0)),
-        int((times_us[ended] - times_us[began]).max(initial=0)),
-    )
-    is_across = is_first | made.is_last
-    is_across[began] = is_across[ended] = False
-    across = np.flatnonzero(is_across)
-    return within, [
-        Row(
-            part,
-            Ends(
-                chunk=state.chunk,
-                label=state.label[here],
-                is_last=made.is_last[here],
-                new_before=new_before[here].astype(np.int64),
-                received_at_us=times_us[here],
-            ),
-        )
-        for part, chosen in split_by(state.label[across] % plan.partitions)
-        for here in (across[chosen],)
-    ]
+    at = np.flatnonzero(~made.is_again | made.is_last)
+    # All receipts before it that aren't marked as coming again are new.
+    new_before = state.repeat_row.astype(np.int64) - (np.cumsum(made.is_again) - made.is_again)
+    label, is_last, times_us = state.label[at], made.is_last[at], state.received_at_us[state.repeat_row[at]]
+    spans, alone = spans_of(label, is_last, new_before[at], times_us)
+    yield Row(0, spans)
+    for part, chosen in split_by(label[alone] % plan.partitions):
+        here = alone[chosen]
+        yield Row(part, Ends(state.chunk, label[here], is_last[here], new_before[at[here]], times_us[here]))
 
 
-def _tally(plan: CutPlan, made: _Assembled, within: LastRepeats) -> ChunkCounts:
+def _tally(plan: CutPlan, made: _Assembled) -> ChunkCounts:
     state, checked = made.state, made.checked
     steps_back = state.received_at_us - checked.received_at_us
     again = state.repeat_row[made.is_again]
@@ -274,8 +253,6 @@ def _tally(plan: CutPlan, made: _Assembled, within: LastRepeats) -> ChunkCounts:
         replaced_source=(replacing >> 32).astype(np.int32),
         replaced_in=(replacing & 0xFFFFFFFF).astype(np.int32),
         replaced_count=counts.astype(np.int64),
-        ring=within.ring,
-        ttl_us=within.ttl_us,
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -126,10 +126,10 @@ def linked_ids(pieces: RowFlow, plan: CutPlan) -> RowFlow:
 
 
 def assembled_chunks(pieces: RowFlow, links: RowFlow, plan: CutPlan, before_us: npt.NDArray[np.int64]) -> RowFlow:
-    """`State`, `ChunkCounts`, `Leaving` and `Ends` of each chunk; `before_us` as for `assembled`."""
+    """`State`, `ChunkCounts`, `Leaving`, `Ends` and `Spans` of each chunk; `before_us` as for `assembled`."""
     receipts = pieces.map(cut_receipts(plan), Stretch).plus(links.only(Repeats, Departures))
     return receipts.grouped(
-        assembled(plan, before_us, plan.partitions), plan.bundles, State, ChunkCounts, Leaving, Ends
+        assembled(plan, before_us, plan.partitions), plan.bundles, State, ChunkCounts, Leaving, Ends, Spans
     )
 
 
@@ -148,26 +148,26 @@ class ChunkedLog:
         self._behind: tuple[int, int, RowFlow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
         links, counts = linked_ids(self._pieces, plan).kept("Linking ids", Latest, LinkCounts)
-        self._link_counts = [each for each in counts if isinstance(each, LinkCounts)]
-        before_us = _latest_before_us(plan, [each for each in counts if isinstance(each, Latest)])
-        chunks, tallies = assembled_chunks(self._pieces, links, plan, before_us).kept("Assembling chunks", ChunkCounts)
-        self._tallies: list[ChunkCounts] = sorted(tallies, key=lambda tally: tally.chunk)
+        self._link_counts = _only(LinkCounts, counts)
+        before_us = _latest_before_us(plan, _only(Latest, counts))
+        assembling = assembled_chunks(self._pieces, links, plan, before_us)
+        chunks, counts = assembling.kept("Assembling chunks", ChunkCounts, Spans)
+        self._tallies = sorted(_only(ChunkCounts, counts), key=lambda tally: tally.chunk)
+        self._spans = _only(Spans, counts)
         links.forget()
         if not plan.keeps_rows:
             pieces.forget()
         self._standings = standings_of(plan, self._tallies)
         self._log = self._log_figures()
-        gap_us, most = burst_gap_us(self._log), self._settings.max_missed + 1
-        self._measures = Measures(self._log.middle_us, gap_us, most)
+        self._measures = Measures(self._log.middle_us, burst_gap_us(self._log), self._settings.max_missed + 1)
         leaving = chunks.only(Leaving, Ends)
         arrivals = leaving.grouped(arriving(plan, self._standings), plan.partitions, Arrivals, Spans)
         measuring = looked_back(plan, before_us, self._measures)
         measured = ChunkNeeds, HalfNeeds, Spans
         ready = chunks.only(State).plus(arrivals).grouped(measuring, plan.bundles, Ready, *measured)
         self._ready, counts = ready.kept("Measuring duplicates", *measured)
-        self._needs = [each for each in counts if isinstance(each, ChunkNeeds)]
-        self._half_needs = [each for each in counts if isinstance(each, HalfNeeds)]
-        self._spans = [each for each in counts if isinstance(each, Spans)]
+        self._needs, self._half_needs = _only(ChunkNeeds, counts), _only(HalfNeeds, counts)
+        self._spans += _only(Spans, counts)
         chunks.forget()
 
     def facts(self) -> Facts:
@@ -281,8 +281,7 @@ class ChunkedLog:
         )
 
     def _elsewhere(self) -> Elsewhere:
-        spans: list[ChunkCounts | Spans] = [*self._tallies, *self._spans]
-        return Elsewhere(max(each.ring for each in spans), max(each.ttl_us for each in spans))
+        return Elsewhere(max(each.ring for each in self._spans), max(each.ttl_us for each in self._spans))
 
     def _peak_per_second(self) -> int:
         """Where a source's last second in a chunk goes on in the next chunk that has it, the counts of both add up."""
@@ -421,6 +420,13 @@ class ChunkedLog:
         kept, _ = chunks.kept("Putting chunks behind their tails")
         self._behind = window, expiry_us, kept
         return kept
+
+
+_Count = TypeVar("_Count")
+
+
+def _only(kind: type[_Count], counts: Iterable[object]) -> list[_Count]:
+    return [each for each in counts if isinstance(each, kind)]
 
 
 def _latest_before_us(plan: CutPlan, latest: Sequence[Latest]) -> npt.NDArray[np.int64]:

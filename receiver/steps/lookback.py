@@ -20,7 +20,7 @@ from receiver.simulate.headroom import reuse_distances
 from receiver.simulate.repeats import bursts
 from receiver.simulate.replays import ValueCounts, counts_of
 from receiver.simulate.rows import link_rows
-from receiver.steps.rows import Row, by_chunk, changes, column, in_one, split_by, stable_order, used, values_in
+from receiver.steps.rows import Row, by_chunk, changes, column, in_one, joined, split_by, stable_order, used, values_in
 from receiver.steps.schemas import (
     NEVER,
     Arrivals,
@@ -38,7 +38,17 @@ from receiver.steps.schemas import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Depths", "Measures", "Standings", "arriving", "dense_ids", "depths_of", "looked_back", "standings_of"]
+__all__ = [
+    "Depths",
+    "Measures",
+    "Standings",
+    "arriving",
+    "dense_ids",
+    "depths_of",
+    "looked_back",
+    "spans_of",
+    "standings_of",
+]
 
 
 class Measures(NamedTuple):
@@ -258,15 +268,27 @@ def arriving(plan: CutPlan, standings: Standings) -> Callable[[int, Iterator[Row
     return work
 
 
+def spans_of(
+    label: npt.NDArray[np.int64],
+    is_last: npt.NDArray[np.bool_],
+    new_before: npt.NDArray[np.int64],
+    received_at_us: npt.NDArray[np.int64],
+) -> tuple[Spans, npt.NDArray[np.intp]]:
+    """What ids need of which both ends are here, by the columns of `Ends`; and the rows whose ids lack the other end."""
+    order = np.lexsort((is_last, label))
+    second = np.flatnonzero(~changes(label[order]))
+    first, last = order[second - 1], order[second]
+    ring, ttl_us = (int((values[last] - values[first]).max(initial=0)) for values in (new_before, received_at_us))
+    is_alone = np.ones(len(label), np.bool_)
+    is_alone[first] = is_alone[last] = False
+    return Spans(ring, ttl_us), np.flatnonzero(is_alone)
+
+
 def _spans(standings: Standings, ends: list[Ends]) -> Spans:
+    """Of ids all of whose ends are here."""
     label, received_at_us = (column(ends, name, np.int64) for name in ("label", "received_at_us"))
-    new_before = np.concatenate([each.new_before + standings.new_before[each.chunk] for each in ends])
-    by_id = np.lexsort((column(ends, "is_last", np.bool_), label))
-    first, last = by_id[::2], by_id[1::2]
-    return Spans(
-        ring=int((new_before[last] - new_before[first]).max()),
-        ttl_us=int((received_at_us[last] - received_at_us[first]).max()),
-    )
+    new_before = joined(np.int64, (each.new_before + standings.new_before[each.chunk] for each in ends))
+    return spans_of(label, column(ends, "is_last", np.bool_), new_before, received_at_us)[0]
 
 
 def _series_of(standings: Standings, leaving: Leaving) -> npt.NDArray[np.int64]:
@@ -322,7 +344,7 @@ class Standings:
     lasts: npt.NDArray[np.int64]
     """Ids that the source sent last in this chunk or before."""
     new_before: npt.NDArray[np.int64]
-    """Per chunk of the plan, the different ids in its domain's earlier chunks."""
+    """Per chunk of the plan, the receipts of all chunks before it whose ids were new in their domain."""
 
     def firsts_before(self, series: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         return self._before(self.firsts, series, chunk)
@@ -343,8 +365,7 @@ def standings_of(plan: CutPlan, tallies: Sequence[ChunkCounts]) -> Standings:
     new_ids = np.zeros(plan.chunks, np.int64)
     for tally in tallies:
         new_ids[tally.chunk] = tally.receipts.sum() - tally.duplicates
-    before = np.concatenate([[0], np.cumsum(new_ids)])
-    new_before = before[:-1] - before[plan.first_chunk]
+    new_before = np.cumsum(new_ids) - new_ids
     several = np.bincount(plan.chunk_domain, minlength=len(plan.domains)) > 1
     series: dict[tuple[int, str], int] = {}
     entries, firsts, lasts = [], [], []

@@ -405,9 +405,6 @@ class ChunkCounts:
     """Of these distinct ids, those that the source sends again later: the source, in which chunk, and how many."""
     replaced_in: npt.NDArray[np.int32]
     replaced_count: npt.NDArray[np.int64]
-    ring: int
-    """As `Spans`, of the ids whose first and last receipts are both in this chunk."""
-    ttl_us: int
 
 
 @dataclass(frozen=True, slots=True)

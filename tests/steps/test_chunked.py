@@ -16,6 +16,7 @@ from receiver.report.json_object import analysis_json
 from receiver.settings import SimulateSettings
 from receiver.simulate import compiled
 from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.figures import Elsewhere
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
 from receiver.steps.log import ChunkedLog
@@ -64,7 +65,11 @@ def assert_same(found, expected):
 def assert_alike(paths, question, cutting):
     """Both logs say the same, be it shown or not."""
     chunked, whole = in_chunks(paths, question, cutting), in_memory(paths, question)
-    np.testing.assert_equal(asdict(chunked.facts()), asdict(whole.facts()))
+    facts, max_missed = whole.facts(), question.settings.max_missed
+    np.testing.assert_equal(asdict(chunked.facts()), asdict(facts))
+    first, second, third = ([0, *part.windows.values.tolist()] for part in (facts.whole, *facts.halves))
+    tried = first, second, third
+    assert chunked.expiry_needs_us(tried, max_missed) == whole.expiry_needs_us(tried, max_missed)
     assert_same(analyse(chunked, question), analyse(whole, question))
 
 
@@ -158,16 +163,36 @@ def test_what_goes_on_from_chunk_to_chunk_is_counted_once(chunks):
     assert [half.window(1) for half in log.facts().halves] == [20, 24]
 
 
+def test_a_second_that_a_cut_parts_is_not_taken_for_a_busier_one_before():
+    times = [*range(10), *range(SECOND_US, SECOND_US + 6), *(SECOND_US * number for number in range(2, 12))]
+    cutting = Cutting(rows_per_unit=1000, chunks_per_domain=2)
+    with written([File("csv", [Row(time, f"id{time}", "a") for time in times])]) as paths:
+        assert assemble(paths, cutting).plan.cut_row.tolist() == [0, 13]
+        assert analysed_in_chunks(paths, Question("default"), cutting).peak_per_second == 10
+
+
+def test_an_id_with_both_ends_in_one_chunk_may_need_more_than_one_that_goes_on():
+    names = ["far", *(f"a{number}" for number in range(20)), "far", *(f"b{number}" for number in range(9))]
+    names += ["near", "near", *(f"c{number}" for number in range(31))]
+    rows = [Row(SECOND_US * number, name) for number, name in enumerate(names)]
+    cutting = Cutting(rows_per_unit=1000, chunks_per_domain=2)
+    with written([File("csv", rows)]) as paths:
+        assert assemble(paths, cutting).plan.cut_row.tolist() == [0, 32]  # between the two receipts of "near"
+        found = analysed_in_chunks(paths, Question("default"), cutting).elsewhere
+    assert found == Elsewhere(artemis_id_cache_size=21, ttl_us=21 * SECOND_US)
+
+
 def test_no_larger_setting_is_asked_for_than_the_tails_suit():
     """Else all that is kept would be made twice."""
     rows = [
         Row(SECOND_US * number, f"id{number**2 % (17 if number < 70 else 83)}", "ab"[number % 2])
         for number in range(200)
     ]
+    rows.append(Row(SECOND_US * 200, "id1", "a", jms_redelivered=True, jms_timestamp=20_000))  # which took 180 s
     for question in (
         Question("default"),
         Question("default", [1], [SECOND_US]),
-        Question("default", [1], [SECOND_US], SimulateSettings(max_missed=30, margin=7.5)),
+        Question("default", [1], [SECOND_US], SimulateSettings(max_missed=30, margin=100.0)),
         Question("default", [1], [SECOND_US], present=(10**6, 1)),
         Question("default", [1], [SECOND_US], present=(1, 10**12)),
     ):
