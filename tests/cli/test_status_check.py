@@ -63,6 +63,9 @@ FIGURES = {
     "clock_clamped": 1,
     "redelivered": 1,
     "max_delivery_secs": TEN_O_CLOCK_US / 1e6 - 0.001,
+    "window_need": 2,
+    "window_need_is_lower_bound": False,
+    "expiry_need_secs": 0.000001,
     "latest_received_at": "2026-05-01T10:00:00.000000Z",
     "sources": 1,
     "silent_sources": 0,
@@ -113,6 +116,7 @@ def test_status_on_a_terminal(receiver, sqlite_url, monkeypatch):
         "a:queue://orders (key default)",
         "  apama:window=2,expiry=0.5",
         "  JMS Status: r=1 rx=7 rRedel=1 rMaxDeliverySecs=1,777,629,600.0 rDupsDet=1 rDupIds=5",
+        "  needs W 2 of 2, E 1 µs of 500 ms",
         "  times resized          0  longest delivery           20,574 d 10 h",
         "  receipts               7  latest receipt, UTC  2026-05-01 10:00:00",
         "  duplicates             1  ids remembered                         5",
@@ -121,6 +125,45 @@ def test_status_on_a_terminal(receiver, sqlite_url, monkeypatch):
         "  time ran backwards     1  rows                                   5",
         "  redelivered            1  rows to be deleted                     0",
     ]
+
+
+NEEDS = {
+    (360, 41): ("needs W 176 of 360, E 20.5 s of 41 s", (176, False, 20.494116)),
+    (100, 41): ("needs W more than 100 of 100, E 20.5 s of 41 s", (101, True, 20.494116)),
+    (176, 0): ("needs W 176 of 176", (176, False, 20.494116)),
+    (0, 41): ("needs E 20.5 s of 41 s", (1, True, 20.494116)),
+    (10, 1): (None, (None, None, None)),
+}
+"""What is shown of a duplicate with 175 newer ids before it that came within 20.494116 s, by W and E."""
+
+
+@pytest.mark.parametrize("sizes", NEEDS)
+def test_status_puts_what_was_needed_beside_what_there_is(sizes, receiver, store_url):
+    shown, values = NEEDS[sizes]
+    window, expiry_secs = sizes
+    settings = ReceiverSettings(
+        dup_detection_per_source_expiry_window_size=window, dup_detection_expiry_time_secs=expiry_secs
+    )
+    with Receiver.open(store_url, connection_id="a", destination="orders", settings=settings) as orders:
+        with orders.batch() as batch:
+            for number in range(176):
+                batch.receive(f"{number}", received_at_us=TEN_O_CLOCK_US + number * 20_494_116 // 175)
+        with orders.batch() as batch:
+            batch.receive("0", received_at_us=TEN_O_CLOCK_US + 60_000_000)
+    for options in ((), ("--quick",)):
+        said = [line.strip() for line in receiver("status", store_url, *options).out.splitlines()]
+        assert [line for line in said if line.startswith("needs ")] == ([shown] if shown else [])
+        (printed,) = json.loads(receiver("status", store_url, *options, "--json").out)["domains"]
+        needs = ("window_need", "window_need_is_lower_bound", "expiry_need_secs")
+        assert tuple(printed[name] for name in needs) == values
+
+
+def test_needs_that_make_no_sense_are_left_out(receiver, store_url):
+    make(store_url)
+    execute(store_url, "UPDATE receiver_domain SET needs_by_hour = '[[1,2]]'")
+    ran = receiver("status", store_url)
+    assert (ran.status, "needs W" in ran.out, "receiver check" in ran.err) == (0, False, True)
+    assert json.loads(receiver("status", store_url, "--json").out)["domains"][0]["window_need"] is None
 
 
 def test_check_of_a_sound_store(receiver, store_url):

@@ -44,6 +44,8 @@ class Domain:
         self.model = Model(window, expiry_us)
         self.housekeeping = housekeeping
         self.retired = 0
+        self.need: tuple[int, bool, int] | None = None
+        """The largest needs of its duplicates."""
         self.receivers = [self._opened(window, expiry_us) for _ in range(receivers)]
 
     def _opened(self, *chosen: int) -> Receiver:
@@ -84,11 +86,24 @@ class Domain:
             id_, source, received_at_us = row
             is_known = id_ and id_ in self.model.remembered()
             headroom = (self.model.tier(id_), self.model.window_left(id_)) if is_known else (None, None)
+            if is_known:
+                self._note_need(id_, *headroom)
             verdict = self.model.receive(id_, source, received_at_us)
             assert (decision.verdict, (decision.tier, decision.window_left)) == (verdict, headroom), row
 
-    def _now(self) -> tuple[Model, int]:
-        return deepcopy(self.model), self.retired
+    def _note_need(self, id_: str, tier: str, window_left: int) -> None:
+        """What the next receipt, a duplicate, needs; all of a domain's are of one hour."""
+        is_more = tier == "time"
+        window = self.model.window + 1 if is_more else self.model.window - window_left
+        expiry_us = max(1, self.model.latest_us - self.model.newest_entry_us(id_))
+        known = self.need or (0, False, 0)
+        self.need = max(known[0], window), known[1] or is_more, max(known[2], expiry_us)
+
+    def _now(self) -> tuple[Model, int, tuple[int, bool, int] | None]:
+        return deepcopy(self.model), self.retired, self.need
+
+    def _back_to(self, before: tuple[Model, int, tuple[int, bool, int] | None]) -> None:
+        self.model, self.retired, self.need = before
 
     def batch(
         self, who: int, received: Sequence[Received], *, undo: bool = False, connection: Connection | None = None
@@ -104,7 +119,7 @@ class Domain:
             if undo:
                 raise UndoError
         if undo:
-            self.model, self.retired = before
+            self._back_to(before)
         elif received:
             self._retire_due()
             self.assert_remembered(receiver)
@@ -124,14 +139,14 @@ class Domain:
                 self.batch(who, received, undo=fate == "undone", connection=connection)
                 if fate == "rolled back":
                     savepoint.rollback()
-                    self.model, self.retired = until_here
+                    self._back_to(until_here)
                 elif savepoint is not None:
                     savepoint.commit()
             if commit:
                 connection.commit()
             else:
                 connection.rollback()
-                self.model, self.retired = before
+                self._back_to(before)
 
     def reopen(self, who: int) -> None:
         self.receivers[who].close()
@@ -153,6 +168,7 @@ class Domain:
         assert status.rDupIds == len(self.model.remembered())
         assert status.sources == (len(self.model.queues) if self.model.window else 0)
         assert status.retired_sources == self.retired
+        assert status.need == self.need
 
     def rows(self) -> tuple[Model, int]:
         """A model made of nothing but the table, read by plain SQL, and how many rows that took."""

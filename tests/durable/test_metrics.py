@@ -79,6 +79,8 @@ def test_a_scrape_shows_what_the_status_says(registry, tmp_path):
     assert outcomes == {"committed": 1, "rolled_back": 1, "failed": 0}
     assert found["receiver_remembered_ids"] == status.rDupIds == 5
     assert (found["receiver_window_ids"], found["receiver_expiry_seconds"]) == (2, 10)
+    assert (found["receiver_window_need_ids"], found["receiver_expiry_need_seconds"]) == (3, 3)
+    assert (status.window_need, status.window_need_is_lower_bound, status.expiry_need_secs) == (3, True, 3)
     assert found["receiver_max_delivery_seconds"] == 0.75
     assert found["receiver_min_headroom_ratio"] == status.min_headroom
     assert found["receiver_headroom_ratio_count"] == found["receiver_headroom_ratio_bucket +Inf"] == 2
@@ -174,6 +176,28 @@ def test_receivers_of_a_domain_are_added_up_and_counters_never_fall(registry):
         }
     assert again["receiver_receipts_total"] == closed["receiver_receipts_total"] == 10
     assert all(again[key] >= value for key, value in before.items() if "_total" in key or "_bucket" in key)
+
+
+def test_what_duplicates_needed_is_the_domains(registry, store_url):
+    """The largest over its receivers, from the first scrape after a restart; nothing before there was a duplicate."""
+    needs = {"receiver_window_need_ids", "receiver_expiry_need_seconds"}
+    with opened(store_url, settings=sizes(4, 0)) as one, opened(store_url) as other:
+        export(one, registry)
+        export(other, registry)
+        send(one, *"abc")
+        assert not needs & set(of_domain(registry))
+        send(one, "a")
+        assert of_domain(registry)["receiver_window_need_ids"] == 3
+        send(other, "d", "d")
+        assert of_domain(registry)["receiver_window_need_ids"] == 3
+    assert not needs & set(of_domain(registry))
+    with opened(store_url) as anew:
+        export(anew, registry)
+        found = of_domain(registry)
+    assert {name: found[name] for name in needs} == {
+        "receiver_window_need_ids": 3,
+        "receiver_expiry_need_seconds": 0.000001,
+    }
 
 
 def test_the_default_registry_is_that_of_the_process():

@@ -157,6 +157,26 @@ def test_what_an_older_version_would_lose_is_kept(store_url, kept):
     assert migrate(url, "base") == Migrated(REVISION, None)
 
 
+def test_what_duplicates_needed_is_lost_on_the_way_back_and_nothing_else(store_url):
+    """A version that doesn't know of it judges alike; what it caught meanwhile isn't in it afterwards."""
+    url = url_of(store_url)
+    with Receiver.open(store_url, connection_id="a", destination="orders") as orders, orders.batch() as batch:
+        batch.receive_many((id_, None, 0) for id_ in "aba")
+    assert losses(url, "0004") == ["what the duplicates of 1 domains needed"]
+    with pytest.raises(StoreError, match="what the duplicates of 1 domains needed by now"):
+        migrate(url, "0004", may_lose=False)
+    assert migrate(url, "0004") == Migrated(REVISION, "0004")
+    columns = [column["name"] for column in inspect(engine_of(store_url)).get_columns("receiver_domain")]
+    assert "needs_by_hour" not in columns
+    assert losses(url, "0004") == []
+    with Receiver.open(store_url, connection_id="a", destination="orders") as orders:
+        assert (orders.status().rDupIds, orders.status().window_need) == (2, None)
+        with orders.batch() as batch:
+            assert batch.receive("b", received_at_us=0).verdict == "duplicate"
+        assert orders.status().window_need == 2
+    assert migrate(url) == Migrated(REVISION, REVISION)
+
+
 def test_every_migration_declares_what_going_back_loses():
     for script in ScriptDirectory(ROOT / "migrations").walk_revisions():
         declared = [
