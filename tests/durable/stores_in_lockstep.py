@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, NullPool, create_engine, select
 
@@ -46,6 +46,8 @@ class Domain:
         self.retired = 0
         self.need: tuple[int, bool, int] | None = None
         """The largest needs of its duplicates."""
+        self.last_us: dict[str, int] = {}
+        """When each id came last, though by now only an older entry, of another source, may hold it."""
         self.receivers = [self._opened(window, expiry_us) for _ in range(receivers)]
 
     def _opened(self, *chosen: int) -> Receiver:
@@ -90,20 +92,22 @@ class Domain:
                 self._note_need(id_, *headroom)
             verdict = self.model.receive(id_, source, received_at_us)
             assert (decision.verdict, (decision.tier, decision.window_left)) == (verdict, headroom), row
+            if id_:
+                self.last_us[id_] = self.model.latest_us
 
     def _note_need(self, id_: str, tier: str, window_left: int) -> None:
         """What the next receipt, a duplicate, needs; all of a domain's are of one hour."""
         is_more = tier == "time"
         window = self.model.window + 1 if is_more else self.model.window - window_left
-        expiry_us = max(1, self.model.latest_us - self.model.newest_entry_us(id_))
+        expiry_us = max(1, self.model.latest_us - self.last_us[id_])
         known = self.need or (0, False, 0)
         self.need = max(known[0], window), known[1] or is_more, max(known[2], expiry_us)
 
-    def _now(self) -> tuple[Model, int, tuple[int, bool, int] | None]:
-        return deepcopy(self.model), self.retired, self.need
+    def _now(self) -> tuple[Any, ...]:
+        return deepcopy(self.model), self.retired, self.need, self.last_us.copy()
 
-    def _back_to(self, before: tuple[Model, int, tuple[int, bool, int] | None]) -> None:
-        self.model, self.retired, self.need = before
+    def _back_to(self, before: tuple[Any, ...]) -> None:
+        self.model, self.retired, self.need, self.last_us = before
 
     def batch(
         self, who: int, received: Sequence[Received], *, undo: bool = False, connection: Connection | None = None
@@ -158,6 +162,7 @@ class Domain:
         self.receivers[who].close()
         if (window, expiry_us) != (self.model.window, self.model.expiry_us):
             self.model = self.model.resized(window, expiry_us)
+            self.last_us = {entry.id: entry.received_at_us for entry in self.model.entries()}
         self.receivers[who] = self._opened(window, expiry_us)
         self.assert_remembered(self.receivers[who])
 
