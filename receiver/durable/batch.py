@@ -231,9 +231,9 @@ class Batch:
             # When the receipt just before came: the second value of its row.
             before_us = self._rows[-1][1] if self._rows else self._transaction.latest_us
             need = need_of(decision, self._sizes[0], before_us - last_us)
-            channel = self._options.domain, id_, source
+            domain = self._options.domain
             self._tally.note_duplicate(
-                Duplicate(*channel, now_us, first_us, last_us, redelivered, decision, headroom, need)
+                Duplicate(domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom, need)
             )
         seq = self._next_seq + len(self._rows)
         self._cache.note(seq, id_, history)

@@ -93,7 +93,7 @@ _GAUGES: dict[str, _Gauge] = {
     "receiver_window_ids": ("dupDetectionPerSourceExpiryWindowSize.", lambda s: s.window, max),
     "receiver_expiry_seconds": ("dupDetectionExpiryTimeSecs.", lambda s: s.expiry_secs, max),
     "receiver_window_need_ids": (
-        "Least window that alone would have caught each duplicate of the last day; above W it may be more.",
+        "Least window that alone would have caught each duplicate of the last day; above receiver_window_ids it is a lower bound.",
         lambda s: s.window_need,
         max,
     ),
