@@ -146,12 +146,15 @@ def test_a_wider_window_makes_no_guess_exact(store_url):
         assert of_status(orders.status()) == (5, True, 6.0)
 
 
-def test_a_batch_that_raises_nothing_leaves_what_is_stored():
-    with opened(MEMORY, settings=sizes(9, 0)) as orders:
+def test_duplicates_that_raise_nothing_leave_what_is_stored():
+    """The very same, so that nothing is written out again for them."""
+    events = []
+    with opened(MEMORY, settings=sizes(9, 0), on_duplicate=events.append) as orders:
         send(orders, *"abca")
-        before = orders._session.cache.needs
+        needs = orders._session.cache.needs
         send(orders, *"xxaxa")
-        assert orders._session.cache.needs is before
+    assert len(events) == 5
+    assert with_needs(needs, events, 0) is needs
 
 
 @pytest.mark.parametrize("policy", ["perfect", "artemis:id_cache_size=3", "ttl:expiry=9"])
