@@ -67,7 +67,7 @@ def reasons(analysis: Analysis) -> tuple[str, ...]:
         return (f"The log holds no duplicate in {duration(evidence.span_us)}, so it says nothing about W and E.",)
     missed = of_duplicates(analysis.recommendation.setting.missed, duplicates)
     needs = f"W = {count(evidence.window_need)} or E = {duration(evidence.expiry_need_us)}"
-    came = "It needs" if duplicates == 1 else "They need"
+    needed = f"They need {needs}, and came in {bursts}." if duplicates > 1 else f"The one duplicate needs {needs}."
     unseen = analysis.recommendation.sized.unseen or sized_of(analysis, Kind.BOTH).unseen
     halves = "Sized on one half of the log, it misses none of the other half."
     if unseen is not None and unseen.missed:
@@ -75,7 +75,7 @@ def reasons(analysis: Analysis) -> tuple[str, ...]:
             f"Sized on one half of the log, it misses {of_duplicates(unseen.missed, unseen.duplicates)} in the other."
         )
     return (
-        f"It misses {missed} here. {came} {needs}, and came in {bursts}.",
+        f"It misses {missed} here. {needed}",
         halves,
     )
 

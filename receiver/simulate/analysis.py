@@ -12,7 +12,7 @@ from receiver.simulate.figures import Analysis, DomainFigures, SettingFigures, S
 from receiver.simulate.findings import Known, findings_of
 from receiver.simulate.grid import check_grid, chosen_expiries_us, chosen_windows
 from receiver.simulate.recommend import sizing_of
-from receiver.simulate.replays import missed_between, missed_by, value_histogram
+from receiver.simulate.replays import missed_between, missed_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,8 +73,6 @@ def analyse(replays: Replays, question: Question) -> Analysis:
         peak_per_second=facts.peak_per_second,
         findings=findings_of(Known(facts, recommendation, kinds, evidence, question.key)),
         sources=_source_figures(facts, outcome),
-        window_needs=value_histogram(facts.whole.windows),
-        expiry_needs_us=facts.expiry_needs,
         missed_by_window=missed_by(facts.whole.windows),
         missed_by_expiry_us=missed_between(facts.expiry_needs, facts.most_expiry_need_us),
         headroom=headroom_of(outcome.slack),

@@ -123,11 +123,9 @@ class HeadroomFigures:
     """How close the caught duplicates came to being missed, for the recommended setting."""
 
     caught_by_source: int
-    """Duplicates whose id a source's queue still held; `window_left` is the histogram of their headroom in W."""
+    """Duplicates whose id a source's queue still held."""
     caught_by_time: int
-    """Duplicates whose id only the time queue still held; `expiry_left_us` is the histogram of their headroom in E."""
-    window_left: Histogram
-    expiry_left_us: Histogram
+    """Duplicates whose id only the time queue still held."""
     least_window_left: int | None
     least_expiry_left_us: int | None
 
@@ -254,10 +252,6 @@ class Analysis:
     findings: tuple[Finding, ...]
     sources: tuple[SourceFigures, ...]
     """The sources that need most, worst first; not all of them."""
-    window_needs: Histogram
-    """Per duplicate, the smallest W that catches it alone: the reuse distance in distinct ids of the source, plus 1."""
-    expiry_needs_us: Histogram
-    """Per duplicate, the smallest E that catches it alone (W = 0)."""
     missed_by_window: Steps
     """What a window alone misses (E = 0)."""
     missed_by_expiry_us: Steps

@@ -46,8 +46,8 @@ def _without_duplicates(known: Known) -> Finding | None:
         return None
     return Finding(
         "no-duplicates",
-        f"None of the {known.facts.firsts:,} checked receipts repeats an id in its domain. A log from a time with a "
-        "failover, a crash or a redelivery is needed to size the windows.",
+        f"No id comes twice in its domain, of {count(known.facts.firsts, 'checked receipt')}. A log from a time with a failover, "
+        "a crash or a redelivery is needed to size the windows.",
     )
 
 
@@ -145,9 +145,10 @@ def _short_log(known: Known) -> Finding | None:
     if span_us >= max(_LEAST_SPANS * need_us, _HOUR_US):
         return None
     longest = f", and its longest repeat took {duration(need_us)}" if need_us else ""
+    only = "only " if span_us < _HOUR_US else ""
     return Finding(
         "short-log",
-        f"The log spans only {duration(span_us)}{longest}. A repeat that takes longer than the log can't be in it. Replay "
+        f"The log spans {only}{duration(span_us)}{longest}. A repeat that takes longer than the log can't be in it. Replay "
         "days that hold an outage before you lower a setting.",
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from receiver.simulate.compiled import compiled
 from receiver.simulate.figures import HeadroomFigures
 from receiver.simulate.kernel import WindowAsked, is_caught
-from receiver.simulate.replays import STEPS, PairOutcome, Slack, histogram_of
+from receiver.simulate.replays import PairOutcome, Slack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -155,12 +155,12 @@ def reuse_distances(rows: DomainRows, weights: npt.NDArray[np.int64] | None = No
 
 @dataclass(frozen=True, slots=True)
 class SlackCounts:
-    """The slack of the duplicates that one pair (W, E) catches in a part of a log, counted. Counts of parts add up."""
+    """The slack of the duplicates that one pair (W, E) catches in a part of a log. Those of parts add up."""
 
-    window_counts: npt.NDArray[np.int64]
-    """Duplicates whose id a source's queue still holds, by their slack in ids of W; one count for each of the `STEPS`."""
-    expiry_counts: npt.NDArray[np.int64]
-    """Duplicates whose id only the time queue still holds, by their slack in microseconds of E."""
+    by_source: int
+    """Duplicates whose id a source's queue still holds."""
+    by_time: int
+    """Duplicates whose id only the time queue still holds."""
     least_window: npt.NDArray[np.int64]
     """The least slack in W of each source of `Facts.sources`, in their order, and last of all others together; the
     largest `int64` where nothing is caught."""
@@ -169,18 +169,13 @@ class SlackCounts:
 
     @classmethod
     def none(cls, sources: int) -> SlackCounts:
-        """Counts of no duplicate, where `Facts.sources` has this many `sources`."""
-        return cls(
-            np.zeros(len(STEPS), np.int64),
-            np.zeros(len(STEPS), np.int64),
-            np.full(sources + 1, _NONE_CAUGHT),
-            np.full(sources + 1, _NONE_CAUGHT),
-        )
+        """Of no duplicate, where `Facts.sources` has this many `sources`."""
+        return cls(0, 0, np.full(sources + 1, _NONE_CAUGHT), np.full(sources + 1, _NONE_CAUGHT))
 
     def __add__(self, other: SlackCounts) -> SlackCounts:
         return SlackCounts(
-            self.window_counts + other.window_counts,
-            self.expiry_counts + other.expiry_counts,
+            self.by_source + other.by_source,
+            self.by_time + other.by_time,
             np.minimum(self.least_window, other.least_window),
             np.minimum(self.least_expiry_us, other.least_expiry_us),
         )
@@ -193,21 +188,18 @@ def _count(  # noqa: PLR0917 - compiled functions take no names
     window_needs: npt.NDArray[np.int64],
     needs_us: npt.NDArray[np.int64],
     source: npt.NDArray[np.int32],
-    steps: npt.NDArray[np.int64],
-    window_counts: npt.NDArray[np.int64],
-    expiry_counts: npt.NDArray[np.int64],
     least_window: npt.NDArray[np.int64],
     least_expiry_us: npt.NDArray[np.int64],
-) -> None:
+) -> tuple[int, int]:
+    by_source, by_time = 0, 0
     for k in range(len(needs_us)):
         if needs_us[k] < 0:
-            slack = window - window_needs[k]
-            window_counts[np.searchsorted(steps, slack, side="right") - 1] += 1
-            least_window[source[k]] = min(least_window[source[k]], slack)
+            by_source += 1
+            least_window[source[k]] = min(least_window[source[k]], window - window_needs[k])
         elif needs_us[k] <= expiry_us:
-            slack = expiry_us - needs_us[k]
-            expiry_counts[np.searchsorted(steps, slack, side="right") - 1] += 1
-            least_expiry_us[source[k]] = min(least_expiry_us[source[k]], slack)
+            by_time += 1
+            least_expiry_us[source[k]] = min(least_expiry_us[source[k]], expiry_us - needs_us[k])
+    return by_source, by_time
 
 
 def count_slack(
@@ -225,19 +217,9 @@ def count_slack(
     - `source`: the index of its source in `Facts.sources`; `sources` for any other source.
     `sources` is how many `Facts.sources` has.
     """
-    counts = SlackCounts.none(sources)
-    _count(
-        *pair,
-        window_needs,
-        needs_us,
-        source,
-        STEPS,
-        counts.window_counts,
-        counts.expiry_counts,
-        counts.least_window,
-        counts.least_expiry_us,
-    )
-    return counts
+    none = SlackCounts.none(sources)
+    counts = _count(*pair, window_needs, needs_us, source, none.least_window, none.least_expiry_us)
+    return SlackCounts(*counts, none.least_window, none.least_expiry_us)
 
 
 class PairCounts(NamedTuple):
@@ -329,8 +311,8 @@ def pair_outcome(caught: int, caught_in_first_half: int, peak_ids: int, counts: 
         caught_in_first_half,
         peak_ids,
         Slack(
-            counts.window_counts,
-            counts.expiry_counts,
+            counts.by_source,
+            counts.by_time,
             _or_none(int(counts.least_window.min())),
             _or_none(int(counts.least_expiry_us.min())),
         ),
@@ -340,14 +322,6 @@ def pair_outcome(caught: int, caught_in_first_half: int, peak_ids: int, counts: 
 
 def headroom_of(slack: Slack) -> HeadroomFigures | None:
     """The figures of a setting's slack; None where it catches nothing."""
-    caught_by_source, caught_by_time = int(slack.window_counts.sum()), int(slack.expiry_counts.sum())
-    if not caught_by_source and not caught_by_time:
+    if not slack.by_source and not slack.by_time:
         return None
-    return HeadroomFigures(
-        caught_by_source=caught_by_source,
-        caught_by_time=caught_by_time,
-        window_left=histogram_of(slack.window_counts),
-        expiry_left_us=histogram_of(slack.expiry_counts),
-        least_window_left=slack.least_window,
-        least_expiry_left_us=slack.least_expiry_us,
-    )
+    return HeadroomFigures(slack.by_source, slack.by_time, slack.least_window, slack.least_expiry_us)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import Evidence, Grade, Kind, Recommendation, SettingFigures, SizedSetting, Unseen
-from receiver.words import exact_secs
+from receiver.words import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,21 +94,17 @@ class _Asked(NamedTuple):
 
     both: Pair
     window: Pair
-    lean: dict[Pair, Pair | None]
-    """Each with what it is needed for, before the margin; None where the log says nothing."""
+    lean: Sequence[Pair]
 
 
 def _asked(part: PartNeeds, lean: Sequence[tuple[int, int]], delivery_us: int, settings: SimulateSettings) -> _Asked:
     window = _rounded_up(_times(settings.margin, part.window(settings.max_missed)))
     least_us = Fraction(max(_TIMES_DELIVERY * delivery_us, _LEAST_EXPIRY_US))
-    by_setting: dict[Pair, Pair | None] = {}
-    for need in lean:
-        if need != (0, 0):
-            by_setting.setdefault(with_margin(*need, settings.margin), need)
+    enlarged = {with_margin(*need, settings.margin) for need in lean if need != (0, 0)}
     return _Asked(
         both=(window, _rounded_up(max(_times(settings.margin, part.expiry_us), least_us))),
         window=(window, _rounded_up(least_us)),
-        lean=by_setting or {ReceiverSettings().sizes: None},
+        lean=sorted(enlarged) or [ReceiverSettings().sizes],
     )
 
 
@@ -193,7 +189,7 @@ class Sizing:
             caught = f"{caught} but {settings.max_missed:,}"
         why = (
             f"To catch {caught}, this log needs W = {evidence.window_need:,} without an expiry, or "
-            f"E = {exact_secs(evidence.expiry_need_us)} s without a window. "
+            f"E = {seconds(evidence.expiry_need_us)} without a window. "
         ) + _BY_KIND[sized.kind].format(margin=f"{settings.margin:g}")
         if is_dearest:
             return why

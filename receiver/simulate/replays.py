@@ -47,7 +47,6 @@ __all__ = [
     "parted_queues",
     "queues_of",
     "slices_of",
-    "value_histogram",
     "worst",
 ]
 
@@ -188,10 +187,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Slack:
-    """The slack of all duplicates that a setting catches, by tier: counts between the `STEPS`, and the least slack."""
+    """The slack of all duplicates that a setting catches, by tier: how many these are, and the least slack."""
 
-    window_counts: npt.NDArray[np.int64]
-    expiry_counts: npt.NDArray[np.int64]
+    by_source: int
+    by_time: int
     least_window: int | None
     least_expiry_us: int | None
 
@@ -249,13 +248,6 @@ def histogram_of(counts: npt.NDArray[np.int64]) -> Histogram:
         return Histogram((), ())
     first, last = int(filled[0]), int(filled[-1])
     return Histogram(tuple(STEPS[first : last + 2].tolist()), tuple(counts[first : last + 1].tolist()))
-
-
-def value_histogram(values: ValueCounts) -> Histogram:
-    """The histogram of values that were counted one by one."""
-    below = np.searchsorted(values.values, STEPS)
-    sums = np.concatenate([[0], np.cumsum(values.counts)])
-    return histogram_of(np.diff(sums[below], append=sums[-1]))
 
 
 def missed_by(values: ValueCounts) -> Steps:

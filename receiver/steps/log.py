@@ -444,10 +444,6 @@ def _latest_before_us(plan: CutPlan, latest: Sequence[Latest]) -> npt.NDArray[np
 def _slack(shares: Sequence[ChunkReplay], pair: int, pairs: int, sources: int) -> SlackCounts:
     slack = SlackCounts.none(sources)
     for share in shares:
-        slack += SlackCounts(
-            *(
-                values.reshape(pairs, -1)[pair]
-                for values in (share.window_counts, share.expiry_counts, share.least_window, share.least_expiry_us)
-            )
-        )
+        least = (values.reshape(pairs, -1)[pair] for values in (share.least_window, share.least_expiry_us))
+        slack += SlackCounts(int(share.by_source[pair]), int(share.by_time[pair]), *least)
     return slack

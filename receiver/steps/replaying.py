@@ -172,8 +172,8 @@ def _replay(plan: CutPlan, asked: ReplayRequest, started: Started) -> ChunkRepla
         pair_caught=np.array([outcome.caught for outcome in outcomes], np.int64),
         pair_caught_in_first_half=np.array([outcome.caught_in_first_half for outcome in outcomes], np.int64),
         pair_peak_ids=np.array([outcome.peak_ids for outcome in outcomes], np.int64),
-        window_counts=np.concatenate([slack.window_counts for slack in slacks]),
-        expiry_counts=np.concatenate([slack.expiry_counts for slack in slacks]),
+        by_source=np.array([slack.by_source for slack in slacks], np.int64),
+        by_time=np.array([slack.by_time for slack in slacks], np.int64),
         least_window=np.concatenate([slack.least_window for slack in slacks]),
         least_expiry_us=np.concatenate([slack.least_expiry_us for slack in slacks]),
     )

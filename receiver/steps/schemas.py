@@ -531,9 +531,9 @@ class ChunkReplay:
     """[pair]"""
     pair_caught_in_first_half: npt.NDArray[np.int64]
     pair_peak_ids: npt.NDArray[np.int64]
-    window_counts: npt.NDArray[np.int64]
-    """As `headroom.SlackCounts`: [pair, step]"""
-    expiry_counts: npt.NDArray[np.int64]
+    by_source: npt.NDArray[np.int64]
+    """As `headroom.SlackCounts`: [pair]"""
+    by_time: npt.NDArray[np.int64]
     least_window: npt.NDArray[np.int64]
     """[pair, source]"""
     least_expiry_us: npt.NDArray[np.int64]

@@ -7,7 +7,6 @@ are both above it, and all else is counted from that.
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
 from dataclasses import replace
 
 from receiver.simulate.figures import (
@@ -18,7 +17,6 @@ from receiver.simulate.figures import (
     Finding,
     Grade,
     HeadroomFigures,
-    Histogram,
     Kind,
     LogFigures,
     Recommendation,
@@ -47,17 +45,6 @@ HOSTILE_TEXTS = (
     "wide \u6f22\u5b57 e\u0301 \U0001f600",
     "",
 )
-
-
-def powers(values: list[int], base: float = 2) -> Histogram:
-    """Counts between edges that grow as powers, as far as the largest value."""
-    edges = [0, 1]
-    while edges[-1] <= max(values, default=0):
-        edges.append(max(edges[-1] + 1, round(edges[-1] * base)))
-    counts = [0] * (len(edges) - 1)
-    for value in values:
-        counts[bisect_right(edges, value) - 1] += 1
-    return Histogram(tuple(edges), tuple(counts))
 
 
 def settings_of(
@@ -169,15 +156,11 @@ def realistic(
             )
             for number in range(12)
         ),
-        window_needs=powers([w for w, _ in needs]),
-        expiry_needs_us=powers([e for _, e in needs], base=1.5),
         missed_by_window=curve_of([min(w, 97) for w, _ in needs]),
         missed_by_expiry_us=curve_of([min(e, 2_400_000) for _, e in needs]),
         headroom=HeadroomFigures(
             caught_by_source=900,
             caught_by_time=41,
-            window_left=powers([200 - min(199, w) for w, _ in needs[:900]]),
-            expiry_left_us=powers([5_000_000 - min(4_900_000, e) for _, e in needs[900:]], base=1.5),
             least_window_left=3,
             least_expiry_left_us=1_250_000,
         ),
@@ -234,8 +217,6 @@ def empty() -> Analysis:
         peak_per_second=0,
         findings=(),
         sources=(),
-        window_needs=Histogram((), ()),
-        expiry_needs_us=Histogram((), ()),
         missed_by_window=(),
         missed_by_expiry_us=(),
         headroom=None,
