@@ -28,7 +28,7 @@ _HOURS_BEFORE = 24
 
 
 class Need(NamedTuple):
-    """What one tier alone needs to catch a duplicate, or each of several."""
+    """The least W and the least E, each of which alone catches a duplicate, or all of several."""
 
     window: int
     """The window need in ids."""
@@ -38,7 +38,7 @@ class Need(NamedTuple):
     """The expiry need, at least 1."""
 
     def covers(self, other: Need) -> bool:
-        """Whether none of these values is raised by another's."""
+        """Whether the other need raises none of these."""
         return (
             self.window >= other.window
             and self.expiry_us >= other.expiry_us

@@ -68,16 +68,12 @@ def reasons(analysis: Analysis) -> tuple[str, ...]:
     missed = of_duplicates(analysis.recommendation.setting.missed, duplicates)
     needs = f"W = {count(evidence.window_need)} or E = {duration(evidence.expiry_need_us)}"
     needed = f"They need {needs}, and came in {bursts}." if duplicates > 1 else f"The one duplicate needs {needs}."
-    unseen = analysis.recommendation.sized.unseen or sized_of(analysis, Kind.BOTH).unseen
-    halves = "Sized on one half of the log, it misses none of the other half."
+    sized = analysis.recommendation.sized
+    who, unseen = ("it", sized.unseen) if sized.unseen else ("'both'", sized_of(analysis, Kind.BOTH).unseen)
+    in_other = "none of the other half"
     if unseen is not None and unseen.missed:
-        halves = (
-            f"Sized on one half of the log, it misses {of_duplicates(unseen.missed, unseen.duplicates)} in the other."
-        )
-    return (
-        f"It misses {missed} here. {needed}",
-        halves,
-    )
+        in_other = f"{of_duplicates(unseen.missed, unseen.duplicates)} in the other"
+    return f"It misses {missed} here. {needed}", f"Sized on one half of the log, {who} misses {in_other}."
 
 
 def guarantees(analysis: Analysis) -> tuple[str, str]:
@@ -158,7 +154,7 @@ def shortfall(analysis: Analysis) -> str:
     setting, evidence = present_of(analysis).setting, analysis.evidence
     takes = {
         "window": f"W = {count(evidence.window_need)}" if setting.window < evidence.window_need else "",
-        "expiry": f"E = {duration(evidence.expiry_need_us)}" if setting.expiry_us < evidence.expiry_need_us else "",
+        "expiry": f"E = {seconds(evidence.expiry_need_us)}" if setting.expiry_us < evidence.expiry_need_us else "",
     }
     short = [tier for tier, need in takes.items() if need]
     if not short:
@@ -169,7 +165,7 @@ def shortfall(analysis: Analysis) -> str:
 
 def price_setters(analysis: Analysis) -> str:
     """Which sources need most, and by how much."""
-    sources, evidence = analysis.sources, analysis.evidence
+    sources = analysis.sources
     if not sources:
         return "No source sent a duplicate, so none sets the price."
     by_window = sorted(sources, key=lambda source: -source.window_need)
@@ -178,7 +174,8 @@ def price_setters(analysis: Analysis) -> str:
     if len(sources) > 1:
         said += f"; the next needs {count(by_window[1].window_need)}"
     # Sources that need a long expiry alone may be left out of an analysis.
-    if by_expiry[0].expiry_need_us >= evidence.expiry_need_us:
+    largest_us, _ = analysis.missed_by_expiry_us[-1]
+    if by_expiry[0].expiry_need_us >= largest_us:
         who = "It also" if by_expiry[0] == by_window[0] else _name(by_expiry[0])
         said += f". {who} needs the longest expiry, {duration(by_expiry[0].expiry_need_us)}"
         if len(sources) > 1:

@@ -71,7 +71,7 @@ def analyse(replays: Replays, question: Question) -> Analysis:
         evidence=evidence,
         elsewhere=facts.elsewhere,
         peak_per_second=facts.peak_per_second,
-        findings=findings_of(Known(facts, recommendation, kinds, evidence, question.key)),
+        findings=findings_of(Known(facts, recommendation, kinds, evidence, settings.max_missed, question.key)),
         sources=_source_figures(facts, outcome),
         missed_by_window=missed_by(facts.whole.windows),
         missed_by_expiry_us=missed_between(facts.expiry_needs, facts.most_expiry_need_us),

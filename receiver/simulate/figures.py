@@ -248,7 +248,7 @@ class Analysis:
     elsewhere: Elsewhere | None
     """None for a log without duplicates."""
     peak_per_second: int
-    """The most ids that one source sent within one second of the clock."""
+    """The most receipts with an id that one source has in one second of the clock."""
     findings: tuple[Finding, ...]
     sources: tuple[SourceFigures, ...]
     """The sources that need most, worst first; not all of them."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from receiver.domains import PARTS, domain_key
 from receiver.simulate.figures import Finding, Kind
+from receiver.simulate.recommend import STRONG_BURSTS, STRONG_SPANS
 from receiver.words import count, duration, percent
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ __all__ = ["Known", "findings_of"]
 
 _FAR_ABOVE = 10
 _LEAST_ENDED_PERCENT = 1
-_LEAST_SPANS = 10
-_MANY_BURSTS = 30
 _US = 1_000_000
 _HOUR_US = 3600 * _US
 
@@ -33,6 +32,7 @@ class Known(NamedTuple):
     recommendation: Recommendation
     kinds: Sequence[SizedSetting]
     evidence: Evidence
+    max_missed: int
     key: str
     """The domain KEY."""
 
@@ -55,24 +55,27 @@ def _crosses_connections(known: Known) -> Finding | None:
     cross_domain = known.facts.cross_domain
     if cross_domain is None:
         return None
-    (source, target), most = max(cross_domain.by_connections.items(), key=lambda item: (item[1], item[0]))
+    (before, after), most = max(cross_domain.by_connections.items(), key=lambda item: (item[1], item[0]))
+    most_often = ""
+    if before != after:  # else it was by receivers of one connection
+        most_often = f" (most often first over '{before}', then over '{after}': {most:,})"
     return Finding(
         "crosses-connections",
         f"Receipts that repeat an id of the same queue, but over another connection or receiver: {cross_domain.receipts:,}. The "
         f"domain key '{known.key}' can't see them, so they are not among the {known.facts.log.duplicates:,} "
-        f"duplicates counted here (most often first over '{source}', then over '{target}': {most:,}). If these "
-        "connections compete for one queue, share one domain: --domain destination.",
+        f"duplicates counted here{most_often}. If these connections "
+        "compete for one queue, share one domain: --domain destination.",
     )
 
 
 def _missing_parts(known: Known) -> Finding | None:
     lacking = {part: known.facts.lacking[part] for part in domain_key(known.key).needs}
     said = [
-        f"Receipts without {part}: {_share(count, known.facts.log.receipts)}. The domain key "
+        f"Receipts without {part}: {_share(receipts, known.facts.log.receipts)}. The domain key "
         f"'{known.key}' takes them for receipts of one and the same, so an id that two {PARTS[part]} share counts as a "
         "duplicate."
-        for part, count in lacking.items()
-        if count
+        for part, receipts in lacking.items()
+        if receipts
     ]
     if not said:
         return None
@@ -120,8 +123,8 @@ def _demanding_sources(known: Known) -> Finding | None:
     return Finding(
         "demanding-sources",
         f"Sources with duplicates that need a window over {bound:,}: {far:,} of {needs.total:,}, while the median one needs "
-        f"{median:,}. The worst is '{worst.source}' in '{worst.domain}' with {worst.window_need:,}. All sources get the same "
-        "window, so these set the price: look why they resend from so far back.",
+        f"{median:,}. The worst is '{worst.source or '(anonymous)'}' in '{worst.domain}' with {worst.window_need:,}. All sources get the same "
+        "window, so these set the price: find out why they resend from so far back.",
     )
 
 
@@ -142,20 +145,20 @@ def _ended_sources(known: Known) -> Finding | None:
 
 def _short_log(known: Known) -> Finding | None:
     span_us, need_us = known.facts.log.span_us, known.facts.most_expiry_need_us
-    if span_us >= max(_LEAST_SPANS * need_us, _HOUR_US):
+    if span_us >= max(STRONG_SPANS * need_us, _HOUR_US):
         return None
     longest = f", and its longest repeat took {duration(need_us)}" if need_us else ""
     only = "only " if span_us < _HOUR_US else ""
     return Finding(
         "short-log",
-        f"The log spans {only}{duration(span_us)}{longest}. A repeat that takes longer than the log can't be in it. Replay "
-        "days that hold an outage before you lower a setting.",
+        f"The log spans {only}{duration(span_us)}{longest}. It can't show repeats that come later than that. Replay days that "
+        "hold an outage before you lower a setting.",
     )
 
 
 def _few_bursts(known: Known) -> Finding | None:
     bursts = known.evidence.bursts
-    if not 0 < bursts < _MANY_BURSTS:
+    if not 0 < bursts < STRONG_BURSTS:
         return None
     largest = "this one" if bursts == 1 else f"the largest of these {bursts}"
     return Finding(
@@ -172,13 +175,13 @@ def _halves_disagree(known: Known) -> Finding | None:
     first, second = known.facts.halves
     return Finding(
         "halves-disagree",
-        f"Sized on one half of the log, the setting misses {_share(both.unseen.missed, both.unseen.duplicates)} in the other. "
-        f"The first half needs W = {first.windows.most:,}, the second W = {second.windows.most:,}. The next day may differ as "
-        "much: replay more days, and take the largest setting.",
+        f"Sized on one half of the log, 'both' misses {_share(both.unseen.missed, both.unseen.duplicates)} in the other. "
+        f"The first half needs W = {first.window(known.max_missed):,}, the second W = {second.window(known.max_missed):,}. "
+        "The next day may differ as much: replay more days, and take the largest setting.",
     )
 
 
-def _redeliveries_outlast_the_window(known: Known) -> Finding | None:
+def _short_window(known: Known) -> Finding | None:
     facts, setting = known.facts, known.recommendation.setting
     delivery_us, peak = facts.log.delivery_us, facts.peak_per_second
     if not setting.window or not peak or setting.window * _US >= delivery_us * peak:
@@ -186,8 +189,8 @@ def _redeliveries_outlast_the_window(known: Known) -> Finding | None:
     return Finding(
         "short-window",
         f"At its peak the busiest source sends {setting.window:,} ids in {duration(setting.window * _US // peak)}, and the "
-        f"longest redelivery took {duration(delivery_us)}. So W alone may miss a redelivery at the peak. Don't lower E, or "
-        f"raise W to {-(-delivery_us * peak // _US):,}.",
+        f"longest redelivery took {duration(delivery_us)}. So W alone may miss a redelivery at the peak. Before you lower "
+        f"E, raise W to at least {-(-delivery_us * peak // _US):,}.",
     )
 
 
@@ -242,16 +245,16 @@ def _status_lines(known: Known) -> Finding | None:
     lines = known.facts.status_lines
     if not lines:
         return None
-    last = ", ".join(
+    shown = ", ".join(
         f"{name}={lines[-1].values[name]:g}"
         for name in ("rRedel", "rMaxDeliverySecs", "rDupsDet", "rDupIds")
         if name in lines[-1].values
     )
-    most = max(line.values.get("rDupIds", 0) for line in lines)
+    most = max((line.values["rDupIds"] for line in lines if "rDupIds" in line.values), default=None)
+    said = [f"at last {shown}"] * bool(shown) + [f"at most {most:,.0f} ids remembered"] * (most is not None)
     return Finding(
         "status-lines",
-        f"The receiver itself reported, in {len(lines):,} JMS Status lines: at last {last}; at most {most:,.0f} ids "
-        "remembered.",
+        f"The receiver itself reported, in {count(len(lines), 'JMS Status line')}: {'; '.join(said) or 'no duplicates'}.",
     )
 
 
@@ -266,7 +269,7 @@ _FINDERS: tuple[Callable[[Known], Finding | None], ...] = (
     _short_log,
     _few_bursts,
     _halves_disagree,
-    _redeliveries_outlast_the_window,
+    _short_window,
     _other_sources,
     _clock_backwards,
     _rule_of_thumb,

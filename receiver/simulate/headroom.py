@@ -1,8 +1,7 @@
 """Reuse distances, and the headroom of the duplicates that a setting catches: how close they came to being missed.
 
-The reuse distance of a duplicate is how many newer ids of its source, or how much time, lie between it and the receipt that
-it repeats. The least W and the least E that catch it are its *needs*. Its slack under a setting is how much larger W or E is
-than the need; headroom is the slack of all duplicates that the setting catches.
+The reuse distance of a duplicate is the least W, and the least E, that catch it by themselves: what it *needs*, for users. Its
+slack under a setting is by how much W or E exceeds that; users read of it as headroom.
 """
 
 from __future__ import annotations

@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from receiver.simulate.figures import Elsewhere
     from receiver.simulate.replays import Facts, PairOutcome, PartNeeds, PerPart, Replays, ValueCounts
 
-__all__ = ["Sizing", "elsewhere_with_margin", "sizing_of", "widest_of", "with_margin"]
+__all__ = ["STRONG_BURSTS", "STRONG_SPANS", "Sizing", "elsewhere_with_margin", "sizing_of", "widest_of", "with_margin"]
 
 _LEAST_EXPIRY_US = 1_000_000
 _TIMES_DELIVERY = 3
 """Apama's rule of thumb: an expiry of two to three times the longest redelivery."""
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
-_STRONG_BURSTS, _FAIR_BURSTS = 30, 10
-_STRONG_SPANS = 10
+STRONG_BURSTS, _FAIR_BURSTS = 30, 10
+STRONG_SPANS = 10
 """How many times as long as the longest repeat a log must be."""
 _BY_THE_LOG = (Kind.BOTH, Kind.WINDOW, Kind.LEAN)
 _BY_KIND = {
     Kind.BOTH: "Both are set, each to {margin} times that, rounded up: either tier alone catches it.",
     Kind.WINDOW: "The window is set, to {margin} times that, rounded up; the expiry only covers redeliveries.",
-    Kind.LEAN: "One tier or the other is set to {margin} times what it needs, rounded up, with the fewest ids.",
+    Kind.LEAN: "W and E are set to {margin} times what they need together, rounded up: the fewest ids.",
     Kind.DEFAULT: "A log that says this little can raise Apama's defaults, not lower them.",
     Kind.PRESENT: "It is what is set at present.",
 }
@@ -136,7 +136,7 @@ class Sizing:
         order = [by_kind[kind] for kind in (Kind.DEFAULT,) * (evidence.grade is Grade.WEAK) + _BY_THE_LOG]
         affordable = (sized for sized in order if sized.memory_bytes <= self.settings.budget_bytes)
         sized = next(affordable, order[-1])
-        why = self._why(sized, evidence, is_dearest=sized is order[0])
+        why = self._why(sized, evidence, is_first=sized is order[0])
         return Recommendation(sized, self.settings.margin, why), kinds, evidence
 
     def _pair_of(self, kind: Kind, part: _Asked, outcomes: Mapping[Pair, PairOutcome]) -> Pair:
@@ -174,16 +174,18 @@ class Sizing:
         facts = self.facts
         expiry_us, span_us = facts.whole.expiry_us, facts.log.span_us
         holds = both.unseen is not None and both.unseen.missed == 0
-        if holds and facts.bursts >= _STRONG_BURSTS and span_us >= _STRONG_SPANS * expiry_us:
+        if holds and facts.bursts >= STRONG_BURSTS and span_us >= STRONG_SPANS * expiry_us:
             grade = Grade.STRONG
         else:
             grade = Grade.FAIR if holds and facts.bursts >= _FAIR_BURSTS else Grade.WEAK
         return Evidence(grade, facts.bursts, facts.whole.window(self.settings.max_missed), expiry_us, span_us)
 
-    def _why(self, sized: SizedSetting, evidence: Evidence, *, is_dearest: bool) -> str:
+    def _why(self, sized: SizedSetting, evidence: Evidence, *, is_first: bool) -> str:
         settings, duplicates = self.settings, self.facts.log.duplicates
         if not duplicates:
             return "The log holds no duplicate, so it says nothing about the windows."
+        if settings.max_missed >= duplicates:
+            return "All duplicates of this log may be missed, so it asks for nothing."
         caught = "its one duplicate" if duplicates == 1 else f"all {duplicates:,} duplicates"
         if settings.max_missed:
             caught = f"{caught} but {settings.max_missed:,}"
@@ -191,9 +193,10 @@ class Sizing:
             f"To catch {caught}, this log needs W = {evidence.window_need:,} without an expiry, or "
             f"E = {seconds(evidence.expiry_need_us)} without a window. "
         ) + _BY_KIND[sized.kind].format(margin=f"{settings.margin:g}")
-        if is_dearest:
+        if is_first:
             return why
-        return f"{why} What is safer takes more memory than the budget of {settings.budget_bytes:,} bytes."
+        why += f" What is safer takes more memory than the budget of {settings.budget_bytes:,} bytes."
+        return why if sized.memory_bytes <= settings.budget_bytes else f"{why} So does this: it is the smallest."
 
 
 def widest_of(facts: Facts, tried: PerPart[Sequence[int]], settings: SimulateSettings, present: Pair) -> Pair:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from receiver.simulate.figures import LogFigures
     from receiver.simulate.rows import DomainRows
 
-__all__ = ["LastRepeats", "SecondCounts", "burst_gap_us", "bursts", "last_repeats", "second_counts"]
+__all__ = ["FirstReceiptNeeds", "SecondCounts", "burst_gap_us", "bursts", "first_receipt_needs", "second_counts"]
 
 _NOTHING = -1
 _SECOND_US = 1_000_000
@@ -32,8 +32,8 @@ def bursts(times_us: npt.NDArray[np.int64], gap_us: int) -> int:
     return int(np.count_nonzero(np.diff(times_us) > gap_us)) + (len(times_us) > 0)
 
 
-class LastRepeats(NamedTuple):
-    """What memories that go by an id's first receipt need to catch all duplicates."""
+class FirstReceiptNeeds(NamedTuple):
+    """What a domain's duplicates need of memories that go by an id's first receipt."""
 
     ring: int
     """New ids since the first receipt of an id, with that one, up to a repeat of it; the most of them."""
@@ -42,7 +42,7 @@ class LastRepeats(NamedTuple):
 
 
 @compiled()
-def _last_repeats(
+def _first_receipt_needs(
     earlier: npt.NDArray[np.int32], times: npt.NDArray[np.int64], first: npt.NDArray[np.int32]
 ) -> tuple[int, int]:
     ring, ttl_us = 0, 0
@@ -61,16 +61,18 @@ def _last_repeats(
     return ring, ttl_us
 
 
-def last_repeats(rows: DomainRows) -> LastRepeats:
+def first_receipt_needs(rows: DomainRows) -> FirstReceiptNeeds:
     """Over all of a domain."""
     if not rows.duplicates:
-        return LastRepeats(0, 0)
+        return FirstReceiptNeeds(0, 0)
     first = np.empty(len(rows.earlier), np.int32)
-    return LastRepeats(*_last_repeats(rows.earlier, rows.received_at_us, first))
+    return FirstReceiptNeeds(*_first_receipt_needs(rows.earlier, rows.received_at_us, first))
 
 
 class SecondCounts(NamedTuple):
-    """How many ids each source of a domain, or of a part of it, sent within one second of the clock: columns by source."""
+    """How many receipts with an id each source of a domain, or of a part of it, has in one second of the clock: columns by
+    source.
+    """
 
     first: npt.NDArray[np.int64]
     """The second of its first receipt; -1 without any."""

@@ -19,7 +19,7 @@ from receiver.simulate.headroom import (
 )
 from receiver.simulate.kernel import WindowAsked, replay_windows
 from receiver.simulate.numbering import lacking_parts
-from receiver.simulate.repeats import burst_gap_us, bursts, last_repeats, second_counts
+from receiver.simulate.repeats import burst_gap_us, bursts, first_receipt_needs, second_counts
 from receiver.simulate.replays import (
     STEPS,
     CrossDomainDuplicates,
@@ -223,7 +223,7 @@ def _domain_counts(domain: Domain, distances: ReuseDistances, max_missed: int) -
 
 
 def _elsewhere(domains: Sequence[Domain]) -> Elsewhere:
-    needs = [last_repeats(domain.rows) for domain in domains]
+    needs = [first_receipt_needs(domain.rows) for domain in domains]
     return Elsewhere(max(need.ring for need in needs), max(need.ttl_us for need in needs))
 
 

@@ -35,6 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
+from receiver.domains import LONGEST_KEY
 from receiver.message import ASCII, Ascii, ReceiptRow
 
 __all__ = [
@@ -231,7 +232,7 @@ domains = Table(
         # SQLite's own key, an alias of the rowid, needs the type INTEGER.
         domain_id={"type_": Integer, "primary_key": True, "server_default": Identity()},
         store_id={"name": "incarnation"},
-        domain_key={"type_": String(16)},
+        domain_key={"type_": String(LONGEST_KEY)},
         policy={"type_": String(16), "server_default": "apama"},
         retired_sources={"server_default": "0"},
     ),

@@ -57,6 +57,11 @@ def test_duplicates_that_cross_connections(key):
     assert "--domain destination" in text
 
 
+def test_a_crossing_within_a_connection_names_none():
+    log = [Receipt(1, "a", receiver_id="r1"), Receipt(2, "a", receiver_id="r2")]
+    assert "counted here. If these" in found(log, "receiver")["crosses-connections"]
+
+
 @pytest.mark.parametrize("key", ["destination", "name:all"])
 def test_a_domain_of_its_queue_is_crossed_by_nothing(key):
     assert "crosses-connections" not in found(pair({"connection_id": "b1"}, {"connection_id": "b2"}), key)
@@ -149,6 +154,7 @@ def repeat_after(distance, source, time_us):
 
 def test_sources_whose_need_is_far_above_the_rest():
     usual = [row for number in range(4) for row in repeat_after(2, f"s{number}", number)]
+    assert "The worst is '(anonymous)'" in found([*usual, *repeat_after(101, "", 9)])["demanding-sources"]
     assert "demanding-sources" not in found([*usual, *repeat_after(100, "cheap-all-the-same", 9)])
     text = found([*usual, *repeat_after(101, "worse", 9)])["demanding-sources"]
     assert "over 100: 1 of 5" in text
@@ -357,3 +363,20 @@ def test_status_lines_of_the_receiver_itself():
     assert "at last rDupIds=40;" in text
     assert "at most 1,500 ids" in text
     assert "status-lines" not in found(pair({}, {}))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"rDupIds": 7.0}, "in 1 JMS Status line: at last rDupIds=7; at most 7 ids remembered."),
+        ({"rRedel": 2.0}, "in 1 JMS Status line: at last rRedel=2."),
+        ({"rx": 5.0}, "in 1 JMS Status line: no duplicates."),
+    ],
+)
+def test_a_status_line_that_lacks_figures(values, said):
+    first = next(log := batches(pair({}, {})))
+    first.status_lines.append(StatusLine(1, values))
+    analysis = analyse(
+        WholeLog(ingest(type(log)([first], log.columns_present), domain_key("default"))), Question("default")
+    )
+    assert said in next(finding.text for finding in analysis.findings if finding.kind == "status-lines")

@@ -87,6 +87,14 @@ def test_why_tells_need_margin_and_what_is_missed():
     assert "more memory than the budget of 1 bytes" in lean.why
 
 
+def test_why_says_that_a_budget_decided():
+    log = [Receipt(1, "a"), *(Receipt(2, f"{n}") for n in range(9)), Receipt(3, "a")]
+    sizes = {sized.kind: sized.memory_bytes for sized in analysed(log).kinds}
+    within = analysed(log, budget_bytes=sizes[Kind.LEAN]).recommendation
+    assert within.why.endswith(f"than the budget of {sizes[Kind.LEAN]:,} bytes.")
+    assert analysed(log, budget_bytes=1).recommendation.why.endswith("So does this: it is the smallest.")
+
+
 @pytest.mark.parametrize("max_missed", [1, 2, 100])
 def test_allowed_to_miss_all_it_still_tells_the_truth(max_missed):
     why = analysed([Receipt(1, "a"), Receipt(2, "a")], max_missed=max_missed).recommendation.why

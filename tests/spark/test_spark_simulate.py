@@ -93,7 +93,7 @@ def test_sources_that_ended(tmp_path):
     log.write_bytes(FORMATS["csv"](rows))
     findings = {each["id"]: each["text"] for each in json.loads(assert_same(log, "--time-unit", "us"))["findings"]}
     assert "9 of 20. Of the ids" in findings["ended-sources"]  # the tenth sent its last id exactly at the middle
-    assert "up to 450 of 1,000 (45.0 %)" in findings["ended-sources"]
+    assert "up to 450 of 1,000 (45 %)" in findings["ended-sources"]
 
 
 def test_report_table_and_exit_status(tmp_path):

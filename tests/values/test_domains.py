@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from receiver import domains
 from receiver.domains import Channel, destination_name, domain_key
 from receiver.errors import SettingsError
 
@@ -111,3 +112,8 @@ def test_a_part_that_the_key_needs_is_never_empty(key, parts, lacks):
 @pytest.mark.parametrize(("key", "parts"), ENOUGH)
 def test_a_part_that_the_key_does_not_need_may_be(key, parts):
     domain_key(key).check(WHOLE._replace(**parts))
+
+
+def test_the_store_has_room_for_the_name_of_every_key():
+    """SQLite would take a longer one, and PostgreSQL refuse it at the first batch."""
+    assert max(map(len, domains.DOMAIN_KEYS)) <= domains.LONGEST_KEY
