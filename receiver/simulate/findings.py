@@ -250,11 +250,13 @@ def _status_lines(known: Known) -> Finding | None:
         for name in ("rRedel", "rMaxDeliverySecs", "rDupsDet", "rDupIds")
         if name in lines[-1].values
     )
-    most = max((line.values["rDupIds"] for line in lines if "rDupIds" in line.values), default=None)
-    said = [f"at last {shown}"] * bool(shown) + [f"at most {most:,.0f} ids remembered"] * (most is not None)
+    remembered = [line.values["rDupIds"] for line in lines if "rDupIds" in line.values]
+    said = [f"at last {shown}"] if shown else ["no duplicates"]
+    if remembered:
+        said.append(f"at most {max(remembered):,.0f} ids remembered")
     return Finding(
         "status-lines",
-        f"The receiver itself reported, in {count(len(lines), 'JMS Status line')}: {'; '.join(said) or 'no duplicates'}.",
+        f"The receiver itself reported, in {count(len(lines), 'JMS Status line')}: {'; '.join(said)}.",
     )
 
 

@@ -259,12 +259,14 @@ def missed_by(values: ValueCounts) -> Steps:
 
 
 def missed_between(needs: Histogram, most: int) -> Steps:
-    """The same where the needs are known between steps alone, and the largest one: what needs a step itself counts as missed."""
+    """The same where the needs are known between steps alone, and the largest one: what needs a step itself counts as missed.
+    What needs 0 is caught from 1 on.
+    """
     if not needs.counts:
         return ()
     missed = [sum(needs.counts[index:]) for index in range(len(needs.counts))]
-    steps = {0: missed[0]} | {edge - 1: left for edge, left in zip(needs.edges, missed, strict=False) if edge}
-    return (*steps.items(), (most, 0))
+    steps = {0: missed[0]} | {edge - 1: left for edge, left in zip(needs.edges, missed, strict=False) if edge > 1}
+    return (*steps.items(), (max(1, most), 0))
 
 
 def slices_of(first_us: int, last_us: int) -> tuple[int, int]:

@@ -137,6 +137,11 @@ def test_what_settings_miss_is_exact_where_it_is_said(needs):
     assert {need for need, _ in exact} >= set(distinct[-200:])
 
 
+def test_an_expiry_of_0_misses_also_what_needs_no_time():
+    assert missed_between(histogram([0, 0, 1, 3]), 3) == ((0, 4), (1, 1), (3, 0))
+    assert missed_between(histogram([0, 0]), 0) == ((0, 2), (1, 0))
+
+
 def test_a_curve_of_many_needs_is_exact_for_the_largest_and_stays_small():
     values = ValueCounts.of(np.arange(1, 100_001))
     curve = missed_by(values)
