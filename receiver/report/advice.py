@@ -152,9 +152,12 @@ def present_of(analysis: Analysis) -> SizedSetting:
 def shortfall(analysis: Analysis) -> str:
     """Which tiers of the present setting don't catch by themselves what the log holds; empty where both do."""
     setting, evidence = present_of(analysis).setting, analysis.evidence
+    expiry = duration(evidence.expiry_need_us)
+    if expiry == duration(setting.expiry_us):  # to so few digits
+        expiry = seconds(evidence.expiry_need_us)
     takes = {
         "window": f"W = {count(evidence.window_need)}" if setting.window < evidence.window_need else "",
-        "expiry": f"E = {seconds(evidence.expiry_need_us)}" if setting.expiry_us < evidence.expiry_need_us else "",
+        "expiry": f"E = {expiry}" if setting.expiry_us < evidence.expiry_need_us else "",
     }
     short = [tier for tier, need in takes.items() if need]
     if not short:
