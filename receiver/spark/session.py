@@ -269,14 +269,17 @@ def _defaults_in_environment(values: dict[str, str]) -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Where Java is gone, Py4J logs each try to speak to it, and PySpark's server of accumulators prints that it lost it."""
+    from pyspark import accumulators
+
     handler = logging.NullHandler()  # without one, what is logged goes to the terminal
     logging.getLogger().addHandler(handler)
-    handle_error = BaseServer.handle_error
-    BaseServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    for server in list(vars(accumulators).values()):
+        if isinstance(server, type) and issubclass(server, BaseServer) and server.__module__ == accumulators.__name__:
+            # For good: its thread may notice only after the session has ended.
+            server.handle_error = lambda *_: None  # type: ignore[method-assign]
     try:
         yield
     finally:
-        BaseServer.handle_error = handle_error  # type: ignore[method-assign]
         logging.getLogger().removeHandler(handler)
 
 
