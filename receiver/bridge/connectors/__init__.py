@@ -156,7 +156,7 @@ def check_carried(address: BrokerAddress, *properties: str) -> None:
     """`SettingsError` for a name that is a header of the protocol's own, and so can't be a property."""
     if address.protocol != "stomp":
         return
-    from receiver.bridge.connectors.stomp import PROTOCOLS_OWN
+    from receiver.bridge.connectors.stomp_message import PROTOCOLS_OWN
 
     for name in properties:
         if name in PROTOCOLS_OWN:

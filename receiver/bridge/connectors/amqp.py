@@ -8,15 +8,14 @@ would wait for its answer.
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from receiver.bridge.connectors import Delivery, Message, Property, body_limit_bytes, too_large
+from receiver.bridge.connectors import Delivery, Message, body_limit_bytes, too_large
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
+from receiver.bridge.connectors.amqp_message import decoded, encoded
 from receiver.errors import MessageRefusedError
 
 __all__ = ["AmqpSink", "AmqpSource"]
@@ -27,8 +26,6 @@ _PROPERTIES_BYTES = 1 << 20
 _IS_FULL = "amqp:resource-limit-exceeded"
 """The one condition of a rejected message that says nothing about the message."""
 _SELECTOR = proton.symbol("apache.org:selector-filter:string")
-_OFF = "take it off the queue"
-_JMS_NAMES = {"correlation_id": "JMSCorrelationID", "reply_to": "JMSReplyTo", "subject": "JMSType"}
 _DECLARED, _TRANSACTIONAL = 0x33, 0x34
 """States of deliveries that Proton has no names for: of AMQP's chapter on transactions."""
 
@@ -57,20 +54,20 @@ class AmqpSource(AmqpLink):
             self._check()
             self._changed.wait_for(lambda: self._incoming or self._refused or self._failure, wait_secs)
             self._check()
-            encoded = [self._incoming.popleft() for _ in range(min(at_most, len(self._incoming)))]
-            self._incoming_bytes -= sum(map(len, encoded))
+            came = [self._incoming.popleft() for _ in range(min(at_most, len(self._incoming)))]
+            self._incoming_bytes -= sum(map(len, came))
             self._wake()
-            taken = self._read_all(encoded)
+            taken = self._read_all(came)
             if self._refused is not None and not taken:
                 raise MessageRefusedError(self._refused.message, hint=self._refused.hint)
         return taken
 
-    def _read_all(self, encoded: list[bytes]) -> list[Delivery]:
+    def _read_all(self, came: list[bytes]) -> list[Delivery]:
         """The deliveries up to the first that can't be read."""
         taken: list[Delivery] = []
         try:
-            for data in encoded:
-                message = _message(data)
+            for data in came:
+                message = decoded(data)
                 if len(message.body) > self._max_body_bytes:
                     raise too_large(f"message {message.message_id}", f"{len(message.body):,}", self._max_body_bytes)
                 self._taken += 1
@@ -193,11 +190,11 @@ class AmqpSink(AmqpLink):
 
     def send(self, messages: Sequence[Message]) -> None:
         # All of them before the first is sent: then none is if one can't be.
-        encoded = [_encoded(message) for message in messages]
+        outgoing = [encoded(message) for message in messages]
         with self._changed:
             self._check()
-            self._outgoing.extend(encoded)
-            self._ask(len(encoded))
+            self._outgoing.extend(outgoing)
+            self._ask(len(outgoing))
 
     def _make_link(self) -> Any:
         link = self._session.sender("receiver")
@@ -238,61 +235,3 @@ class AmqpSink(AmqpLink):
 def _capabilities(address: BrokerAddress) -> Any:
     # Without it Artemis would take a new address for a topic's, and drop what is sent while nobody listens.
     return proton.symbol("topic" if address.is_topic else "queue")
-
-
-def _encoded(message: Message) -> bytes:
-    headers = {name: message.headers[jms_name] for name, jms_name in _JMS_NAMES.items() if jms_name in message.headers}
-    if any("\0" in text for text in headers.values()):  # Proton would drop the rest
-        raise MessageRefusedError("a message can't be sent by AMQP: a zero byte in a header", hint="leave it out")
-    try:
-        encoded: bytes = proton.Message(
-            # As JMS has it by AMQP: text is a value, and bytes are data.
-            body=message.body.decode() if message.is_text else message.body,
-            inferred=not message.is_text,
-            properties=dict(message.properties),
-            durable=True,
-            id=f"ID:{uuid.uuid4()}",
-            creation_time=time.time(),
-            **headers,
-        ).encode()
-    except (proton.ProtonException, TypeError, ValueError, OverflowError) as error:
-        raise MessageRefusedError(f"a message can't be sent by AMQP: {error}", hint="leave it out") from error
-    return encoded
-
-
-def _message(encoded: bytes) -> Message:
-    message = proton.Message()
-    try:
-        message.decode(encoded)
-        body: Any = message.body
-        properties: dict[str, Any] = message.properties or {}
-    except (proton.ProtonException, TypeError, ValueError) as error:
-        raise MessageRefusedError(f"a message can't be read: {error}", hint=_OFF) from error
-    message_id = None if message.id is None else str(_plain(message.id))
-    if not isinstance(body, str | bytes | memoryview | None):
-        kind = type(body).__name__
-        raise MessageRefusedError(f"message {message_id} is neither text nor bytes but {kind}", hint=_OFF)
-    return Message(
-        body=body.encode() if isinstance(body, str) else bytes(body or b""),
-        is_text=isinstance(body, str),
-        properties={name: _plain(value) for name, value in properties.items()},
-        headers={
-            jms_name: str(_plain(value))
-            for name, jms_name in _JMS_NAMES.items()
-            if (value := getattr(message, name)) is not None
-        },
-        message_id=message_id,
-        redelivered=message.delivery_count > 0,
-        jms_timestamp_ms=round(message.creation_time * 1_000) or None,
-    )
-
-
-def _plain(value: Any) -> Property:
-    """The value without its type in AMQP, such as 32 bits, symbol or time."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
-    return bytes(value) if isinstance(value, bytes | memoryview) else str(value)

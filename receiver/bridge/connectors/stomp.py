@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from receiver.bridge.connectors import Delivery, Message, Property, body_limit_bytes
+from receiver.bridge.connectors import Delivery, Message, body_limit_bytes
 from receiver.bridge.connectors.address import (
     ANSWER_SECS,
     CLOSE_SECS,
@@ -29,10 +29,11 @@ from receiver.bridge.connectors.address import (
     mute,
 )
 from receiver.bridge.connectors.stomp_frames import Frame, FrameReader
+from receiver.bridge.connectors.stomp_message import decoded, encoded_headers
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
 
-__all__ = ["PROTOCOLS_OWN", "StompSink", "StompSource"]
+__all__ = ["StompSink", "StompSource"]
 
 _VERSION = "1.2"
 _HEARTBEAT_MS = 10_000
@@ -42,12 +43,6 @@ _GRACE = 1.5
 _PREFETCH_BYTES = 4 << 20
 """What the broker may send ahead of acknowledgements; a single larger message comes all the same."""
 _SUBSCRIPTION = "receiver"
-_JMS_NAMES = {"correlation-id": "JMSCorrelationID", "reply-to": "JMSReplyTo", "type": "JMSType"}
-PROTOCOLS_OWN = {
-    *("destination", "message-id", "subscription", "transaction", "ack", "content-length", "content-type", "receipt"),
-    *("redelivered", "timestamp", "expires", "priority", "persistent", "destination-type", *_JMS_NAMES),
-}
-"""Headers that aren't properties of the application."""
 _LONGEST_ERROR = 200
 """How many characters of an error are shown; Artemis may put all properties of a message into one."""
 _NO_DESTINATION = "AMQ339001"
@@ -299,7 +294,7 @@ class StompSource(Closing):
             if isinstance(came, MessageRefusedError):
                 self._refused = came
             elif came is not None:
-                taken.append(Delivery(_message(came), came.headers.get("ack", "")))
+                taken.append(Delivery(decoded(came), came.headers.get("ack", "")))
         if self._refused is not None and not taken:
             raise MessageRefusedError(self._refused.message, hint=self._refused.hint)
         return taken
@@ -331,58 +326,9 @@ class StompSink(Closing):
     def send(self, messages: Sequence[Message]) -> None:
         self._session.check()
         # All of them before the first is sent: then none is if one can't be.
-        self._session.ask(*[Frame("SEND", _headers(message) | self._headers, message.body) for message in messages])
+        self._session.ask(
+            *[Frame("SEND", encoded_headers(message) | self._headers, message.body) for message in messages]
+        )
 
     def close(self) -> None:
         self._session.close()
-
-
-def _message(frame: Frame) -> Message:
-    headers = frame.headers
-    sent_ms = headers.get("timestamp", "")
-    return Message(
-        body=frame.body,
-        is_text=_is_utf8(frame.body),  # Artemis gives every body's length, so that its presence says nothing
-        properties={name: value for name, value in headers.items() if name not in PROTOCOLS_OWN},
-        headers={jms_name: headers[name] for name, jms_name in _JMS_NAMES.items() if name in headers},
-        message_id=headers.get("message-id"),
-        redelivered=headers.get("redelivered") == "true",
-        jms_timestamp_ms=int(sent_ms) if sent_ms.isdecimal() else None,
-    )
-
-
-def _is_utf8(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _headers(message: Message) -> dict[str, str]:
-    properties = message.properties.items()
-    # A property that bears the name of a header can't be distinguished from it: another protocol's would spoil the frame.
-    headers = {name: _text(value) for name, value in properties if value is not None and name not in PROTOCOLS_OWN}
-    headers |= {name: message.headers[jms_name] for name, jms_name in _JMS_NAMES.items() if jms_name in message.headers}
-    for text in (*headers, *headers.values()):
-        _check_text(text)
-    if message.is_text and not _is_utf8(message.body):
-        raise MessageRefusedError("a message can't be sent by STOMP: its text isn't UTF-8", hint="send it as bytes")
-    # Text can't be sent with a zero byte in it: a frame ends there.
-    if not message.is_text or b"\0" in message.body:
-        headers["content-length"] = str(len(message.body))
-    return headers
-
-
-def _check_text(text: str) -> None:
-    """What the protocol can't express would be changed on the way, and two ids might become one."""
-    if "\0" in text or (not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)):
-        raise MessageRefusedError(
-            f"a message can't be sent by STOMP: {text!r:.80} in a property or header", hint="send it by AMQP"
-        )
-
-
-def _text(value: Property) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value.hex() if isinstance(value, bytes) else str(value)
