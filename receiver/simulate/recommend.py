@@ -196,6 +196,8 @@ class Sizing:
         if is_first:
             return why
         why += f" What is safer takes more memory than the budget of {settings.budget_bytes:,} bytes."
+        if evidence.grade is Grade.WEAK:
+            why += " A log that says this little is no reason to set less: raise --budget if you can."
         return why if sized.memory_bytes <= settings.budget_bytes else f"{why} So does this: it is the smallest."
 
 
