@@ -7,7 +7,6 @@ whoever took messages is busy with them. What came and what is to be done lies i
 
 from __future__ import annotations
 
-import logging
 import selectors
 import socket
 import threading
@@ -15,7 +14,6 @@ import time
 import uuid
 from abc import abstractmethod
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 from receiver.bridge.connectors.address import (
@@ -28,7 +26,7 @@ from receiver.bridge.connectors.address import (
     failure,
     mute,
 )
-from receiver.bridge.connectors.products import KNOWN, Product, amqp_hostnames, product_by_amqp
+from receiver.bridge.connectors.products import Product, amqp_hostnames, product_by_amqp
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
 
@@ -40,7 +38,6 @@ except ImportError as error:  # pragma: no cover - depends on the installation
 
 __all__ = ["AHEAD_BYTES", "REFUSALS", "AmqpLink", "proton"]
 
-_LOGGER = logging.getLogger("receiver.bridge")
 AHEAD_BYTES = 4 << 20
 """What the broker may send ahead of `take`, and what waits to be written; a larger message goes all the same."""
 _CLOCK_SECS = 1.0
@@ -86,7 +83,8 @@ class AmqpLink(Closing):
                 return
         why = "" if refused is None else f": {refused.message}"
         raise BrokerRefusedError(
-            f"{address}: the virtual host can't be used{why}", hint="see that it is there, and that this user may use it"
+            f"{address}: the virtual host can't be used{why}",
+            hint="see that it is there, and that this user may use it",
         )
 
     def _start(self, hostname: str, client_id: str) -> None:
@@ -125,15 +123,13 @@ class AmqpLink(Closing):
         """Whether another name for the virtual host may be taken: this one isn't, by a product that isn't known yet."""
         if self._address.vhost is None or self._product is not None:
             return isinstance(error, _OtherHostnameError)
-        return self._sasl.outcome == proton.SASL.OK
+        return bool(self._sasl.outcome == proton.SASL.OK)
 
     def _meet(self) -> None:
         """Learn which product the broker is, and open links as that product wants them."""
         properties = dict(self._connection.remote_properties or {})
         self._product = product_by_amqp(properties)
         self._dialect = self._product.amqp
-        if self._product not in KNOWN:
-            _warn_of_unknown(self._product.name)
         if self._address.vhost is not None:
             self._check_hostname(self._address.vhost)
         is_topic = self._address.is_topic
@@ -336,9 +332,3 @@ class AmqpLink(Closing):
     def _count_done(self) -> None:
         self._done += 1
         self._moved_at = time.monotonic()
-
-
-@cache
-def _warn_of_unknown(name: str) -> None:
-    """Once in a process."""
-    _LOGGER.warning("%s is no product that is known: it is treated as the text of AMQP 1.0 says", name)
