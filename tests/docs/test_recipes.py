@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import boto3
 import nats
@@ -51,7 +51,6 @@ class Consumer:
     def __init__(self, folder, recipe, replaced, send):
         self.folder, self.send, self.sent = folder, send, 0
         rows, script = (blocks(PAGE, "python", HEADING)[number] for number in (ROWS, recipe))
-        assert len(rows.splitlines()) + len(script.splitlines()) <= 80
         assert len(script.splitlines()) <= 60
         for shown, real in replaced.items():
             assert shown in script
@@ -67,21 +66,25 @@ class Consumer:
         self.sent += SENT_AT_ONCE
         self.send(ids + ids[::4])
 
-    def start(self, *dying):
+    @contextmanager
+    def started(self, *dying):
         command = [sys.executable, "consumer.py", *dying]
-        return subprocess.Popen(command, cwd=self.folder, stderr=subprocess.PIPE, text=True)
+        with subprocess.Popen(command, cwd=self.folder, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def killed(self, when, draw):
         """It dies as told, or at random, with messages before it."""
         self.send_more()
         if when == "random":
-            with self.start() as process:
+            with self.started() as process:
                 time.sleep(draw.uniform(0.3, 1.5))
-                process.kill()
         else:
-            with self.start(when, str(draw.randint(1, 2))) as process:
+            with self.started(when, str(draw.randint(1, 2))) as process:
                 self.wait(process, lambda: process.poll() is not None, meanwhile=self.send_more)
-        assert process.returncode == -9, process.stderr
+        assert process.returncode == -9
 
     def wait(self, process, done, meanwhile=lambda: None):
         give_up = time.monotonic() + WAITS_SECS
@@ -111,28 +114,28 @@ def each_row_once(tmp_path, draw, request):
         kills = KILLS[request.config.getoption("--campaign")]
         for number in range(kills):
             consumer.killed(("before", "after", "random")[number % 3], draw)
-        with consumer.start() as process:
+        with consumer.started() as process:
             consumer.wait(process, lambda: len(set(consumer.rows())) == consumer.sent)
             time.sleep(redelivers_after_secs + 0.5)  # what a dead one held comes again by then
-            process.kill()
         assert sorted(consumer.rows(), key=int) == [str(n) for n in range(consumer.sent)]
 
     return check
 
 
-def test_pika(rabbitmq, each_row_once):
+def test_pika(rabbitmq, each_row_once, tmp_path):
+    queue = f"orders-{tmp_path.name}"
     with rabbitmq.connect() as connection:
         channel = connection.channel()
-        channel.queue_declare("orders", durable=True)
-        channel.queue_purge("orders")
+        channel.queue_declare(queue, durable=True)
         channel.confirm_delivery()
 
         def send(ids):
             for id_ in ids:
                 properties = pika.BasicProperties(delivery_mode=2, headers={"uniqueMessageId": id_})
-                channel.basic_publish("", "orders", b"10 EUR", properties)
+                channel.basic_publish("", queue, b"10 EUR", properties)
 
-        each_row_once(PIKA, {"localhost:5672": f"{HOST}:{rabbitmq.amqp_port}"}, send)
+        replaced = {"localhost:5672": f"{HOST}:{rabbitmq.amqp_port}", 'consume("orders"': f'consume("{queue}"'}
+        each_row_once(PIKA, replaced, send)
 
 
 @pytest.fixture
@@ -162,17 +165,14 @@ def test_kafka_by_hand(topic, each_row_once):
 
 def ending(process):
     """What a consumer says that is to end by itself."""
-    try:
-        return process.communicate(timeout=WAITS_SECS)[1]
-    finally:
-        process.kill()
+    return process.communicate(timeout=WAITS_SECS)[1]
 
 
 def test_kafka_by_hand_writes_nothing_for_a_partition_that_it_has_lost(topic, tmp_path):
     _, replaced, send = topic
     consumer = Consumer(tmp_path, KAFKA, replaced, send)
     consumer.send_more()
-    with consumer.start() as process:
+    with consumer.started() as process:
         consumer.wait(process, lambda: len(consumer.rows()) == consumer.sent)
         with closing(sqlite3.connect(tmp_path / "orders.db", timeout=30, isolation_level=None)) as database:
             database.execute("UPDATE position SET next = next + 1000")  # as the new owner does
@@ -189,7 +189,7 @@ def test_kafka_by_hand_says_what_retention_has_deleted(kafka, topic, tmp_path):
     admin = AdminClient({"bootstrap.servers": kafka.servers})
     for deleted in admin.delete_records(gone).values():
         deleted.result(WAITS_SECS)
-    with consumer.start() as process:
+    with consumer.started() as process:
         assert "_AUTO_OFFSET_RESET" in ending(process)
     assert consumer.rows() == []
 
