@@ -43,8 +43,6 @@ AHEAD_BYTES = 4 << 20
 _CLOCK_SECS = 1.0
 """How often clocks are looked at when nothing comes: for heartbeats, and for answers that don't come."""
 _NOT_FOUND = "amqp:not-found"
-_NO_MECHANISM = "[mech=none]"
-"""What Proton says where no mechanism of login suits both."""
 REFUSALS = {
     "amqp:unauthorized-access",
     _NOT_FOUND,
@@ -291,7 +289,7 @@ class AmqpLink(Closing):
         if self._transport.condition is not None or self._transport.capacity() < 0:
             self._fail_by(self._transport.condition, whole=True)
         if self._sasl.outcome in {proton.SASL.AUTH, proton.SASL.PERM}:  # the broker may say no more, nor end it
-            self._fail("Authentication failed", BrokerRefusedError, "check user and password")
+            self._fail("Authentication failed", BrokerRefusedError, self._login_hint())
 
     def _fail_by(self, condition: Any, *, whole: bool = False) -> None:
         """By what the broker says as it ends a link or session, or the `whole` connection."""
@@ -312,14 +310,22 @@ class AmqpLink(Closing):
         self._fail_with(error)
 
     def _hint(self, condition: str, why: str, *, whole: bool) -> str:
-        if _NO_MECHANISM in why:
-            given = "ANONYMOUS: name a user" if self._address.user is None else "PLAIN: allow it there, or use amqps://"
-            return f"it takes no {given}"
+        if self._sasl.outcome != proton.SASL.OK:
+            return self._login_hint()
         if whole:
             return "check user, password, virtual host (?vhost=NAME), and what this user may do"
         if condition == _NOT_FOUND and self._dialect.make_queue is not None and not self._address.is_topic:
             return f"make the queue first: {self._dialect.make_queue.format(name=self._address.name)}"
         return "check user, password, name, and what this user may do"
+
+    def _login_hint(self) -> str:
+        if self._sasl.mech:
+            return "check user and password"
+        return (
+            "it takes nobody without a name: name a user"
+            if self._address.user is None
+            else ("it takes no plain passwords here: allow PLAIN there, or use amqps://")
+        )
 
     def _look_for_progress(self) -> None:
         """Notice when the broker neither answers nor takes what is written, which a heartbeat wouldn't show."""
