@@ -298,7 +298,7 @@ class AmqpLink(Closing):
         else:
             why = condition.description or condition.name
             if condition.name in REFUSALS:
-                self._fail(why, BrokerRefusedError, self._hint(condition.name, why, whole=whole))
+                self._fail(why, BrokerRefusedError, self._hint(condition.name, whole=whole))
             else:
                 self._fail(why)
 
@@ -309,7 +309,7 @@ class AmqpLink(Closing):
             error = BrokerError(f"{error.message}, as it was to be opened", hint=hint)
         self._fail_with(error)
 
-    def _hint(self, condition: str, why: str, *, whole: bool) -> str:
+    def _hint(self, condition: str, *, whole: bool) -> str:
         if self._sasl.outcome != proton.SASL.OK:
             return self._login_hint()
         if whole:
