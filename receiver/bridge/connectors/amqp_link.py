@@ -125,14 +125,11 @@ class AmqpLink(Closing):
 
     def _meet(self) -> None:
         """Learn which product the broker is, and open links as that product wants them."""
-        properties = dict(self._connection.remote_properties or {})
-        self._product = product_by_amqp(properties)
+        self._product = product_by_amqp(self._connection.remote_properties or {})
         self._dialect = self._product.amqp
         if self._address.vhost is not None:
             self._check_hostname(self._address.vhost)
-        is_topic = self._address.is_topic
-        prefix = properties.get("topic-prefix" if is_topic else "queue-prefix")
-        self._terminus_address = self._dialect.address(self._address.name, prefix, is_topic=is_topic)
+        self._terminus_address = self._dialect.address(self._address.name, is_topic=self._address.is_topic)
         self._session = self._connection.session()
         self._session.incoming_capacity = self._dialect.session_bytes
         self._session.open()
@@ -288,8 +285,6 @@ class AmqpLink(Closing):
                 self._fail_by(end.remote_condition, whole=end is self._connection)
         if self._transport.condition is not None or self._transport.capacity() < 0:
             self._fail_by(self._transport.condition, whole=True)
-        if self._sasl.outcome in {proton.SASL.AUTH, proton.SASL.PERM}:  # the broker may say no more, nor end it
-            self._fail("Authentication failed", BrokerRefusedError, self._login_hint())
 
     def _fail_by(self, condition: Any, *, whole: bool = False) -> None:
         """By what the broker says as it ends a link or session, or the `whole` connection."""
