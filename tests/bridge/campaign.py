@@ -64,14 +64,16 @@ class Queue(NamedTuple):
     broker_port: int
     protocol: str
     name: str
+    login: str = ""
+    """Empty or `USER:PASSWORD@`."""
 
     def address(self, name: str, login: str = "") -> str:
-        """`login` is empty or `USER@`."""
-        return f"{self.protocol}://{login}{HOST}:{self.proxy.port}/queue/{name}"
+        """`login` is empty, for that of the queue, or `USER@`."""
+        return f"{self.protocol}://{login or self.login}{HOST}:{self.proxy.port}/queue/{name}"
 
     def straight(self, name: str) -> str:
         """The address past the proxy."""
-        return f"{self.protocol}://{HOST}:{self.broker_port}/queue/{name}"
+        return f"{self.protocol}://{self.login}{HOST}:{self.broker_port}/queue/{name}"
 
 
 class Store(NamedTuple):
