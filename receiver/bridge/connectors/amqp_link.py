@@ -316,11 +316,9 @@ class AmqpLink(Closing):
     def _login_hint(self) -> str:
         if self._sasl.mech:
             return "check user and password"
-        return (
-            "it takes nobody without a name: name a user"
-            if self._address.user is None
-            else ("it takes no plain passwords here: allow PLAIN there, or use amqps://")
-        )
+        if self._address.user is None:
+            return "it takes nobody without a name: name a user"
+        return "it takes no plain passwords: allow PLAIN there, or write amqps://"
 
     def _look_for_progress(self) -> None:
         """Notice when the broker neither answers nor takes what is written, which a heartbeat wouldn't show."""
