@@ -11,7 +11,7 @@ from tests.bridge import effects
 from tests.bridge.broker_proxy import broker_proxy
 from tests.bridge.campaign import Event, Plan, Queue, perform
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 FULL = {
     "small": {Event.KILL: 10, Event.CUT: 2, Event.KILL_BROKER: 1},

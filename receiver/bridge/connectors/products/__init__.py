@@ -12,7 +12,7 @@ from receiver.bridge.connectors.products.product import Product
 from receiver.bridge.connectors.products.qpid import QPID
 from receiver.bridge.connectors.products.rabbitmq import RABBITMQ
 
-__all__ = ["KNOWN", "Product", "amqp_hostnames", "product_by_amqp"]
+__all__ = ["KNOWN", "RABBITMQ", "Product", "amqp_hostnames", "product_by_amqp"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 KNOWN = (ARTEMIS, RABBITMQ, CLASSIC, QPID)

@@ -9,5 +9,5 @@ __all__ = ["ARTEMIS"]
 ARTEMIS = Product(
     name="ActiveMQ Artemis",
     drops_known_ids=True,
-    amqp=AmqpDialect(calls_itself="apache-activemq-artemis", takes_prefixes=False, virtual_host=None),
+    amqp=AmqpDialect(calls_itself="apache-activemq-artemis", virtual_host=None),
 )

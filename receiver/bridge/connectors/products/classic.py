@@ -6,4 +6,6 @@ from receiver.bridge.connectors.products.product import AmqpDialect, Product
 
 __all__ = ["CLASSIC"]
 
-CLASSIC = Product(name="ActiveMQ Classic", amqp=AmqpDialect(calls_itself="ActiveMQ", virtual_host=None))
+CLASSIC = Product(
+    name="ActiveMQ Classic", amqp=AmqpDialect(calls_itself="ActiveMQ", topic="topic://{name}", virtual_host=None)
+)

@@ -23,8 +23,6 @@ class AmqpDialect:
     """The address of a topic."""
     escapes_names: bool = False
     """Whether names in addresses have percent escapes."""
-    takes_prefixes: bool = True
-    """Whether addresses begin with the `queue-prefix` and `topic-prefix` of its `open`, where it names any."""
     virtual_host: str | None = "{name}"
     """The `hostname` of our `open` for a virtual host; None where the product has none."""
     prefetch: int = 1_000
@@ -44,11 +42,10 @@ class AmqpDialect:
     make_queue: str | None = None
     """How to make a queue, where it makes none by itself."""
 
-    def address(self, name: str, prefix: str | None, *, is_topic: bool) -> str:
-        """Of a queue or topic; `prefix` is what the broker's `open` says of these."""
+    def address(self, name: str, *, is_topic: bool) -> str:
+        """Of a queue or topic. Which of them it is, a link's capabilities say as well."""
         written = quote(name, safe="") if self.escapes_names else name
-        before = prefix if prefix and self.takes_prefixes else ""
-        return before + (self.topic if is_topic else self.queue).format(name=written)
+        return (self.topic if is_topic else self.queue).format(name=written)
 
     def hostname(self, virtual_host: str) -> str | None:
         """The `hostname` for a virtual host; None where there is none."""
