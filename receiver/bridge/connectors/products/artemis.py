@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
-from receiver.bridge.connectors.products.product import Product
+from receiver.bridge.connectors.products.product import Product, StompDialect
 
 __all__ = ["ARTEMIS"]
 
-ARTEMIS = Product(name="ActiveMQ Artemis", drops_known_ids=True)
+_PREFETCH_BYTES = 4 << 20
+"""A single larger message comes all the same."""
+
+ARTEMIS = Product(
+    name="ActiveMQ Artemis",
+    drops_known_ids=True,
+    stomp=StompDialect(
+        server="ActiveMQ-Artemis",
+        queue="{}",
+        topic="{}",
+        names_kind=True,
+        prefetch={"consumer-window-size": str(_PREFETCH_BYTES)},
+        durable={"durable-subscription-name": "{}"},
+        has_selectors=True,
+        has_vhosts=False,
+        refusals="AMQ339001",  # no such destination
+        faults="AMQ339031",  # no message can be made of it; none of the other errors says whose fault it is
+    ),
+)
