@@ -21,7 +21,7 @@ _LOGGER = logging.getLogger("receiver.bridge")
 def product_by_stomp(server: str) -> Product:
     """The product by the header `server` of CONNECTED, empty where it says nothing; one that isn't known is warned of once."""
     for product in KNOWN:
-        if product.stomp.server is not None and server.startswith(product.stomp.server):
+        if product.stomp.calls_itself is not None and server.startswith(product.stomp.calls_itself):
             return product
     name = server or "a broker without a name"
     _LOGGER.warning("%.80s isn't known: it is spoken to as the text of STOMP 1.2 says", name)

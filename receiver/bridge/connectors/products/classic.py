@@ -21,7 +21,7 @@ def _came_by_amqp(headers: Mapping[str, str]) -> bool:
 CLASSIC = Product(
     name="ActiveMQ Classic",
     stomp=StompDialect(
-        server="ActiveMQ/",
+        calls_itself="ActiveMQ/",
         prefetch={"activemq.prefetchSize": "1000"},
         durable={"activemq.subscriptionName": "{}"},  # beside the client id
         has_selectors=True,

@@ -20,7 +20,7 @@ class AmqpDialect:
 class StompDialect:
     """How a product speaks STOMP 1.2. Patterns are regular expressions, matched at the beginning of what an ERROR says."""
 
-    server: str | None = None
+    calls_itself: str | None = None
     """How the header `server` of its CONNECTED begins."""
     queue: str = "/queue/{}"
     topic: str = "/topic/{}"

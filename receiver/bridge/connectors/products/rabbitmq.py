@@ -9,7 +9,7 @@ __all__ = ["RABBITMQ"]
 RABBITMQ = Product(
     name="RabbitMQ",
     stomp=StompDialect(
-        server="RabbitMQ/",
+        calls_itself="RabbitMQ/",
         # Unlike /queue/NAME it declares nothing, so it suits queues of all kinds and makes none. But what is sent to one
         # that isn't there is dropped, and a stream would be read from its end: hence the probe, which needs no right but
         # to read.
