@@ -165,14 +165,17 @@ def test_a_bridge_to_what_is_refused_ends_with_that(running, sqlite_url, case):
 
 
 @pytest.mark.parametrize(
-    ("product", "login", "says"),
-    [("rabbitmq", "reader:reader", "write access"), ("classic", "weak:weak", "not authorized to write")],
+    "case",
+    [
+        Refused("rabbitmq", "queue/orders", BrokerRefusedError, "write access", "reader:reader"),
+        Refused("classic", "queue/orders", BrokerRefusedError, "not authorized to write", "weak:weak"),
+    ],
 )
 @pytest.mark.usefixtures("hasty")
-def test_no_right_to_send_ends_a_bridge(running, sqlite_url, monkeypatch, product, login, says):
+def test_no_right_to_send_ends_a_bridge(running, sqlite_url, monkeypatch, case):
     monkeypatch.setattr(retrying, "_REFUSED_SECS", 0.1)
-    bridge = open_bridge(from_memory(*texts("a")), url(running(product), "queue/orders", login), sqlite_url)
-    with pytest.raises(BrokerRefusedError, match=says):
+    bridge = open_bridge(from_memory(*texts("a")), url(running(case.product), case.path, case.login), sqlite_url)
+    with pytest.raises(case.error, match=case.says):
         bridge.run(stop_when_idle_secs=SOON_SECS)
 
 

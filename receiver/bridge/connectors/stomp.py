@@ -254,9 +254,9 @@ def _first_frame(address: BrokerAddress, client_id: str | None) -> Frame:
 
 
 def _said(frame: Frame) -> str:
-    """An ERROR's message, with the first line of its body where that says more: RabbitMQ's message alone is hardly a word."""
+    """An ERROR's message, with its body where that isn't the same and more: RabbitMQ's message alone is hardly a word."""
     said = frame.headers.get("message", "")
-    more = frame.body.decode("utf-8", "replace").strip().partition("\n")[0]
+    more = " ".join(frame.body.decode("utf-8", "replace").split())
     if said and (more in said or said in more):
         return said
     return ": ".join(filter(None, [said, more])) or "it says ERROR"

@@ -22,7 +22,10 @@ RABBITMQ = Product(
         durable={"durable": "true", "auto-delete": "false", "id": "{}"},
         not_in_subscriptions="@@",  # by which the broker parts what names a message in ACK
         refusals="Bad CONNECT|access_refused|not_found|not_allowed|resource_locked|Unknown destination|Invalid destination",
-        faults="Processing error|Invalid header|precondition_failed: PRECONDITION_FAILED - (user_id|message size)",
+        faults=(
+            "Processing error|Invalid header|AMQP channel died: .*content_properties"
+            "|precondition_failed: PRECONDITION_FAILED - (user_id|message size)"
+        ),
         cuts_above_bytes=4 << 20,  # `stomp.max_frame_size`, unless an operator has set another
         timestamp_unit_ms=1_000,
         reply_prefix="/reply-queue/",
