@@ -63,9 +63,13 @@ def strict_classic():
 @pytest.fixture(scope="session")
 def strict_rabbitmq(rabbitmq):
     """With a user who may do nothing, one who may read, and queues."""
-    for user, rights in {"weak": ("^$", "^$", "^$"), "reader": ("^$", "^$", ".*")}.items():
-        rabbitmq.ctl("add_user", user, user)
-        rabbitmq.ctl("set_permissions", user, *rights)
+    made = [
+        f'rabbit_auth_backend_internal:add_user(<<"{user}">>, <<"{user}">>, <<"test">>), '
+        "rabbit_auth_backend_internal:set_permissions("
+        f'<<"{user}">>, <<"/">>, <<"^$">>, <<"^$">>, <<"{read}">>, <<"test">>)'
+        for user, read in {"weak": "^$", "reader": ".*"}.items()
+    ]
+    rabbitmq.ctl("eval", f"{', '.join(made)}, ok.")  # all at once, for each call takes a second
     rabbitmq.declare("orders")
     rabbitmq.declare("votes", "quorum")
     rabbitmq.declare("stream", "stream")
