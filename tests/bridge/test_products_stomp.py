@@ -16,6 +16,7 @@ from proton.utils import BlockingConnection
 
 from receiver import retrying
 from receiver.bridge import Message, sink_of, source_of
+from receiver.bridge.connectors import products
 from receiver.bridge.connectors.products import product_by_stomp
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
@@ -349,7 +350,7 @@ def hidden_rabbitmq(running):
     broker = running("rabbitmq")
     hide = "application:set_env(rabbitmq_stomp, hide_server_info, {})."
     broker.ctl("eval", hide.format("true"))
-    product_by_stomp.cache_clear()
+    products._unknown.cache_clear()
     yield broker
     broker.ctl("eval", hide.format("false"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import cache
 
 from receiver.bridge.connectors.products.artemis import ARTEMIS
@@ -11,18 +12,39 @@ from receiver.bridge.connectors.products.product import Product
 from receiver.bridge.connectors.products.qpid import QPID
 from receiver.bridge.connectors.products.rabbitmq import RABBITMQ
 
-__all__ = ["KNOWN", "Product", "product_by_stomp"]
+__all__ = ["KNOWN", "Product", "amqp_hostnames", "product_by_amqp", "product_by_stomp"]
 
-KNOWN = (ARTEMIS, RABBITMQ, CLASSIC, QPID)
 _LOGGER = logging.getLogger("receiver.bridge")
+_NAMELESS = "a broker without a name"
+KNOWN = (ARTEMIS, RABBITMQ, CLASSIC, QPID)
 
 
-@cache
+def product_by_amqp(properties: Mapping[str, object]) -> Product:
+    """Which product a broker is by the properties of its `open`; one of the protocol's defaults if it is none of `KNOWN`."""
+    name = str(properties.get("product") or "")
+    for product in KNOWN:
+        if product.amqp.calls_itself is not None and name.startswith(product.amqp.calls_itself):
+            return product
+    return _unknown(" ".join(filter(None, (name, str(properties.get("version") or "")))) or _NAMELESS, "AMQP 1.0")
+
+
 def product_by_stomp(server: str) -> Product:
-    """The product by the header `server` of CONNECTED, empty where it says nothing; one that isn't known is warned of once."""
+    """The same by the header `server` of CONNECTED, empty where there is none."""
     for product in KNOWN:
         if product.stomp.calls_itself is not None and server.startswith(product.stomp.calls_itself):
             return product
-    name = server or "a broker without a name"
-    _LOGGER.warning("%.80s isn't known: it is spoken to as the text of STOMP 1.2 says", name)
+    return _unknown(server or _NAMELESS, "STOMP 1.2")
+
+
+@cache
+def _unknown(name: str, protocol: str) -> Product:
+    """Warned of once."""
+    _LOGGER.warning("%.80s isn't known: it is spoken to as the text of %s says", name, protocol)
     return Product(name=f"{name:.80}")
+
+
+def amqp_hostnames(virtual_host: str) -> list[str]:
+    """What a virtual host may be called in our `open`, which a broker wants to hear before it says which product it is:
+    products' own ways first, for a broker that knows none of them takes the protocol's."""
+    names = dict.fromkeys(product.amqp.hostname(virtual_host) for product in KNOWN)
+    return [name for name in names if name not in {None, virtual_host}] + [virtual_host]

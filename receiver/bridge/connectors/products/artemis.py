@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from receiver.bridge.connectors.products.product import Product, StompDialect
+from receiver.bridge.connectors.products.product import AmqpDialect, Product, StompDialect
 
 __all__ = ["ARTEMIS"]
 
@@ -12,6 +12,7 @@ _PREFETCH_BYTES = 4 << 20
 ARTEMIS = Product(
     name="ActiveMQ Artemis",
     drops_known_ids=True,
+    amqp=AmqpDialect(calls_itself="apache-activemq-artemis", takes_prefixes=False, virtual_host=None),
     stomp=StompDialect(
         calls_itself="ActiveMQ-Artemis",
         queue="{}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from receiver.bridge.connectors.products.product import Product, StompDialect
+from receiver.bridge.connectors.products.product import AmqpDialect, Product, StompDialect
 
 __all__ = ["CLASSIC"]
 
@@ -20,6 +20,7 @@ def _came_by_amqp(headers: Mapping[str, str]) -> bool:
 
 CLASSIC = Product(
     name="ActiveMQ Classic",
+    amqp=AmqpDialect(calls_itself="ActiveMQ", virtual_host=None),
     stomp=StompDialect(
         calls_itself="ActiveMQ/",
         prefetch={"activemq.prefetchSize": "1000"},
