@@ -210,6 +210,12 @@ def test_a_message_that_a_target_refuses_is_parked_and_the_others_arrive(queue_o
     assert set(bodies(taken)) == {"before", "behind"}
 
 
+@pytest.mark.parametrize(("product", "warns"), [("artemis", False), ("rabbitmq", True), ("classic", True)])
+def test_a_bridge_warns_of_a_target_that_drops_no_known_ids(queue_of, sqlite_url, caplog, product, warns):
+    open_bridge(from_memory(), queue_of(product), sqlite_url).run(stop_when_idle_secs=0)
+    assert ("at least once" in caplog.text) == warns
+
+
 def test_a_full_queue_is_no_fault_of_a_message_either(running):
     broker = running("rabbitmq")
     broker.declare(name := new_name(), x_max_length=1, x_overflow="reject-publish")

@@ -341,6 +341,10 @@ class StompSink(Closing):
             raise
         self._session.is_ready = True
 
+    @property
+    def drops_known_ids(self) -> bool:
+        return self.product.drops_known_ids
+
     def send(self, messages: Sequence[Message]) -> None:
         self._session.check()
         # All of them before the first is sent: then none is if one can't be.
