@@ -48,7 +48,7 @@ class Connected(NamedTuple):
 
 def address_of(broker: Broker, protocol: str, path: str, login: str = "") -> BrokerAddress:
     """Of `queue/NAME` or `topic/NAME`; login is `USER:PASSWORD@`."""
-    port = {"stomp": broker.stomp_port, "amqp": broker.amqp_port}[protocol]
+    port = getattr(broker, f"{protocol}_port")
     return BrokerAddress.parse(f"{protocol}://{login}{HOST}:{port}/{path}")
 
 
@@ -58,6 +58,7 @@ REAL = [pytest.param(protocol, marks=[pytest.mark.artemis, pytest.mark.slow]) fo
 
 LACKS = {
     "stomp-rabbitmq": frozenset({"known ids", "large bodies", "long headers"}),
+    "stomp-rabbitmq-quorum": frozenset({"known ids", "large bodies", "long headers"}),
     "stomp-classic": frozenset({"known ids"}),
 }
 """Of products beside Artemis, what each doesn't do by a protocol: drop known ids, take a body of 4 MB, or a header of more
@@ -67,12 +68,12 @@ PRODUCTS = [pytest.param(name, marks=[pytest.mark.broker, pytest.mark.slow]) for
 
 def product_of(request, name):
     """Of `PROTOCOL-PRODUCT`, whose broker is the fixture of that name."""
-    protocol, product = name.split("-")
+    protocol, product, *kind = name.split("-")
     running = request.getfixturevalue(product)
 
     def address(name):
         if product == "rabbitmq":
-            running.declare(name)
+            running.declare(name, *kind)
         return address_of(running, protocol, f"queue/{name}", f"{running.user}:{running.password}@")
 
     return Connected(cache(address), *CONNECTORS[protocol], LACKS[name])
