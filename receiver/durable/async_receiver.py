@@ -96,8 +96,12 @@ class _Tasks:
     def is_busy(self) -> bool:
         return self._lock.locked()
 
-    async def acquire(self, joined: Connection | None = None) -> None:
-        """Have the receiver to ourselves, as soon as no other task has it or keeps its domain locked."""
+    async def acquire_for_batch(self, joined: Connection | None) -> None:
+        """As `acquire`, as soon as batches are in no other transaction under way, which keeps the domain locked."""
+        await self.acquire(lambda: not self.receiver.others_go_on(joined))
+
+    async def acquire(self, is_free: Callable[[], bool] = lambda: True) -> None:
+        """Have the receiver to ourselves, as soon as no other task has it and the domain is free."""
         if asyncio.get_running_loop() is not self._loop:
             raise ClosedError("the receiver belongs to another event loop", hint="open another in this one")
         task = _this_task()
@@ -105,7 +109,7 @@ class _Tasks:
             raise under_way(task)
         try:
             async with asyncio.timeout(self._patience_secs):
-                await self._wait(joined)
+                await self._wait(is_free)
         except TimeoutError:
             raise StoreBusyError(
                 f"other tasks kept the receiver busy for {self._patience_secs:g} s",
@@ -118,10 +122,10 @@ class _Tasks:
             raise
         self._held_by = task
 
-    async def _wait(self, joined: Connection | None) -> None:
+    async def _wait(self, is_free: Callable[[], bool]) -> None:
         for pause_secs in _BACKOFF.pauses_secs():
             await self._lock.acquire()
-            if not self.receiver.others_go_on(joined):
+            if is_free():
                 return
             # Not while we have the lock: who is in that transaction may have another batch to join to it.
             self._lock.release()
@@ -277,7 +281,7 @@ class AsyncBatch:
         tasks = self._tasks
         self._joined = await _connection_of(self._given)
         joined = None if self._joined is None else self._joined.sync_connection
-        await tasks.acquire(joined)
+        await tasks.acquire_for_batch(joined)
         self._batch = tasks.receiver.batch_of(_this_task(), joined)
         if self._joined is None:
             await tasks.begin_own(self._batch)
@@ -376,7 +380,7 @@ async def _connection_of(given: AsyncConnection | AsyncSession | None) -> AsyncC
             f"batch() of an AsyncReceiver takes an AsyncConnection or an AsyncSession, not {given!r:.80}",
             hint="a Connection is for a Receiver",
         )
-    if given.closed or given.sync_connection is None:
+    if given.sync_connection is None or given.closed:
         raise SettingsError("the connection given to batch() is closed, or was never opened")
     return given
 
