@@ -34,7 +34,7 @@ _FORMS = ", ".join(
     [f"{scheme}://USER@HOST:{port}/queue/NAME" for scheme, port in _PORTS.items() if not scheme.endswith("s")]
     + [".../topic/NAME?subscription=SUB"]
 )
-_OPTIONS = {"subscription", "selector"}
+_OPTIONS = ("subscription", "selector", "vhost")
 
 ANSWER_SECS = 30.0
 """How long a broker may neither answer nor take what is sent before it counts as lost."""
@@ -79,11 +79,14 @@ class BrokerAddress:
     """The durable subscription that messages of a topic are taken from."""
     selector: str | None = None
     """Which messages are taken, as of JMS: a condition on their properties, such as `amount > 100`."""
+    vhost: str | None = None
+    """The broker's virtual host, where it has several; None for the one that it takes by itself."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT]/[queue/|topic/]NAME[?subscription=SUB&selector=CONDITION]`,
-        where each part may have percent escapes; `SettingsError` for anything else. A bare `/NAME` is a queue."""
+        """From `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT]/[queue/|topic/]NAME[?OPTION=VALUE[&...]]`, where each part
+        may have percent escapes and the options are `subscription`, `selector` and `vhost`; `SettingsError` for anything
+        else. A bare `/NAME` is a queue."""
         try:
             parts = urlsplit(text)
             port = parts.port
@@ -115,6 +118,7 @@ class BrokerAddress:
             name=name,
             subscription=options.get("subscription"),
             selector=options.get("selector"),
+            vhost=options.get("vhost"),
         )
 
     @property
@@ -134,6 +138,7 @@ class BrokerAddress:
         return (
             self.destination == other.destination
             and (self.port == other.port or protocol != others)
+            and (self.vhost == other.vhost or None in {self.vhost, other.vhost})
             and (self.host == other.host or not _hosts(self.host).isdisjoint(_hosts(other.host)))
         )
 
@@ -155,8 +160,8 @@ class BrokerAddress:
         user = "" if self.user is None else f"{quote(self.user, safe='')}@"
         host = f"[{self.host}]" if ":" in self.host else self.host
         kind = "topic" if self.is_topic else "queue"
-        given = {"subscription": self.subscription, "selector": self.selector}
-        options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
+        given = ((name, getattr(self, name)) for name in _OPTIONS)
+        options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given if value is not None)
         more = f"?{options}" if options else ""
         return f"{self.protocol}{'s' * self.tls}://{user}{host}:{self.port}/{kind}/{quote(self.name, safe='/')}{more}"
 
@@ -183,9 +188,9 @@ def is_secure(text: str) -> bool:
 def _options(query: str, text: str) -> dict[str, str]:
     given = parse_qsl(query, keep_blank_values=True)
     options = dict(given)
-    if len(given) != len(options) or not options.keys() <= _OPTIONS or not all(options.values()):
+    if len(given) != len(options) or not options.keys() <= {*_OPTIONS} or not all(options.values()):
         raise SettingsError(
-            f"{masked(text)!r:.200}: after ? only subscription=NAME and selector=CONDITION are known",
+            f"{masked(text)!r:.200}: after ? only subscription=NAME, selector=CONDITION and vhost=NAME are known",
             hint=f"write {_FORMS}",
         )
     return options
