@@ -33,8 +33,15 @@ class AwaitedDriver:
         return self
 
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        if rows:
-            self._cursor.executemany(self._written(statement), rows)
+        if not rows:
+            return
+        # SQLite's cursor keeps such a statement until it is closed. A connection that is closed before, as SQLAlchemy does
+        # where a task is cancelled, would live on with its lock for as long as the cursor does.
+        cursor = self._adapted.cursor()
+        try:
+            cursor.executemany(self._written(statement), rows)
+        finally:
+            cursor.close()
 
     def fetchone(self) -> Any:
         return self._cursor.fetchone()
