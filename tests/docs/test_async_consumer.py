@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 SCRIPT = blocks("docs/embedding.md", "python", "In an event loop")[1]
 KILLS = {"small": 5, "long": 100}
-SENT_PER_KILL = 400
+SENT_PER_KILL = 200
 SECS = 60
 
 
