@@ -7,13 +7,14 @@ import time
 from contextlib import suppress
 
 import pytest
+from prometheus_client import CollectorRegistry
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from receiver import AsyncReceiver, Receiver
+from receiver import Receiver
+from receiver.durable.metrics import export
 from receiver.durable.session import _HOLDS
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError, StoreBusyError, StoreError
-from receiver.settings import StoreSettings
 from tests.durable.async_opened import DRIVERS, engine_for, opened, orders_and_engine
 from tests.durable.opened import DUPLICATE, LONG_SECS, MEMORY, NEW, UndoError, remembered
 from tests.stores import engine_of, execute, rows_of
@@ -517,6 +518,13 @@ def test_a_rejected_batch_and_events(sqlite_url):
     run(main())
 
 
-def test_it_is_in_the_package():
-    assert AsyncReceiver.__module__ == "receiver.durable.async_receiver"
-    assert StoreSettings().lock_timeout_secs > 0
+def test_its_figures_are_exported(sqlite_url):
+    registry = CollectorRegistry()
+
+    async def main():
+        async with await opened(sqlite_url) as orders:
+            export(orders, registry)
+            await send(orders, "a", "a")
+            assert registry.get_sample_value("receiver_duplicates_total", {"domain": orders.domain}) == 1
+
+    run(main())
