@@ -36,6 +36,11 @@ SLOWEST_FIRST = (TOGETHER, "bridge", "demo", "artemis")
 """Folders whose tests aren't to be left for the end."""
 
 
+def pytest_xdist_auto_num_workers():
+    """One more than processors: half of the time a test waits, for a broker, a database or a process that it has started."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items):
     """Where several processes run tests, each file belongs to one, and so does all of one folder."""
 
