@@ -98,7 +98,11 @@ class _Tasks:
 
     async def acquire_for_batch(self, joined: Connection | None) -> None:
         """As `acquire`, as soon as batches are in no other transaction under way, which keeps the domain locked."""
-        await self.acquire(lambda: not self.receiver.others_go_on(joined))
+        try:
+            await self.acquire(lambda: not self.receiver.others_go_on(joined))
+        except BaseException:
+            self.receiver.counters.fail()
+            raise
 
     async def acquire(self, is_free: Callable[[], bool] = lambda: True) -> None:
         """Have the receiver to ourselves, as soon as no other task has it and the domain is free."""

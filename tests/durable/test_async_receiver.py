@@ -244,6 +244,7 @@ def test_who_would_wait_for_itself_is_refused_at_once(url, driver):
                 for waits in (send(orders, "a"), orders.close()):
                     with pytest.raises(StoreBusyError, match="this task"):
                         await waits
+                assert orders.figures().batches_failed == 1
             async with engine.connect() as connection:
                 await send(orders, "a", connection=connection)
                 async with await opened(url, patience_secs=LONG_SECS) as other:
