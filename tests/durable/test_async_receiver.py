@@ -526,6 +526,6 @@ def test_its_figures_are_exported(sqlite_url):
         async with await opened(sqlite_url) as orders:
             export(orders, registry)
             await send(orders, "a", "a")
-            assert registry.get_sample_value("receiver_duplicates_total", {"domain": orders.domain}) == 1
+            assert registry.get_sample_value("receiver_receipts_total", {"domain": orders.domain}) == 2
 
     run(main())
