@@ -7,10 +7,13 @@ from receiver.message import Decision, Receipt, Tier, Verdict
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
 
 if TYPE_CHECKING:
+    from receiver.durable.async_receiver import AsyncBatch, AsyncReceiver
     from receiver.durable.events import Duplicate
     from receiver.durable.receiver import Receiver
 
 __all__ = [
+    "AsyncBatch",
+    "AsyncReceiver",
     "Decision",
     "Duplicate",
     "Receipt",
@@ -30,6 +33,10 @@ def __getattr__(name: str) -> Any:
         from receiver.durable.receiver import Receiver
 
         return Receiver
+    if name in {"AsyncBatch", "AsyncReceiver"}:
+        from receiver.durable import async_receiver
+
+        return getattr(async_receiver, name)
     if name == "Duplicate":
         from receiver.durable.events import Duplicate
 

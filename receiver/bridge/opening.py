@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, assert_never
 from urllib.parse import quote
@@ -21,7 +21,7 @@ from receiver.bridge.received import Passed
 from receiver.bridge.targets import Target
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
-from receiver.bridge.targets.python_target import PythonTarget, imported
+from receiver.bridge.targets.python_target import PythonTarget, check_takes_message, function_named, imported
 from receiver.durable.receiver import Receiver
 from receiver.errors import SettingsError
 from receiver.policies.interface import Use
@@ -86,6 +86,7 @@ def open_bridge(
     mode, figures = options.mode, Figures()
     address = store if store is not None and mode.keeps else _MEMORY
     with ExitStack() as opened:
+        ids = _with_function(options.ids)
         target = _target(to, options)
         opened.callback(target.close)
         if isinstance(target, FileTarget) and address != _MEMORY and target.is_store(store_url(address)):
@@ -120,7 +121,7 @@ def open_bridge(
             receiver,
             target,
             destination=origin.destination,
-            ids=options.ids,
+            ids=ids,
             passed=passed,
             settings=options.settings,
             figures=figures,
@@ -175,6 +176,19 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions) ->
         return BrokerTarget(address.target_name, connect, options.ids, adds_duplicate_ids=options.mode.detects)
     hint = _TARGETS if ":" in to or "@" in to else f"write file:{to} for a file; {_TARGETS}"
     raise SettingsError(f"{masked(to)!r:.200} is no target", hint=hint)
+
+
+def _with_function(rule: IdRule) -> IdRule:
+    """The rule with its function imported, if it has one."""
+    function = rule.function
+    if function is None:
+        return rule
+    name = "the function for ids"
+    if isinstance(function, str):
+        name = f"--ids {function}"
+        function = function_named(function, "--ids ")
+    check_takes_message(name, function)
+    return replace(rule, function=function)
 
 
 def _check_ring(source: BrokerAddress, target: BrokerAddress) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from asyncio import CancelledError
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from receiver.errors import MessageRefusedError, SettingsError
 
 if TYPE_CHECKING:  # no command but the bridge needs its connectors
-    from receiver.bridge.connectors import Message, Property
+    from receiver.bridge.connectors import Message
 
-__all__ = ["IdRule", "MissingIds", "Mode"]
+__all__ = ["IdRule", "MissingIds", "Mode", "described", "not_done"]
 
 _OF_JMS = "ID:"
 
@@ -49,12 +51,21 @@ class MissingIds(StrEnum):
     """It is parked."""
 
 
+_ID, _SOURCE = "uniqueMessageId", "messageSourceId"
+_PAIR = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdRule:
-    """Which properties name a message and its source, and what becomes of one without an id."""
+    """Which id a message has and of which source: by two of its properties, or by a function; and what becomes of one
+    without an id."""
 
-    id_property: str = "uniqueMessageId"
-    source_property: str = "messageSourceId"
+    id_property: str = _ID
+    """What is sent on to a broker has its id in a property of this name too, also where a function says it."""
+    source_property: str = _SOURCE
+    function: Callable[[Message], tuple[str | int | None, str | int | None]] | str | None = None
+    """Returns a message's id and source, each None where it has none. As text it is `MODULE:FUNCTION`, which
+    `open_bridge` imports. None: they are properties."""
     missing: MissingIds = MissingIds.MESSAGE_ID
 
     def __post_init__(self) -> None:
@@ -62,28 +73,71 @@ class IdRule:
             raise SettingsError(
                 "a property for ids has no name", hint="leave it out, or name it (--id-property, --source-property)"
             )
+        if self.function is not None and (self.id_property, self.source_property) != (_ID, _SOURCE):
+            raise SettingsError(
+                "ids are said by a function or by properties, not by both",
+                hint="give --ids alone, or --id-property and --source-property; a function can read properties",
+            )
 
     def ids_of(self, message: Message) -> tuple[str | None, str | None]:
         """The message's id and source, each None where it has none.
 
         `MessageRefusedError` where they can't be ids: bytes, a truth value, a number with a fraction; or where there is
-        none and there has to be.
+        none and there has to be; or where the function fails.
         """
-        id_ = _text(message.properties, self.id_property)
+        if self.function is not None:
+            id_, source = self._by_function(message)
+        else:
+            id_ = _text(message.properties.get(self.id_property), "its property", self.id_property)
+            source = _text(message.properties.get(self.source_property), "its property", self.source_property)
         if id_ is None:
             if self.missing is MissingIds.REFUSE:
-                raise MessageRefusedError(f"it has no property {self.id_property}, and ids are required")
+                raise MessageRefusedError(f"{self._lack()}, and ids are required")
             # JMS promises that such an id is unique. Any other message id may be a number that a broker gives again once
             # it has lost its data: the message that gets it would be taken for a duplicate.
             if message.message_id is not None and message.message_id.startswith(_OF_JMS):
                 id_ = message.message_id
-        return id_, _text(message.properties, self.source_property)
+        return id_, source
+
+    def _by_function(self, message: Message) -> tuple[str | None, str | None]:
+        function = self.function
+        assert callable(function)  # noqa: S101 - `open_bridge` has imported it
+        try:
+            result: Any = function(message)
+            if isinstance(result, tuple) and len(result) == _PAIR:
+                return _text(result[0], "the function's", "id"), _text(result[1], "the function's", "source")
+            why = not_done(result) or f"it returned {result!r:.80}, not (id, source)"
+        except MessageRefusedError:
+            raise
+        except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
+            raise MessageRefusedError(f"the function that says its id failed: {described(error)}") from error
+        raise MessageRefusedError(f"the function that says its id failed: {why}")
+
+    def _lack(self) -> str:
+        return f"it has no property {self.id_property}" if self.function is None else "the function gave it no id"
 
 
-def _text(properties: Mapping[str, Property], name: str) -> str | None:
-    value = properties.get(name)
+def _text(value: object, whose: str, name: str) -> str | None:
     if value is None or isinstance(value, str):
         return value or None
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise MessageRefusedError(f"its property {name} is {value!r:.80}, neither text nor a whole number")
+    raise MessageRefusedError(f"{whose} {name} is {value!r:.80}, neither text nor a whole number")
+
+
+def not_done(result: object) -> str | None:
+    """What is wrong with a function that returned this, though it did nothing; None if nothing is."""
+    if inspect.iscoroutine(result):
+        result.close()  # or the interpreter would complain, too
+    if inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result):
+        return f"it returned a {type(result).__name__}, which nobody runs"
+    return None
+
+
+def described(error: BaseException) -> str:
+    """An exception of a function's, in words."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except Exception:  # noqa: BLE001 - one that can't even be shown
+        return kind

@@ -41,6 +41,8 @@ receiver bridge 'amqp://host/topic/prices?subscription=desk1' python:desk:book -
 
 receiver bridge stomp://host/orders amqp://other/orders --store sqlite:///receiver.db --record receipts.jsonl.zst
 
+receiver bridge amqp://host/queue/orders file:orders.jsonl --store sqlite:///receiver.db --ids order_ids:from_json
+
 Passwords come from RECEIVER_FROM_PASSWORD and RECEIVER_TO_PASSWORD, from files, or from the addresses.
 """
 
@@ -80,6 +82,15 @@ _ReceiverId = Annotated[
 ]
 _IdProperty = Annotated[str, typer.Option(metavar="NAME", help="The property with a message's id.")]
 _SourceProperty = Annotated[str, typer.Option(metavar="NAME", help="The property with the id of its source.")]
+_IdFunction = Annotated[
+    str | None,
+    typer.Option(
+        "--ids",
+        metavar="MODULE:FUNCTION",
+        help="Called with each message in place of the two properties; returns (id, source). It has .properties, "
+        ".headers, .body, .is_text and .message_id.",
+    ),
+]
 _MissingId = Annotated[
     MissingIds,
     typer.Option(help="For a message without id: message-id takes its JMSMessageID, refuse parks it."),
@@ -144,6 +155,7 @@ def bridge(
     receiver_id: _ReceiverId = None,
     id_property: _IdProperty = _IDS.id_property,
     source_property: _SourceProperty = _IDS.source_property,
+    ids: _IdFunction = None,
     missing_ids: _MissingId = _IDS.missing,
     window: _Window = None,
     expiry: _Expiry = None,
@@ -181,7 +193,7 @@ def bridge(
         domain=domain,
         connection_id=connection_id,
         receiver_id=receiver_id,
-        ids=IdRule(id_property=id_property, source_property=source_property, missing=missing_ids),
+        ids=IdRule(id_property=id_property, source_property=source_property, function=ids, missing=missing_ids),
         windows=_windows(window, expiry),
         policy=policy,
         record=record,

@@ -3,6 +3,7 @@
 | file | what is in it |
 |---|---|
 | `receiver.py` | `Receiver`: open, batch, status, close |
+| `async_receiver.py` | `AsyncReceiver`: the same for an event loop |
 | `opening.py` | how a domain is opened, made or resized when a receiver opens |
 | `batch.py` | `Batch`: decides receipt by receipt, in memory alone |
 | `session.py`, `outcomes.py` | a batch's transaction: lock, catch up, record, commit; and what became of it |

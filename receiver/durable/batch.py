@@ -120,6 +120,10 @@ class Batch:
                 raise
 
     @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
     def connection(self) -> Connection:
         """The batch's own connection and transaction: what is written through it is committed with the ids, or not at
         all. Leave committing and rolling back to the batch."""

@@ -207,6 +207,10 @@ class DomainCache:
         self._state = None
 
     @property
+    def is_dropped(self) -> bool:
+        return self._state is None
+
+    @property
     def has_deletable(self) -> bool:
         return bool(self._deletable)
 

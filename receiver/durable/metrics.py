@@ -24,6 +24,7 @@ except ImportError as error:
     raise MissingExtraError("metrics", "exporting metrics") from error
 
 if TYPE_CHECKING:
+    from receiver.durable.async_receiver import AsyncReceiver
     from receiver.durable.receiver import Receiver
 
 __all__ = ["collector_in", "export", "label"]
@@ -119,7 +120,7 @@ _collectors: WeakKeyDictionary[CollectorRegistry, dict[Callable[[], Any], Any]] 
 _lock = threading.Lock()
 
 
-def export(receiver: Receiver, registry: CollectorRegistry = REGISTRY) -> None:
+def export(receiver: Receiver | AsyncReceiver, registry: CollectorRegistry = REGISTRY) -> None:
     """Show a receiver's figures in a registry. A second call changes nothing, and closing the receiver needs none.
 
     Each metric has the label `domain`.
@@ -146,10 +147,10 @@ def label(domain: str) -> str:
 class _ReceiverCollector(Collector):
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._receivers: list[Receiver] = []
+        self._receivers: list[Receiver | AsyncReceiver] = []
         self._closed: dict[str, _Counts] = {}
 
-    def add(self, receiver: Receiver) -> None:
+    def add(self, receiver: Receiver | AsyncReceiver) -> None:
         with self._lock:
             if receiver not in self._receivers:
                 self._receivers.append(receiver)

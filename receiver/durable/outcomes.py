@@ -95,9 +95,12 @@ class Outcomes:
             self._settled(self._unsettled.popleft())
         return were_all
 
-    def callers_go_on(self) -> bool:
-        """Whether a caller's transaction is still under way."""
-        return any(batch.tally is not None and batch.transaction.is_active for batch in self._unsettled)
+    def callers_go_on(self, *, but_for: Any = None) -> bool:
+        """Whether a caller's transaction is still under way, other than this one."""
+        return any(
+            batch.tally is not None and batch.transaction is not but_for and batch.transaction.is_active
+            for batch in self._unsettled
+        )
 
     def can_be_looked_up(self) -> bool:
         """Whether there is something to settle, without having the domain's lock."""

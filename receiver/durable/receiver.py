@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -148,9 +149,9 @@ class Receiver(Closing):
         """
         return Batch(self._options, self.counters, begin=partial(self._begin, connection), notify=self._notify)
 
-    def _begin(self, connection: Connection | None) -> Transaction:
+    def _begin(self, connection: Connection | None, task: Hashable = None) -> Transaction:
         try:
-            return self._session.begin(connection)
+            return self._session.begin(connection, task)
         except BaseException:
             self.counters.fail()
             raise

@@ -35,7 +35,7 @@ from receiver.store.tables import DomainState
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
-__all__ = ["DomainSession", "Hold", "Transaction", "hold", "release"]
+__all__ = ["DomainSession", "Hold", "Transaction", "hold", "release", "under_way"]
 
 _GUARD = threading.Lock()
 _HOLDS: list[Hold] = []
@@ -43,13 +43,14 @@ _HOLDS: list[Hold] = []
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hold:
-    """A lock that a thread holds, or is about to take."""
+    """A lock that a thread or a task holds, or is about to take."""
 
     lock: Hashable
     """What is locked: a file, or a domain of a server."""
     holder: Callable[[], object]
     """The connection that holds the lock, and may take it again."""
-    thread: int
+    owner: Hashable
+    """The thread that waits, or the task of an event loop."""
     domain: Hashable = None
     """The domain of the batch under way; None once the batch is over and only its caller's transaction goes on."""
     is_over: Callable[[], bool] = lambda: False
@@ -57,20 +58,29 @@ class Hold:
 
 
 def hold(wanted: Hold) -> None:
-    """Note that a thread is about to take a lock, unless it would wait for itself."""
+    """Note that a thread or a task is about to take a lock, unless it would wait for itself."""
     with _GUARD:
         _HOLDS[:] = [other for other in _HOLDS if not other.is_over()]
         for other in _HOLDS:
-            if (other.thread, other.lock) != (wanted.thread, wanted.lock):
+            if (other.owner, other.lock) != (wanted.owner, wanted.lock):
                 continue
             if other.domain is not None and other.domain == wanted.domain:
-                raise StoreBusyError("this thread has a batch of the domain under way", hint="end that one first")
+                raise under_way(wanted.owner)
             if other.holder() is not wanted.holder():
                 raise StoreBusyError(
-                    "this thread holds the lock in another transaction, which is still open",
+                    f"this {_kind(wanted.owner)} holds the lock in another transaction, which is still open",
                     hint="end that one first, or join it: batch(connection=...)",
                 )
         _HOLDS.append(wanted)
+
+
+def under_way(owner: Hashable) -> StoreBusyError:
+    """The error for whoever would wait for a batch of their own."""
+    return StoreBusyError(f"this {_kind(owner)} has a batch of the domain under way", hint="end that one first")
+
+
+def _kind(owner: Hashable) -> str:
+    return "thread" if isinstance(owner, int) else "task"
 
 
 def release(held: Hold) -> None:
@@ -105,8 +115,8 @@ class DomainSession(Guarded):
         self.domain_id = opened.domain_id
         self.cache = DomainCache(retirement)
         self.outcomes = Outcomes(new_number())
-        self._held_by: int | None = None
-        """The thread whose batch is under way."""
+        self._held_by: Hashable = None
+        """The thread or the task whose batch is under way."""
         if isinstance(self.log, SqlLog):
             self.log.is_idle = lambda: not self._thread_lock.locked()
 
@@ -133,19 +143,22 @@ class DomainSession(Guarded):
             raise
         return recorder
 
-    def begin(self, connection: Connection | None) -> Transaction:
-        """Have the domain to ourselves, in a transaction of our own or in the caller's, and catch up with it."""
+    def begin(self, connection: Connection | None, task: Hashable = None) -> Transaction:
+        """Have the domain to ourselves, in a transaction of our own or in the caller's, and catch up with it.
+
+        `task` is the task of an event loop for which this thread does it, if there is one.
+        """
         began_ns = perf_counter_ns()
         self.check_usable()
         log = self.log if connection is None else self._joining(connection)
-        held = Hold(self.lock, lambda: log.holder, threading.get_ident(), domain=self.store_id)
+        held = Hold(self.lock, lambda: log.holder, task or threading.get_ident(), domain=self.store_id)
         try:
             hold(held)
             self._acquire()
         except BaseException:
             release(held)
             raise
-        self._held_by = held.thread
+        self._held_by = held.owner
         transaction = Transaction(self, log, held, began_ns)
         try:
             transaction.begin()
@@ -415,7 +428,7 @@ class Transaction:
         log = self.log
         self._session.leave(self._held)
         if isinstance(log, JoinedLog):
-            hold(Hold(self._held.lock, lambda: log.holder, self._held.thread, is_over=log.is_over))
+            hold(Hold(self._held.lock, lambda: log.holder, self._held.owner, is_over=log.is_over))
 
 
 def _unknown(failure: StoreError) -> StoreError:

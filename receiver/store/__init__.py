@@ -5,6 +5,7 @@
 | `tables.py` | the records and tables: each field declared once, with the values that a driver has for it |
 | `log.py` | `DomainLog`: what can be done with a log, whatever keeps it; the log in memory |
 | `sql_log.py` | the log in a database, as far as all kinds have it in common, and in a transaction of the caller's |
+| `awaited_driver.py` | an asynchronous driver of the caller's, as the statements of `sql_log.py` need one |
 | `databases/` | what SQLite and PostgreSQL do in their own ways, an object each; no module outside it knows which kinds there are |
 | `engine.py` | from an address to its kind and an engine; drivers' errors become ours |
 | `connections.py` | a connection kept open for many short transactions |

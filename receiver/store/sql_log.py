@@ -1,7 +1,7 @@
 """A domain's log in a database: what SQLite and PostgreSQL have in common, also in a transaction of the caller's.
 
 Statements run on the driver's own connection: for a batch of one receipt, SQLAlchemy's execution of them would cost more
-than the database does.
+than the database does. Where the caller's driver is asynchronous, an `AwaitedDriver` stands for it.
 
 Nothing reports whether a caller's transaction, or the savepoint around a batch, was committed or rolled back. So each
 batch leaves its number in it, to be looked up later: there is no event to miss and no constraint violation to catch.
@@ -22,6 +22,7 @@ from sqlalchemy import Connection, Dialect, Engine, RootTransaction, delete
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptRow, ReceiptValues
 from receiver.settings import StoreSettings
+from receiver.store.awaited_driver import AwaitedDriver
 from receiver.store.log import BatchNumber, Changes, PolicyStates
 from receiver.store.tables import DomainState, domain_rows, domains, joined, receipt_rows, receipts, to_bytes
 
@@ -57,6 +58,8 @@ _IDENTITY = {"domain_id", "store_id", "domain_key", "domain_name", "policy"}
 _CHANGING = tuple(name for name in DomainState._fields if name not in _IDENTITY)
 _changing_of = attrgetter(*_CHANGING)
 _SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
+_ROWS_AWAITED_AT_ONCE = 500
+"""Between so many rows an event loop gets its turn."""
 IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction that a batch could join"
 JOIN_HINT = "give a connection with a transaction, or none: then the batch has one of its own"
 
@@ -104,6 +107,8 @@ class SqlLog(ABC):
         self.dbapi: Any = None
         self.cursor: Any = None
         """One cursor for all short statements."""
+        self.is_awaited = False
+        """Whether the connection is an asynchronous one of the caller's."""
         self._connection: Connection | None = None
         self._lent: RootTransaction | None = None
         p = self.placeholder
@@ -113,6 +118,7 @@ class SqlLog(ABC):
         self.sql_lock = self.sql_read + self.for_update
         self.sql_save = f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
         self.sql_rows_after = f"SELECT {columns} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
+        self._sql_page_after = f"{self.sql_rows_after} LIMIT {_ROWS_AWAITED_AT_ONCE}"
         values = ", ".join([p] * (1 + len(receipt_rows.columns)))
         self._policy_state = receipts.c.policy_state.name
         self._sql_set_state = f"UPDATE {receipts.name} SET {self._policy_state} = {p} WHERE domain_id = {p}"
@@ -139,6 +145,12 @@ class SqlLog(ABC):
     @abstractmethod
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]: ...
 
+    def pages_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
+        """As `rows_after`, by a statement for each few rows: a cursor that stays open can't be awaited here."""
+        while seq < last_seq and (rows := self.cursor.execute(self._sql_page_after, (self.domain_id, seq)).fetchall()):
+            yield receipt_rows.read_many(rows)
+            seq = rows[-1][0]
+
     @abstractmethod
     def append(self, rows: Sequence[ReceiptValues]) -> None: ...
 
@@ -153,7 +165,8 @@ class SqlLog(ABC):
     def use(self, connection: Connection) -> None:
         self._connection = connection
         self._lent = None
-        self.dbapi = driver_of(connection)
+        self.is_awaited = connection.dialect.is_async
+        self.dbapi = AwaitedDriver(connection) if self.is_awaited else driver_of(connection)
         self.cursor = self.dbapi.cursor()
 
     def begin(self) -> DomainState:
@@ -271,13 +284,14 @@ class JoinedLog:
     """A domain's log in the caller's transaction: each batch is a savepoint there, and commits or rolls back nothing itself."""
 
     def __init__(self, log: SqlLog, connection: object) -> None:
-        connection = joinable(connection, log.engine.dialect, "batch()")
+        connection = joinable(connection, log.engine.dialect, "batch()", may_await=True)
         self.connection = self.holder = connection
         self.transaction = connection.get_transaction()
         self._savepoint = connection.get_nested_transaction()
         log = self._log = copy(log)
         log.use(connection)
-        self.begin, self.rows_after, self.last_batch = log.lock_in_callers_transaction, log.rows_after, log.last_batch
+        self.begin, self.last_batch = log.lock_in_callers_transaction, log.last_batch
+        self.rows_after = log.pages_after if log.is_awaited else log.rows_after
 
     def is_over(self) -> bool:
         """Whether the caller's transaction has ended."""
@@ -306,17 +320,20 @@ class JoinedLog:
     commit = rollback = discard = give_back_space = close = _callers
 
 
-def joinable(connection: object, ours: Dialect, taker: str) -> Connection:
-    """The connection, in a transaction; SettingsError unless it fits our database. `taker`, for errors, was given it."""
+def joinable(connection: object, ours: Dialect, taker: str, *, may_await: bool = False) -> Connection:
+    """The connection, in a transaction; SettingsError unless it fits our database. `taker`, for errors, was given it.
+
+    With `may_await` that may be one of an asynchronous driver, as `run_sync` gives it.
+    """
     if not isinstance(connection, Connection):
         raise SettingsError(
             f"{taker} takes a Connection of SQLAlchemy, not {connection!r:.80}",
-            hint="of a Session: session.connection()",
+            hint="of a Session: session.connection(); one of asyncio is for an AsyncReceiver",
         )
     if connection.closed or connection.invalidated:
         raise SettingsError(f"the connection given to {taker} is closed")
     theirs = connection.dialect
-    if (ours.name, ours.driver) != (theirs.name, theirs.driver):
+    if ours.name != theirs.name or not ((may_await and theirs.is_async) or ours.driver == theirs.driver):
         raise SettingsError(
             f"the connection given to {taker} is for {theirs.name}+{theirs.driver}, the store is in"
             f" {ours.name}+{ours.driver}",

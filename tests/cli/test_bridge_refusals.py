@@ -32,6 +32,8 @@ REFUSALS = {
     "a folder for a target": ((NOWHERE, "file:.", *STORE), "is a folder"),
     "a target in no folder": ((NOWHERE, "file:no/x", *STORE), "no folder"),
     "a function that isn't there": ((NOWHERE, "python:json:no_such", *STORE), "can't be imported"),
+    "no such function for ids": ((NOWHERE, "file:x", *STORE, "--ids", "json:no_such"), "--ids json:no_such can't be imported"),
+    "a function for ids beside a property": ((NOWHERE, "file:x", *STORE, "--ids", "json:loads", "--id-property", "x"), "not by both"),
     "an unknown option": ((NOWHERE, "file:x", *STORE, "--no-such"), "--no-such"),
     "an unknown policy": ((NOWHERE, "file:x", *STORE, "--policy", "guess"), "guess"),
     "a policy that nobody advances": ((NOWHERE, "file:x", *STORE, "--policy", "cmq:retry=1,network=1"), "advance()"),

@@ -1,5 +1,6 @@
 """Every snippet of `docs/embedding.md` runs as it stands there and does what the page says."""
 
+import asyncio
 import logging
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from receiver import Receiver, StoreSettings
 from receiver.bridge import Message, Origin, open_bridge
@@ -57,6 +59,29 @@ def shows(*headings: str):
         return test
 
     return mark
+
+
+@shows("In an event loop")
+@pytest.mark.parametrize("driver", ["aiosqlite", "asyncpg", "psycopg"])
+def test_in_an_event_loop(request, driver):
+    url = request.getfixturevalue("sqlite_url" if driver == "aiosqlite" else "fresh_postgres_url")
+    names = {
+        "URL": url,
+        "Payment": Payment,
+        "PAY": text("INSERT INTO payment (reference, cents) VALUES (:reference, :cents)"),
+    }
+    run(PYTHON["In an event loop"][0], url, names)
+    Payment.metadata.create_all(create_engine(url, poolclass=NullPool))
+
+    async def pay_twice():
+        engine = create_async_engine(make_url(url).set(drivername=f"{make_url(url).get_backend_name()}+{driver}"))
+        for _ in range(2):
+            await names["pay_each"](Broker("1", "2").receive(9), engine)
+        await engine.dispose()
+
+    asyncio.run(pay_twice())
+    with create_engine(url, poolclass=NullPool).connect() as connection:
+        assert sorted(connection.scalars(text("SELECT reference FROM payment"))) == ["1", "2", "payment 30"]
 
 
 @shows("Ten lines")

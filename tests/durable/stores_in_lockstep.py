@@ -57,7 +57,10 @@ class Domain:
             most, after_us = self.housekeeping
             chosen = chosen or (self.model.window, self.model.expiry_us)
             settings = sizes(*chosen, max_sources=most, retire_sources_after_days=after_us / DAY_US)
-        return opened(self.url, **self.options, settings=settings)
+        return self._open(connection_id="broker", destination="queue://orders", settings=settings, **self.options)
+
+    def _open(self, **options: Any) -> Receiver:
+        return opened(self.url, **options)
 
     def _retire_due(self) -> None:
         """What the receiver does at the end of a batch, by the model's own queues."""
@@ -131,7 +134,7 @@ class Domain:
     def transaction(self, batches: Sequence[Joining], *, commit: bool) -> None:
         """Batches in one transaction of the caller's."""
         before = self._now()
-        with self.engine.connect() as connection:
+        with self.connect() as connection:
             for who, received, fate in batches:
                 savepoint = None
                 if fate in {"rolled back", "released"}:
@@ -151,6 +154,10 @@ class Domain:
             else:
                 connection.rollback()
                 self._back_to(before)
+
+    def connect(self) -> Connection:
+        """The caller's, for batches to join."""
+        return self.engine.connect()
 
     def reopen(self, who: int) -> None:
         self.receivers[who].close()

@@ -1,13 +1,16 @@
 """Whatever comes, in whatever transactions, to however many receivers: the store and the naive model say the same."""
 
+import asyncio
 import random
 import uuid
+from functools import partial
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from tests.durable.async_in_lockstep import AsyncDomain
 from tests.durable.opened import MEMORY, opened
 from tests.durable.stores_in_lockstep import KEEP_ALL, Domain, Joining
 from tests.model import Model
@@ -23,8 +26,9 @@ FATES = st.sampled_from(["kept", "kept", "undone", "rolled back", "released"])
 
 
 class StoreMachine(RuleBasedStateMachine):
-    def __init__(self, url):
+    def __init__(self, url, make_domain=Domain):
         super().__init__()
+        self.make_domain = make_domain
         self.url = url
         self.domain = None
         self.now_us = 0
@@ -32,7 +36,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(chosen=SIZES, receivers=st.integers(1, 3), housekeeping=HOUSEKEEPING)
     def start(self, chosen, receivers, housekeeping):
         receivers = 1 if self.url == MEMORY else receivers
-        self.domain = Domain(self.url, uuid.uuid4().hex, receivers, *chosen, housekeeping)
+        self.domain = self.make_domain(self.url, uuid.uuid4().hex, receivers, *chosen, housekeeping)
 
     def _received(self, steps):
         received = []
@@ -86,9 +90,10 @@ def sqlite_file(tmp_path_factory):
     return url
 
 
-def run(url, max_examples, **more):
+def run(url, max_examples, make_domain=Domain, **more):
     run_state_machine_as_test(
-        lambda: StoreMachine(url), settings=settings(max_examples=max_examples, stateful_step_count=20, **more)
+        lambda: StoreMachine(url, make_domain),
+        settings=settings(max_examples=max_examples, stateful_step_count=20, **more),
     )
 
 
@@ -103,6 +108,14 @@ def test_sqlite(sqlite_file):
 def test_postgresql(fresh_postgres_url):
     # To make a case smaller takes minutes here, and what fails on one database fails on the other.
     run(fresh_postgres_url, 20, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+
+
+@pytest.mark.parametrize(("driver", "examples"), [("aiosqlite", 20), ("psycopg", 8), ("asyncpg", 8)])
+def test_in_an_event_loop(request, driver, examples):
+    url = request.getfixturevalue("sqlite_file" if driver == "aiosqlite" else "fresh_postgres_url")
+    with asyncio.Runner() as loop:
+        make_domain = partial(AsyncDomain, loop, driver)
+        run(url, examples, make_domain, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
 def test_long_runs_in_which_deleting_lags(store_url, seed, campaign):

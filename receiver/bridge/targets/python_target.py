@@ -15,12 +15,13 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from receiver.bridge.connectors.address import masked
+from receiver.bridge.options import described, not_done
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
 from receiver.store.inbox import Lease
 
-__all__ = ["PythonTarget", "imported"]
+__all__ = ["PythonTarget", "check_takes_message", "function_named", "imported"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _WITH_CONNECTION = 2
@@ -68,7 +69,7 @@ class PythonTarget(Target):
             raise StoreError(f"the database took back all of the transaction while {self.name} had it: {why}") from lost
         if lost is not None:
             raise self._has_ended_it() from lost
-        return why if spoilt is None else _described(spoilt)
+        return why if spoilt is None else described(spoilt)
 
     def _call(self, message: Received, *connection: Connection) -> str | None:
         """Why the function failed; None if it didn't."""
@@ -76,39 +77,22 @@ class PythonTarget(Target):
         try:
             result = self._function(message, *connection)
         except MessageRefusedError as error:
-            return _described(error)
+            return described(error)
         except (BrokerError, OutputError, StoreError):  # not the message's fault: all of it is tried again
             raise
         except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
             _LOGGER.debug("%s failed on %r", self.name, message.unique_message_id, exc_info=True)
-            return _described(error)
+            return described(error)
         finally:
             if os.getpid() != process:  # a child that the function has forked off: connections are its parent's
                 os._exit(1)
-        return None if result is None else _not_done(result)
+        return None if result is None else not_done(result)
 
     def _has_ended_it(self) -> SettingsError:
         return SettingsError(
             f"{self.name} ended the transaction that it was given",
             hint="leave committing and rolling back to the bridge",
         )
-
-
-def _not_done(result: object) -> str | None:
-    """What is wrong with a function that returned this."""
-    if inspect.iscoroutine(result):
-        result.close()  # or the interpreter would complain, too
-    if inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result):
-        return f"it returned a {type(result).__name__}, which nobody runs"
-    return None
-
-
-def _described(error: BaseException) -> str:
-    kind = type(error).__name__
-    try:
-        return f"{kind}: {error}"
-    except Exception:  # noqa: BLE001 - one that can't even be shown
-        return kind
 
 
 def _failure(connection: Connection, *statements: str) -> DBAPIError | None:
@@ -124,33 +108,52 @@ def _failure(connection: Connection, *statements: str) -> DBAPIError | None:
 
 def imported(text: str) -> PythonTarget:
     """From `MODULE:FUNCTION`; a module that isn't installed is looked for in the current folder."""
+    return PythonTarget(f"python:{text}", function_named(text, "python:"))
+
+
+def function_named(text: str, before: str) -> Callable[..., Any]:
+    """The function of `MODULE:FUNCTION`, found as `imported` does; `before`, for errors, is what stands before that."""
     module_name, colon, path = text.partition(":")
     if not (module_name and colon and path) or "@" in text:  # before which a password may stand
-        raise SettingsError(f"{masked(f'python:{text}')} names no function", hint="write python:MODULE:FUNCTION")
+        raise SettingsError(f"{masked(f'{before}{text}')} names no function", hint=f"write {before}MODULE:FUNCTION")
     if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - text, as it stands there
         sys.path.append(here)  # at the end, so that no file there is loaded instead of a library
     try:
-        function: Any = importlib.import_module(module_name)
+        function: object = importlib.import_module(module_name)
         for part in path.split("."):
             function = getattr(function, part)
     except (Exception, SystemExit) as error:
         raise SettingsError(
-            f"python:{text} can't be imported: {type(error).__name__}: {error}",
+            f"{before}{text} can't be imported: {type(error).__name__}: {error}",
             hint="the module must be importable from the current folder, and have the function",
         ) from error
     if not callable(function):
         raise SettingsError(
-            f"python:{text} is no function but {type(function).__name__}", hint="write python:MODULE:FUNCTION"
+            f"{before}{text} is no function but {type(function).__name__}", hint=f"write {before}MODULE:FUNCTION"
         )
-    return PythonTarget(f"python:{text}", function)
+    return function
 
 
-def _takes_two(name: str, function: Callable[..., object]) -> bool:
+def check_takes_message(name: str, function: Callable[..., object]) -> None:
+    """`SettingsError` unless it can be called with a message alone, as far as that can be seen."""
+    signature = _signature(name, function)
+    if signature is not None and not _binds(signature, 1):
+        raise SettingsError(f"{name} can't be called with the message alone: {signature}")
+
+
+def _signature(name: str, function: Callable[..., object]) -> inspect.Signature | None:
+    """What it takes; None of a function that is written in C and doesn't say."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise SettingsError(f"{name} does nothing when it is called", hint="name a function without async and yield")
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a function that is written in C may have none
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _takes_two(name: str, function: Callable[..., object]) -> bool:
+    signature = _signature(name, function)
+    if signature is None:
         return False
     takes_one, takes_two = (_binds(signature, count) for count in (1, _WITH_CONNECTION))
     if not (takes_one or takes_two):

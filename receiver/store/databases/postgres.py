@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, NullPool, Table, create_engine, event, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError
 
@@ -57,6 +57,7 @@ class _TableVacuum:
 
 
 _ROWS_AT_ONCE = 10_000
+_ROWS_AWAITED_AT_ONCE = 250
 _FEW = 5
 """Up to so many rows are faster in one statement with the domain's new state than by a COPY of their own."""
 _COLUMNS_WRITTEN = 1 + len(receipt_rows.columns)
@@ -74,6 +75,8 @@ class PostgresLog(SqlLog):
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         super().__init__(engine, settings, domain_id)
         self._vacuum = _TableVacuum(receipts.name, truncates=False)  # autovacuum is left to shorten the table
+        arrays = ", ".join(f"%s::{type_}[]" for type_ in _types_of(receipts, receipt_rows.columns))
+        self._sql_append_arrays = f"INSERT INTO {receipts.name} (domain_id, {', '.join(receipt_rows.columns)}) SELECT %s, * FROM unnest({arrays})"
         self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(receipt_rows.columns)}) FROM STDIN"
         self._sql_delete = (
             f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
@@ -123,9 +126,18 @@ class PostgresLog(SqlLog):
         self.change_rows(changes)
 
     def append(self, rows: Sequence[ReceiptValues]) -> None:
+        if self.is_awaited:
+            self._append_arrays(rows)
+            return
         with self.cursor.copy(self._sql_copy) as copy:
             for values in self.stored(rows):
                 copy.write_row(values)
+
+    def _append_arrays(self, rows: Sequence[ReceiptValues]) -> None:
+        """As `append`, but by statements, which SQLAlchemy can await."""
+        for first in range(0, len(rows), _ROWS_AWAITED_AT_ONCE):
+            part = receipt_rows.stored_many(rows[first : first + _ROWS_AWAITED_AT_ONCE])
+            self.cursor.execute(self._sql_append_arrays, (self.domain_id, *map(list, zip(*part, strict=True))))
 
     def lock_in_callers_transaction(self) -> DomainState:
         if self.dbapi.autocommit:
@@ -139,8 +151,11 @@ class PostgresLog(SqlLog):
 
     def delete(self, seqs: Sequence[int]) -> None:
         runs = runs_of(seqs)
-        # As text, which psycopg passes on as it is.
-        firsts, lasts = (f"{{{','.join(map(str, ends))}}}" for ends in zip(*runs, strict=True))
+        firsts: Any
+        lasts: Any
+        firsts, lasts = map(list, zip(*runs, strict=True))
+        if not self.is_awaited:  # as text, which psycopg passes on as it is
+            firsts, lasts = (f"{{{','.join(map(str, ends))}}}" for ends in (firsts, lasts))
         self.cursor.execute(self._sql_delete, (firsts, lasts, self.domain_id))
         self._vacuum.note(len(seqs))
 
@@ -253,9 +268,12 @@ class Postgres(Database):
         return _engine(url, "REPEATABLE READ", session)
 
     def fault_of(self, raw: BaseException) -> Fault | None:
-        # Whoever never loaded psycopg can't have met its errors.
+        # Whoever never loaded a driver can't have met its errors.
         psycopg = sys.modules.get("psycopg")
-        if psycopg is None or not isinstance(raw, psycopg.Error):
+        asyncpg = sys.modules.get("sqlalchemy.dialects.postgresql.asyncpg")  # by which a caller's transaction is joined
+        if not (psycopg is not None and isinstance(raw, psycopg.Error)) and not (
+            asyncpg is not None and isinstance(raw, asyncpg.AsyncAdapt_asyncpg_dbapi.Error)
+        ):
             return None
         state = raw.sqlstate
         if state is None:
@@ -349,7 +367,10 @@ def _engine(url: URL, isolation_level: str, session: dict[str, str]) -> Engine:
 @lru_cache
 def _copy(columns: tuple[str, ...]) -> tuple[str, list[str]]:
     """The statement, and the types of what it takes."""
+    return f"COPY {inbox.name} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)", _types_of(inbox, columns)
+
+
+def _types_of(table: Table, columns: Iterable[str]) -> list[str]:
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    types_of = {column.name: column.type.compile(dialect).lower() for column in inbox.c}
-    types = [types_of[name] for name in columns]
-    return f"COPY {inbox.name} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)", types
+    types_of = {column.name: column.type.compile(dialect).lower() for column in table.c}
+    return [types_of[name] for name in columns]

@@ -1,0 +1,400 @@
+"""`AsyncReceiver`: a `Receiver` for an event loop, which none of its waiting blocks.
+
+All rules, statements and caches are the `Receiver`'s. A transaction of our own is worked on in one thread. A batch that
+joins the caller's transaction is worked on in the loop, by SQLAlchemy's `run_sync`: there the caller's driver awaits all
+that the database is asked. Tasks wait for each other before they come to the `Receiver`, so that none of its locks is
+ever waited for in the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+
+from sqlalchemy import Connection
+
+from receiver.durable.batch import Batch
+from receiver.durable.receiver import Receiver
+from receiver.durable.session import under_way
+from receiver.durable.status import Status
+from receiver.errors import ClosedError, SettingsError, StoreBusyError
+from receiver.message import Decision, Receipt
+from receiver.retrying import Backoff
+from receiver.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+__all__ = ["AsyncBatch", "AsyncReceiver"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_BACKOFF = Backoff(0.001, 0.05)
+_DECIDED_AT_ONCE = 250
+"""Receipts after which the event loop gets its turn: about a millisecond."""
+_Task = asyncio.Task[Any]
+
+
+class _Worked(Receiver):
+    """A receiver whose batches are begun and ended for tasks."""
+
+    def batch_of(self, task: _Task, joined: Connection | None) -> Batch:
+        """A batch for a task; one that joins a transaction leaves reporting duplicates to `report`."""
+        notify = self._notify if joined is None else _nothing
+        return Batch(self._options, self.counters, begin=partial(self._begin, joined, task), notify=notify)
+
+    def read_ahead(self) -> None:
+        """What a batch would have to read first, read on a connection of our own, keeping nobody waiting."""
+        self._session.look_up()
+        if self._session.cache.is_dropped:
+            self._session.load()
+
+    def report(self) -> None:
+        self._notify()
+
+    @property
+    def has_unreported(self) -> bool:
+        return bool(self._unreported)
+
+    def check_usable(self) -> None:
+        self._session.check_usable()
+
+    def others_go_on(self, joined: Connection | None) -> bool:
+        """Whether batches are in a transaction under way that isn't this connection's, so that the domain is locked."""
+        own = None if joined is None else joined.get_transaction()
+        return self._session.outcomes.callers_go_on(but_for=own)
+
+    def figures_now(self) -> Status:
+        return self.figures(self.counters.rate())
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Tasks:
+    """What the tasks that share a receiver have: one at a time its batch, and a thread for what would block the loop."""
+
+    def __init__(self, receiver: _Worked, patience_secs: float) -> None:
+        self.receiver = receiver
+        self._patience_secs = patience_secs
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="receiver")
+        """One thread, so what it is given is done in order."""
+        self._loop = asyncio.get_running_loop()
+        self._lock = asyncio.Lock()
+        self._held_by: _Task | None = None
+        """The task whose batch is under way."""
+
+    @property
+    def is_busy(self) -> bool:
+        return self._lock.locked()
+
+    async def acquire_for_batch(self, joined: Connection | None) -> None:
+        """As `acquire`, as soon as batches are in no other transaction under way, which keeps the domain locked."""
+        try:
+            await self.acquire(lambda: not self.receiver.others_go_on(joined))
+        except BaseException:
+            self.receiver.counters.fail()
+            raise
+
+    async def acquire(self, is_free: Callable[[], bool] = lambda: True) -> None:
+        """Have the receiver to ourselves, as soon as no other task has it and the domain is free."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise ClosedError("the receiver belongs to another event loop", hint="open another in this one")
+        task = _this_task()
+        if self._held_by is task:
+            raise under_way(task)
+        try:
+            async with asyncio.timeout(self._patience_secs):
+                await self._wait(is_free)
+        except TimeoutError:
+            raise StoreBusyError(
+                f"other tasks kept the receiver busy for {self._patience_secs:g} s",
+                hint="keep batches and transactions short, or raise lock_timeout_secs",
+            ) from None
+        try:
+            self.receiver.check_usable()
+        except BaseException:
+            self.release()
+            raise
+        self._held_by = task
+
+    async def _wait(self, is_free: Callable[[], bool]) -> None:
+        for pause_secs in _BACKOFF.pauses_secs():
+            await self._lock.acquire()
+            if is_free():
+                return
+            # Not while we have the lock: who is in that transaction may have another batch to join to it.
+            self._lock.release()
+            await asyncio.sleep(pause_secs)
+
+    def release(self) -> None:
+        self._held_by = None
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits
+            self._lock.release()
+
+    async def close(self) -> None:
+        """Close the receiver, also from another event loop than ours, which may be closed."""
+        if asyncio.get_running_loop() is self._loop:
+            await self.acquire()
+        try:
+            await self.in_thread(self.receiver.close)
+            self._worker.shutdown(wait=False)
+        finally:
+            self.release()
+
+    async def in_thread(self, function: Callable[[], _T]) -> _T:
+        """What the function returns; a task that is cancelled waits for it all the same."""
+        future = self._submit(function)
+        done = _event_of(future)
+        cancelled = None
+        while not future.done():
+            try:
+                await done.wait()
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        return future.result()
+
+    def _submit(self, function: Callable[[], _T]) -> Future[_T]:
+        return self._worker.submit(copy_context().run, function)
+
+    async def begin_own(self, batch: Batch) -> None:
+        """Begin a batch in the thread. A task that is cancelled meanwhile doesn't wait for it: the thread ends it."""
+        beginning = self._submit(batch.__enter__)
+        try:
+            await _event_of(beginning).wait()
+        except BaseException as error:
+            self.abandon_later(batch, error)
+            raise
+        if (failure := beginning.exception()) is not None:
+            self.release()
+            raise failure
+
+    def abandon_later(self, batch: Batch, error: BaseException) -> None:
+        """End a batch in the thread, if it has begun by then; other tasks wait until that is done."""
+
+        def abandon() -> None:
+            if batch.is_open:
+                batch.__exit__(type(error), error, None)
+
+        def done(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.release)
+
+        self._submit(abandon).add_done_callback(done)
+
+
+def _event_of(future: Future[Any]) -> asyncio.Event:
+    """Set once the future is done."""
+    event, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def done(_: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(event.set)
+
+    future.add_done_callback(done)
+    return event
+
+
+class AsyncReceiver:
+    """The durable receiver of one domain, for the tasks of one event loop; made by `AsyncReceiver.open`.
+
+    Tasks may share it: their batches wait for each other. `on_duplicate` is called in a thread.
+    """
+
+    def __init__(self, tasks: _Tasks) -> None:
+        self._tasks = tasks
+        self._receiver = tasks.receiver
+
+    @classmethod
+    async def open(cls, url: str, **options: Any) -> Self:
+        """Open a domain; arguments and errors are those of `Receiver.open`."""
+        opener = ThreadPoolExecutor(1, thread_name_prefix="receiver")
+        opening = opener.submit(partial(_Worked.open, url, **options))
+        opener.shutdown(wait=False)
+        try:
+            receiver = await asyncio.wrap_future(opening)
+        except BaseException:
+            opening.add_done_callback(_close_what_was_opened)  # where the task was cancelled
+            raise
+        store_settings = options.get("store_settings") or StoreSettings()
+        return cls(_Tasks(receiver, store_settings.lock_timeout_secs))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the connection to the store, once no batch is under way. Closing again does nothing."""
+        if not self.is_closed:
+            await self._tasks.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._receiver.is_closed
+
+    @property
+    def domain(self) -> str:
+        """The domain's name."""
+        return self._receiver.domain
+
+    def batch(self, connection: AsyncConnection | AsyncSession | None = None) -> AsyncBatch:
+        """A batch of receipts: one database transaction, ended with the `async with` block.
+
+        With the caller's own `AsyncConnection` or `AsyncSession` it joins the transaction under way there, and is
+        recorded if and when the caller commits it. `StoreBusyError` if the domain can't be had in time.
+        """
+        return AsyncBatch(self._tasks, connection)
+
+    async def status(self) -> Status:
+        """As of a `Receiver`; while a batch is under way the database isn't asked what became of earlier ones."""
+        if self.is_closed or self._tasks.is_busy:
+            return self._receiver.figures_now()
+        await self._tasks.acquire()
+        try:
+            return await self._tasks.in_thread(self._receiver.status)
+        finally:
+            self._tasks.release()
+
+    def figures(self) -> Status:
+        """As of a `Receiver`."""
+        return self._receiver.figures()
+
+
+class AsyncBatch:
+    """A batch under way: `async with orders.batch() as batch:`. As a `Batch`, with coroutines."""
+
+    def __init__(self, tasks: _Tasks, connection: AsyncConnection | AsyncSession | None) -> None:
+        self._tasks = tasks
+        self._given = connection
+        self._joined: AsyncConnection | None = None
+        self._batch: Batch
+
+    async def __aenter__(self) -> Self:
+        tasks = self._tasks
+        self._joined = await _connection_of(self._given)
+        joined = None if self._joined is None else self._joined.sync_connection
+        await tasks.acquire_for_batch(joined)
+        self._batch = tasks.receiver.batch_of(_this_task(), joined)
+        if self._joined is None:
+            await tasks.begin_own(self._batch)
+            return self
+        try:
+            await tasks.in_thread(tasks.receiver.read_ahead)
+            await self._joined.run_sync(lambda _: self._batch.__enter__())
+        except BaseException:
+            tasks.release()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._joined is None and isinstance(error, GeneratorExit):  # nothing can be awaited any more
+            self._tasks.abandon_later(self._batch, error)
+            return
+        try:
+            if self._joined is None:
+                await self._tasks.in_thread(lambda: self._batch.__exit__(kind, error, traceback))
+            elif error is not None:
+                self._batch.__exit__(kind, error, traceback)  # asks the database nothing
+            else:
+                await self._end_joined(self._joined)
+        finally:
+            self._tasks.release()
+
+    async def _end_joined(self, joined: AsyncConnection) -> None:
+        try:
+            await joined.run_sync(lambda _: self._batch.__exit__(None, None, None))
+        except BaseException as error:
+            if self._batch.is_open:  # such as when the caller has closed the connection
+                self._batch.__exit__(type(error), error, None)
+            raise
+        if self._tasks.receiver.has_unreported:
+            await self._tasks.in_thread(self._tasks.receiver.report)
+
+    async def receive(
+        self,
+        unique_message_id: str | None,
+        message_source_id: str | None = None,
+        *,
+        received_at_us: int | None = None,
+        redelivered: bool = False,
+        jms_timestamp_ms: int | None = None,
+        body_digest: str | None = None,
+    ) -> Decision:
+        """As `Batch.receive`. Nothing is waited for: what was decided is recorded when the batch ends."""
+        return self._batch.receive(
+            unique_message_id,
+            message_source_id,
+            received_at_us=received_at_us,
+            redelivered=redelivered,
+            jms_timestamp_ms=jms_timestamp_ms,
+            body_digest=body_digest,
+        )
+
+    async def receive_many(
+        self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]
+    ) -> list[Decision]:
+        """As `Batch.receive_many`."""
+        left: Iterator[Receipt | tuple[str | None, str | None, int | None]] = iter(receipts)
+        decisions: list[Decision] = []
+        while few := self._batch.receive_many(islice(left, _DECIDED_AT_ONCE)):
+            decisions += few
+            await asyncio.sleep(0)
+        return decisions
+
+    async def advance(self, *, min_msg_time_us: int) -> None:
+        """As `Batch.advance`."""
+        self._batch.advance(min_msg_time_us=min_msg_time_us)
+
+    async def run_sync(
+        self, function: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **named: _P.kwargs
+    ) -> _T:
+        """What `function(connection, ...)` returns, called with a connection in the batch's transaction.
+
+        What it writes is committed with the ids or not at all. In a transaction of the batch's own it is called in a
+        thread. Leave committing and rolling back to the batch.
+        """
+        if self._joined is not None:
+            return await self._joined.run_sync(function, *arguments, **named)
+        return await self._tasks.in_thread(lambda: function(self._batch.connection, *arguments, **named))
+
+
+async def _connection_of(given: AsyncConnection | AsyncSession | None) -> AsyncConnection | None:
+    if given is None:
+        return None
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+    if isinstance(given, AsyncSession):
+        return await given.connection()
+    if not isinstance(given, AsyncConnection):
+        raise SettingsError(
+            f"batch() of an AsyncReceiver takes an AsyncConnection or an AsyncSession, not {given!r:.80}",
+            hint="a Connection is for a Receiver",
+        )
+    if given.sync_connection is None or given.closed:
+        raise SettingsError("the connection given to batch() is closed, or was never opened")
+    return given
+
+
+def _this_task() -> _Task:
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - only a task awaits
+    return task
+
+
+def _close_what_was_opened(opening: Future[_Worked]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

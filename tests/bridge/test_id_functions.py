@@ -1,0 +1,179 @@
+"""Ids that a function says: what it may return, and what becomes of a message for which it fails."""
+
+import json
+import sys
+
+import pytest
+
+from receiver.bridge.connectors import Message
+from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.options import IdRule, MissingIds, Mode
+from receiver.errors import MessageRefusedError, SettingsError
+from receiver.store.tables import text_of
+from receiver.store.upkeep import parked_rows, retry_parked
+from tests.bridge.bridged import Route
+from tests.stores import engine_of
+
+
+def of_json(message):
+    order = json.loads(message.body)
+    return order["id"], order.get("source")
+
+
+def order(**fields):
+    return Message(body=json.dumps(fields).encode(), is_text=True)
+
+
+def ids_kept(route):
+    with engine_of(route.store).connect() as connection:
+        rows = connection.exec_driver_sql("SELECT unique_message_id, message_source_id FROM receiver_receipt")
+        return {tuple(None if value is None else text_of(value) for value in row) for row in rows}
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_ids_come_from_the_body(tmp_path, sqlite_url, mode):
+    route = Route(sqlite_url, tmp_path, "call", mode)
+    first, again, other = order(id=7, n=1), order(id="7", n=2), order(id=7, source=3, n=3)
+    route.send(first, again, other, order(id=8, source="a", n=4))
+    bridge = route.run(ids=IdRule(function=of_json))
+    handed_on = [json.loads(body)["n"] for body in route.effects()]
+    assert handed_on == ([1, 4] if mode.detects else [1, 2, 3, 4])
+    assert bridge.receiver.status().rDupsDet == 2
+    if mode.keeps:
+        assert ids_kept(route) >= {("8", "a")}
+
+
+class UnshowableError(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+def failing(error):
+    def fail(message):
+        if message.body == b"odd":
+            raise error
+        return message.body.decode(), None
+
+    return fail
+
+
+def returning(value):
+    return lambda message: value if message.body == b"odd" else (message.body.decode(), None)
+
+
+async def _asynchronous():
+    """Nobody runs it."""
+
+
+FAILING = {
+    "an exception": (failing(KeyError("order")), "KeyError: 'order'"),
+    "an exit": (failing(SystemExit(3)), "SystemExit: 3"),
+    "an error that can't be shown": (failing(UnshowableError()), "UnshowableError"),
+    "text with U+0000": (failing(ValueError("a\0b")), "ValueError"),
+    "nothing": (returning(None), "it returned None, not (id, source)"),
+    "an id alone": (returning("7"), "it returned '7', not (id, source)"),
+    "text of two characters": (returning("ab"), "it returned 'ab', not (id, source)"),
+    "three": (returning(("7", None, 1)), "not (id, source)"),
+    "a list": (returning(["7", None]), "not (id, source)"),
+    "a coroutine": (lambda m: _asynchronous() if m.body == b"odd" else (m.body.decode(), None), "nobody runs"),
+    "bytes": (returning((b"7", None)), "the function's id is b'7', neither text nor a whole number"),
+    "a truth value": (returning((True, None)), "the function's id is True"),
+    "a fraction": (returning((1.0, None)), "the function's id is 1.0"),
+    "a source of bytes": (returning(("7", b"7")), "the function's source is b'7'"),
+    "a number too large to be shown": (returning((10**5000, None)), "ValueError"),
+}
+
+
+@pytest.mark.parametrize("what", FAILING)
+def test_a_function_that_fails_refuses_the_message_and_says_why(what):
+    function, why = FAILING[what]
+    rule = IdRule(function=function)
+    with pytest.raises(MessageRefusedError) as caught:
+        rule.ids_of(Message(body=b"odd"))
+    assert why in str(caught.value)
+    assert rule.ids_of(Message(body=b"1")) == ("1", None)
+
+
+@pytest.mark.parametrize(
+    ("store", "mode"),
+    [("sqlite", Mode.AT_LEAST_ONCE), ("postgresql", Mode.EXACTLY_ONCE), ("sqlite", Mode.APP_CONTROLLED)],
+    indirect=["store"],
+)
+@pytest.mark.parametrize("what", ["text with U+0000", "a coroutine"])
+def test_a_message_for_which_the_function_fails_is_parked(tmp_path, store, mode, what):
+    function, why = FAILING[what]
+    route = Route(store, tmp_path, "call", mode)
+    route.send(*(Message(body=body, is_text=True) for body in (b"1", b"odd", b"2")))
+    bridge = route.run(ids=IdRule(function=function))
+    assert route.effects() == ["1", "2"]
+    (row,) = [row for row in parked_rows(store) if row.domain == route.domain]
+    assert why in row.error
+    assert (bridge.figures.parked, bridge.receiver.status().unchecked, route.queued) == (1, 1, [])
+    retry_parked(store, [row.parked_id])
+    route.run(ids=IdRule(function=function))
+    assert route.effects() == ["1", "2", "odd"]
+
+
+def test_best_effort_hands_on_a_message_for_which_the_function_fails(tmp_path, sqlite_url):
+    route = Route(sqlite_url, tmp_path, "call", Mode.BEST_EFFORT)
+    route.send(*(Message(body=body) for body in (b"1", b"odd", b"odd", b"2")))
+    bridge = route.run(ids=IdRule(function=failing(KeyError())))
+    assert route.effects() == ["1", "odd", "odd", "2"]
+    assert (bridge.figures.parked, bridge.receiver.status().unchecked) == (0, 2)
+
+
+@pytest.mark.parametrize("id_", [None, ""])
+def test_a_missing_id_goes_by_the_rule_for_missing_ids(tmp_path, sqlite_url, id_):
+    route = Route(sqlite_url, tmp_path, "call")
+    route.send(*(Message(body=body, message_id="ID:7") for body in (b"1", b"2")))
+    rule = IdRule(function=lambda _message: (id_, None))
+    assert route.run(ids=rule).receiver.status().rDupsDet == 1
+    assert route.effects() == ["1"]
+    route.send(Message(body=b"3", message_id="ID:8"))
+    route.run(ids=IdRule(function=rule.function, missing=MissingIds.REFUSE))
+    (row,) = parked_rows(route.store)
+    assert "the function gave it no id, and ids are required" in row.error
+
+
+def test_another_broker_gets_what_the_function_says(tmp_path, sqlite_url):
+    route = Route(sqlite_url, tmp_path, "queue")
+    route.send(order(id=7, source="web"))
+    route.run(ids=IdRule(function=of_json))
+    (sent,) = route.broker.queue("out")
+    assert (sent.properties["uniqueMessageId"], sent.properties["messageSourceId"]) == ("7", "web")
+
+
+@pytest.mark.parametrize("more", [{"id_property": "order"}, {"source_property": "shop"}])
+def test_a_function_beside_properties_is_refused(more):
+    with pytest.raises(SettingsError, match="not by both"):
+        IdRule(function=of_json, **more)
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("", "--ids  names no function"),
+        ("ids_here", "names no function"),
+        ("u:PW@h", "--ids"),
+        ("no_such:ids", "can't be imported"),
+        ("ids_here:no_such", "can't be imported"),
+        ("ids_here:number", "is no function"),
+        ("ids_here:later", "does nothing when it is called"),
+        ("ids_here:two", "can't be called with the message alone"),
+        (lambda: None, "the function for ids can't be called with the message alone"),
+    ],
+)
+def test_what_cannot_say_ids_is_refused_before_anything_is_made(tmp_path, monkeypatch, function, why):
+    lines = ["number = 1", "async def later(message): ...", "def two(message, other): ..."]
+    (tmp_path / "ids_here.py").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "ids_here", raising=False)
+    options = BridgeOptions(ids=IdRule(function=function))
+    with pytest.raises(SettingsError) as caught:
+        open_bridge(
+            "stomp://127.0.0.1:1/queue/orders", f"file:{tmp_path / 'x'}", f"sqlite:///{tmp_path / 'r.db'}", options
+        )
+    assert why in str(caught.value)
+    assert "PW" not in str(caught.value)
+    assert not (tmp_path / "r.db").exists()

@@ -1,0 +1,113 @@
+"""The consumer in an event loop of `docs/embedding.md`, as it stands there, killed again and again on a real RabbitMQ."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+import uuid
+
+import pika
+import pytest
+from sqlalchemy import NullPool, create_engine, make_url, text
+
+from receiver.demo.server import HOST
+from tests.docs.bridge import Base
+from tests.docs.markdown import blocks
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+SCRIPT = blocks("docs/embedding.md", "python", "In an event loop")[1]
+KILLS = {"small": 5, "long": 100}
+SENT_PER_KILL = 200
+SECS = 60
+
+
+def test_it_is_short():
+    assert len(SCRIPT.splitlines()) <= 40
+    assert len(SCRIPT.partition("async def main")[2].splitlines()) <= 30
+
+
+@pytest.fixture
+def queue(rabbitmq):
+    name = f"orders-{uuid.uuid4()}"
+    rabbitmq.declare(name, "quorum", x_delivery_limit=-1)
+    return name
+
+
+@pytest.fixture
+def consumer(rabbitmq, queue, store_url, tmp_path):
+    """Starts the page's script."""
+    url = make_url(store_url)
+    driver = "aiosqlite" if url.get_backend_name() == "sqlite" else "asyncpg"
+    by_driver = url.set(drivername=f"{url.get_backend_name()}+{driver}").render_as_string(hide_password=False)
+    replaced = {
+        "postgresql://bridge@db.example.com/bridge": store_url,
+        "postgresql+asyncpg://bridge@db.example.com/bridge": by_driver,
+        "amqp://guest:guest@localhost/": f"amqp://guest:guest@{HOST}:{rabbitmq.amqp_port}/",
+        'get_queue("orders")': f'get_queue("{queue}")',
+    }
+    script = SCRIPT
+    for shown, real in replaced.items():
+        assert shown in script
+        script = script.replace(shown, real)
+    (tmp_path / "consumer.py").write_text(script, encoding="utf-8")
+    return lambda: subprocess.Popen([sys.executable, "consumer.py"], cwd=tmp_path)
+
+
+@pytest.fixture
+def rows(store_url):
+    """How many rows there are, and the references of all where they are asked for."""
+    engine = create_engine(store_url, poolclass=NullPool)
+    Base.metadata.create_all(engine)
+
+    def read(what="count(*)"):
+        with engine.connect() as connection:
+            return list(connection.scalars(text(f"SELECT {what} FROM payment")))  # noqa: S608
+
+    return read
+
+
+def until(condition, process):
+    deadline = time.monotonic() + SECS
+    while not condition():
+        assert process.poll() is None, "the consumer has ended by itself"
+        assert time.monotonic() < deadline, "the consumer takes nothing"
+        time.sleep(0.002)
+
+
+def publish(channel, queue, ids):
+    for id_ in ids:
+        properties = pika.BasicProperties(message_id=id_, delivery_mode=pika.DeliveryMode.Persistent)
+        channel.basic_publish("", queue, json.dumps({"cents": 100}).encode(), properties)
+
+
+@pytest.fixture
+def kills(request):
+    return KILLS[request.config.getoption("--campaign")]
+
+
+@pytest.fixture
+def channel(rabbitmq):
+    with rabbitmq.connect() as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+
+
+def test_each_payment_is_one_row_whatever_is_killed(channel, queue, consumer, rows, kills, seed):  # noqa: PLR0917
+    chosen, sent = random.Random(seed), []  # noqa: S311
+    for _ in range(kills):
+        new = [f"{len(sent) + n}" for n in range(SENT_PER_KILL)]
+        sent += new
+        publish(channel, queue, new + chosen.sample(new, 8))  # some are sent twice
+        (before,) = rows()
+        with consumer() as process:
+            until(lambda before=before: rows() > [before], process)
+            time.sleep(chosen.uniform(0, 0.08))
+            process.kill()
+    with consumer() as process:
+        until(lambda: rows() >= [len(sent)], process)
+        time.sleep(0.5)  # what is left are duplicates
+        process.kill()
+    assert sorted(rows("reference")) == sorted(sent)
