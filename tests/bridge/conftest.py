@@ -61,6 +61,9 @@ LACKS = {
     "amqp-rabbitmq-quorum": frozenset({"known ids"}),
     "amqp-classic": frozenset({"known ids"}),
     "amqp-qpid": frozenset({"known ids"}),
+    "stomp-rabbitmq": frozenset({"known ids", "large bodies", "long headers"}),
+    "stomp-rabbitmq-quorum": frozenset({"known ids", "large bodies", "long headers"}),
+    "stomp-classic": frozenset({"known ids"}),
 }
 """Of products beside Artemis, what each doesn't do by a protocol: drop known ids, take a body of 4 MB, or a header of more
 than 255 bytes or a slash in JMSReplyTo."""
