@@ -190,6 +190,8 @@ class Bridge:
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             try:
+                if message.refused is not None:
+                    raise MessageRefusedError(message.refused)
                 id_, source = self._ids.ids_of(message)
             except MessageRefusedError as error:
                 refused[index] = error.message
@@ -210,6 +212,8 @@ class Bridge:
                     headers=message.headers,
                     body=message.body,
                     is_text=message.is_text,
+                    body_kind=message.body_kind,
+                    amqp=message.amqp,
                 )
             )
         if returned:

@@ -312,7 +312,7 @@ class StompSource(Closing):
 
 
 class StompSink(Closing):
-    """Messages to a queue or a topic; persistent ones."""
+    """Messages to a queue or a topic."""
 
     def __init__(self, address: BrokerAddress) -> None:
         self._session = _Session(address, max_body_bytes=body_limit_bytes())
@@ -320,7 +320,6 @@ class StompSink(Closing):
         self._headers = {
             "destination": address.name,
             "destination-type": "MULTICAST" if address.is_topic else "ANYCAST",
-            "persistent": "true",
         }
 
     def send(self, messages: Sequence[Message]) -> None:

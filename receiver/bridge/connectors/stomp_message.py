@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from receiver.bridge.connectors import Message, Property
+from collections.abc import Mapping
+
+from receiver.bridge.connectors import (
+    CONTENT_TYPE,
+    DELIVERY_MODE,
+    EXPIRATION,
+    NON_PERSISTENT,
+    PRIORITY,
+    UNREAD,
+    Message,
+    Property,
+)
 from receiver.bridge.connectors.stomp_frames import Frame
 from receiver.errors import MessageRefusedError
 
 __all__ = ["PROTOCOLS_OWN", "decoded", "encoded_headers"]
 
-_JMS_NAMES = {"correlation-id": "JMSCorrelationID", "reply-to": "JMSReplyTo", "type": "JMSType"}
+_JMS_NAMES = {
+    "correlation-id": "JMSCorrelationID",
+    "reply-to": "JMSReplyTo",
+    "type": "JMSType",
+    "content-type": CONTENT_TYPE,
+    "priority": PRIORITY,
+    "expires": EXPIRATION,
+}
+_DEFAULTS = {"priority": "4", "expires": "0"}
+"""What brokers say of messages for which nothing is set."""
 PROTOCOLS_OWN = {
     *("destination", "message-id", "subscription", "transaction", "ack", "content-length", "content-type", "receipt"),
-    *("redelivered", "timestamp", "expires", "priority", "persistent", "destination-type", *_JMS_NAMES),
+    *("redelivered", "timestamp", "persistent", "destination-type", *_JMS_NAMES),
 }
 """Headers that aren't properties of the application."""
 
@@ -24,11 +44,23 @@ def decoded(frame: Frame) -> Message:
         body=frame.body,
         is_text=_is_utf8(frame.body),  # Artemis gives every body's length, so that its presence says nothing
         properties={name: value for name, value in headers.items() if name not in PROTOCOLS_OWN},
-        headers={jms_name: headers[name] for name, jms_name in _JMS_NAMES.items() if name in headers},
+        headers=_jms_headers(headers),
         message_id=headers.get("message-id"),
         redelivered=headers.get("redelivered") == "true",
         jms_timestamp_ms=int(sent_ms) if sent_ms.isdecimal() else None,
     )
+
+
+def _jms_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    said = {
+        jms_name: headers[name]
+        for name, jms_name in _JMS_NAMES.items()
+        if name in headers and headers[name] != _DEFAULTS.get(name)
+    }
+    # Who says nothing of it has nothing against keeping the message.
+    if headers.get("persistent", "true") != "true":
+        said[DELIVERY_MODE] = NON_PERSISTENT
+    return said
 
 
 def _is_utf8(body: bytes) -> bool:
@@ -42,10 +74,14 @@ def _is_utf8(body: bytes) -> bool:
 def encoded_headers(message: Message) -> dict[str, str]:
     """The headers that the message is sent with, beside those of its destination; `MessageRefusedError` where STOMP can't
     express it."""
+    if message.body_kind is not None:
+        why = "it couldn't be read" if message.body_kind == UNREAD else f"its body is an {message.body_kind}"
+        raise MessageRefusedError(f"a message can't be sent by STOMP: {why}", hint="send it by AMQP")
     properties = message.properties.items()
     # A property that bears the name of a header can't be distinguished from it: another protocol's would spoil the frame.
     headers = {name: _text(value) for name, value in properties if value is not None and name not in PROTOCOLS_OWN}
     headers |= {name: message.headers[jms_name] for name, jms_name in _JMS_NAMES.items() if jms_name in message.headers}
+    headers["persistent"] = "false" if message.headers.get(DELIVERY_MODE) == NON_PERSISTENT else "true"
     for text in (*headers, *headers.values()):
         _check_text(text)
     if message.is_text and not _is_utf8(message.body):

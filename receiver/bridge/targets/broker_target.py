@@ -70,7 +70,14 @@ class BrokerTarget(Target):
         properties.pop(DUPLICATE_ID, None)
         if self._adds_duplicate_ids and lease is not None and (known_as := _handed_on_as(message)) is not None:
             properties[DUPLICATE_ID] = lease.handed_on_as(known_as)
-        return Message(body=message.body, is_text=message.is_text, properties=properties, headers=message.headers)
+        return Message(
+            body=message.body,
+            is_text=message.is_text,
+            body_kind=message.body_kind,
+            properties=properties,
+            headers=message.headers,
+            amqp=message.amqp,
+        )
 
 
 def _handed_on_as(message: Received) -> str | None:
