@@ -190,9 +190,7 @@ class Bridge:
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             try:
-                if message.refused is not None:
-                    raise MessageRefusedError(message.refused)
-                id_, source = self._ids.ids_of(message)
+                id_, source = self._ids_of(message)
             except MessageRefusedError as error:
                 refused[index] = error.message
                 id_ = source = None
@@ -219,6 +217,11 @@ class Bridge:
         if returned:
             self._warn_of_ring(messages[min(returned)])
         return Taken(messages, refused, returned)
+
+    def _ids_of(self, message: Message) -> tuple[str | None, str | None]:
+        if message.refused is not None:
+            raise MessageRefusedError(message.refused)
+        return self._ids.ids_of(message)
 
     def _warn_of_ring(self, message: Received) -> None:
         self._warn_once(

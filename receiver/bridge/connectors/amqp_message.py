@@ -63,8 +63,10 @@ _LEFT_OUT = {
 """Annotations of the broker that it came from, which aren't sent on."""
 _PLAIN_TYPES = {str, bool, int, float, bytes, NoneType}
 """Those that Proton encodes as they came: text, 64 bits, double, binary."""
-_DECIMALS = {proton.decimal32: (4, 8), proton.decimal64: (8, 10), proton.decimal128: (16, 14)}
-"""How many bytes each has, and how many bits of them are the exponent."""
+_DECIMALS = {proton.decimal32: (4, 8, 101), proton.decimal64: (8, 10, 398), proton.decimal128: (16, 14, 6176)}
+"""How many bytes each has, how many bits of them are the exponent, and what is added to that."""
+_NO_NUMBER, _LONG_COEFFICIENT = 0b1111, 0b11
+"""How the bits behind the sign begin of what is no number, and of one whose exponent stands two bits further right."""
 _TEXT, _BINARY = (0xA1, 0xB1), (0xA0, 0xB0)
 _EMPTY_BINARY, _NULL, _EMPTY_LIST = b"\xa0\0", b"\x40", b"\x45"
 _PERSISTENT = section(HEADER, b"\xc0\x02\x01\x41")
@@ -126,7 +128,9 @@ def _fields(found: Mapping[int, bytes]) -> list[Any]:
 
 def _is_plain(fields: list[Any]) -> bool:
     """Whether a message's headers hold all that is sent on of these properties, but for their types."""
-    return type(fields[_CORRELATION_ID]) in {str, NoneType} and not any(fields[_ENCODING : _ENCODING + 1] + fields[_GROUPS])
+    return type(fields[_CORRELATION_ID]) in {str, NoneType} and not any(
+        fields[_ENCODING : _ENCODING + 1] + fields[_GROUPS]
+    )
 
 
 def _properties(found: Mapping[int, bytes]) -> dict[str, Any]:
@@ -194,7 +198,9 @@ def _body(bodies: list[tuple[int, bytes]]) -> _Body:
     ((code, value), *more) = bodies
     if code == DATA:
         parts = [_content(part, _BINARY) for _, part in bodies]
-        return _Body(b"".join(parts), kept=b"".join(section_of(DATA, b"%d" % len(part)) for part in parts) if more else b"")
+        return _Body(
+            b"".join(parts), kept=b"".join(section_of(DATA, b"%d" % len(part)) for part in parts) if more else b""
+        )
     if code == VALUE and value[0] in _TEXT:
         text = _content(value, _TEXT)
         text.decode()  # or it is refused
@@ -301,7 +307,9 @@ def _body_sections(message: Message, value: bytes | None, parts: list[bytes]) ->
     if sum(lengths) != len(body) or not lengths:
         return section(DATA, _sized(body, _BINARY))
     ends = accumulate(lengths)
-    return b"".join(section(DATA, _sized(body[end - length : end], _BINARY)) for length, end in zip(lengths, ends, strict=True))
+    return b"".join(
+        section(DATA, _sized(body[end - length : end], _BINARY)) for length, end in zip(lengths, ends, strict=True)
+    )
 
 
 def _sized(content: bytes, codes: tuple[int, int]) -> bytes:
@@ -326,19 +334,16 @@ def _plain(value: Any) -> Property:
 
 def _decimal(value: Any) -> str:
     """The number as text. AMQP has it as IEEE 754 does, with a binary coefficient."""
-    size, exponent_bits = _DECIMALS[type(value)]
+    size, exponent_bits, bias = _DECIMALS[type(value)]
     data = bytes(value) if isinstance(value, bytes) else int(value).to_bytes(size, "big")
-    bits, below = int.from_bytes(data, "big"), size * 8 - 1
-    sign, rest = bits >> below, bits & ((1 << below) - 1)
-    top = rest >> (below - 4)
-    if top == 0b1111:
-        is_nan = rest >> (below - 5) & 1
-        return "NaN" if is_nan else "-Infinity" if sign else "Infinity"
-    # Where the two upper bits are set the exponent begins behind them, and the coefficient has 100 before it.
-    is_long = top >> 2 == 0b11
-    coefficient_bits = below - exponent_bits - 2 * is_long
-    exponent = (rest >> coefficient_bits) & ((1 << exponent_bits) - 1)
-    coefficient = rest & ((1 << coefficient_bits) - 1) | (is_long << coefficient_bits + 2)
-    bias = {4: 101, 8: 398, 16: 6176}[size]
-    digits = tuple(map(int, str(coefficient)))
-    return str(Decimal((sign, digits, exponent - bias)))
+    bits = int.from_bytes(data, "big")
+    rest_bits = size * 8 - 1
+    sign, rest = bits >> rest_bits, bits & ((1 << rest_bits) - 1)
+    if rest >> rest_bits - 4 == _NO_NUMBER:
+        return "NaN" if rest >> rest_bits - 5 & 1 else "-Infinity" if sign else "Infinity"
+    coefficient_bits, leading = rest_bits - exponent_bits, 0
+    if rest >> rest_bits - 2 == _LONG_COEFFICIENT:
+        coefficient_bits, leading = coefficient_bits - 2, 1 << coefficient_bits
+    exponent = rest >> coefficient_bits & ((1 << exponent_bits) - 1)
+    coefficient = leading | rest & ((1 << coefficient_bits) - 1)
+    return str(Decimal((sign, tuple(map(int, str(coefficient))), exponent - bias)))

@@ -28,8 +28,8 @@ from receiver.bridge.connectors.address import (
     failure,
     mute,
 )
-from receiver.bridge.connectors.stomp_frames import Frame, FrameReader
-from receiver.bridge.connectors.stomp_message import decoded, encoded_headers
+from receiver.bridge.connectors.stomp_frames import Frame, FrameReader, UnreadableError
+from receiver.bridge.connectors.stomp_message import decoded, encoded_headers, unread
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
 
@@ -224,8 +224,12 @@ class _Session:
             selector.register(self._socket, event)
             return bool(selector.select(secs))
 
+    def named(self, error: MessageRefusedError) -> MessageRefusedError:
+        """The same, with the address."""
+        return MessageRefusedError(f"{self.address}: {error.message}", hint=error.hint)
+
     def _refuse(self, error: MessageRefusedError) -> None:
-        self.messages.put(MessageRefusedError(f"{self.address}: {error.message}", hint=error.hint))
+        self.messages.put(error if isinstance(error, UnreadableError) else self.named(error))
 
     def _lost(self, why: str) -> BrokerError:
         return BrokerError(f"{self.address}: {why}", hint="connect again")
@@ -291,10 +295,15 @@ class StompSource(Closing):
                 came = self._session.messages.get(timeout=0 if taken else max(0.0, until - time.monotonic()))
             except queue.Empty:
                 break
-            if isinstance(came, MessageRefusedError):
+            if isinstance(came, UnreadableError):
+                taken.append(Delivery(unread(came), came.frame.headers.get("ack", "")))
+            elif isinstance(came, MessageRefusedError):
                 self._refused = came
             elif came is not None:
-                taken.append(Delivery(decoded(came), came.headers.get("ack", "")))
+                try:
+                    taken.append(Delivery(decoded(came), came.headers.get("ack", "")))
+                except MessageRefusedError as error:
+                    self._refused = self._session.named(error)
         if self._refused is not None and not taken:
             raise MessageRefusedError(self._refused.message, hint=self._refused.hint)
         return taken

@@ -14,10 +14,10 @@ from receiver.bridge.connectors import (
     Message,
     Property,
 )
-from receiver.bridge.connectors.stomp_frames import Frame
+from receiver.bridge.connectors.stomp_frames import Frame, UnreadableError
 from receiver.errors import MessageRefusedError
 
-__all__ = ["PROTOCOLS_OWN", "decoded", "encoded_headers"]
+__all__ = ["PROTOCOLS_OWN", "decoded", "encoded_headers", "unread"]
 
 _JMS_NAMES = {
     "correlation-id": "JMSCorrelationID",
@@ -29,6 +29,10 @@ _JMS_NAMES = {
 }
 _DEFAULTS = {"priority": "4", "expires": "0"}
 """What brokers say of messages for which nothing is set."""
+_ENCODING, _AMQP_TYPE = "JMS_AMQP_ORIGINAL_ENCODING", "JMS_AMQP_ContentType"
+_OBJECT = "application/x-java-serialized-object"
+_NOT_BY_STOMP = {"3": "a sequence", "7": "a map", "8": "a list"}
+"""By what Artemis says of the encoding that a message came with by AMQP: bodies of which it sends nothing by STOMP."""
 PROTOCOLS_OWN = {
     *("destination", "message-id", "subscription", "transaction", "ack", "content-length", "content-type", "receipt"),
     *("redelivered", "timestamp", "persistent", "destination-type", *_JMS_NAMES),
@@ -37,8 +41,10 @@ PROTOCOLS_OWN = {
 
 
 def decoded(frame: Frame) -> Message:
-    """What came by STOMP."""
+    """What came by STOMP; `MessageRefusedError` where the broker has a body that it didn't send."""
     headers = frame.headers
+    if _ENCODING in headers:
+        _check_body(headers)
     sent_ms = headers.get("timestamp", "")
     return Message(
         body=frame.body,
@@ -49,6 +55,22 @@ def decoded(frame: Frame) -> Message:
         redelivered=headers.get("redelivered") == "true",
         jms_timestamp_ms=int(sent_ms) if sent_ms.isdecimal() else None,
     )
+
+
+def unread(error: UnreadableError) -> Message:
+    """All of a message that can't be read."""
+    frame = error.frame
+    return Message(body=frame.body, body_kind=UNREAD, message_id=frame.headers.get("message-id"), refused=error.message)
+
+
+def _check_body(headers: Mapping[str, str]) -> None:
+    """Artemis sends an empty body instead of one that STOMP can't have. To acknowledge that would lose it."""
+    kind = "an object" if headers.get(_AMQP_TYPE) == _OBJECT else _NOT_BY_STOMP.get(headers[_ENCODING])
+    if kind is not None:
+        raise MessageRefusedError(
+            f"message {headers.get('message-id')}: its body is {kind}, which the broker doesn't send by STOMP",
+            hint="take it by AMQP",
+        )
 
 
 def _jms_headers(headers: Mapping[str, str]) -> dict[str, str]:

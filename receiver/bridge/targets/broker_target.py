@@ -6,9 +6,11 @@ before a crash without being confirmed is sent again with the same id.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Sequence
 
-from receiver.bridge.connectors import DUPLICATE_ID, Message, Property, Sink
+from receiver.bridge.connectors import DUPLICATE_ID, EXPIRATION, Message, Property, Sink
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
@@ -16,6 +18,8 @@ from receiver.errors import BrokerError, MessageRefusedError
 from receiver.store.inbox import Lease
 
 __all__ = ["BrokerTarget"]
+
+_LOGGER = logging.getLogger("receiver.bridge")
 
 
 class BrokerTarget(Target):
@@ -31,6 +35,7 @@ class BrokerTarget(Target):
         """Marks the messages as having passed their domain; None: they aren't marked."""
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
+        self._warn_of_expired(messages)
         if self._refusal(messages, lease) is None:
             return Outcome.all_of(messages)
         # Find out which of them can't be sent. Those sent already are dropped by the broker, or come twice.
@@ -46,6 +51,14 @@ class BrokerTarget(Target):
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
+
+    def _warn_of_expired(self, messages: Sequence[Received]) -> None:
+        """They are sent all the same: the broker knows whether anybody wants to hear of what has expired."""
+        now_ms = time.time_ns() // 1_000_000
+        ends = [message.headers[EXPIRATION] for message in messages if EXPIRATION in message.headers]
+        expired = sum(end_ms.isdecimal() and int(end_ms) <= now_ms for end_ms in ends)
+        if expired:
+            _LOGGER.warning("%s: %d messages had expired before they were handed on", self.name, expired)
 
     def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> str | None:
         """Send these; why one of them can't be sent, whatever became of the others."""
