@@ -24,18 +24,15 @@ _JMS_NAMES = {
     "reply-to": "JMSReplyTo",
     "type": "JMSType",
     "content-type": CONTENT_TYPE,
-    "priority": PRIORITY,
-    "expires": EXPIRATION,
 }
-_DEFAULTS = {"priority": "4", "expires": "0"}
-"""What brokers say of messages for which nothing is set."""
+_SET_BY_FEW = {"priority": PRIORITY, "expires": EXPIRATION}
 _ENCODING, _AMQP_TYPE = "JMS_AMQP_ORIGINAL_ENCODING", "JMS_AMQP_ContentType"
 _OBJECT = "application/x-java-serialized-object"
 _NOT_BY_STOMP = {"3": "a sequence", "7": "a map", "8": "a list"}
 """By what Artemis says of the encoding that a message came with by AMQP: bodies of which it sends nothing by STOMP."""
 PROTOCOLS_OWN = {
     *("destination", "message-id", "subscription", "transaction", "ack", "content-length", "content-type", "receipt"),
-    *("redelivered", "timestamp", "persistent", "destination-type", *_JMS_NAMES),
+    *("redelivered", "timestamp", "persistent", "destination-type", *_JMS_NAMES, *_SET_BY_FEW),
 }
 """Headers that aren't properties of the application."""
 
@@ -74,11 +71,11 @@ def _check_body(headers: Mapping[str, str]) -> None:
 
 
 def _jms_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    said = {
-        jms_name: headers[name]
-        for name, jms_name in _JMS_NAMES.items()
-        if name in headers and headers[name] != _DEFAULTS.get(name)
-    }
+    said = {jms_name: headers[name] for name, jms_name in _JMS_NAMES.items() if name in headers}
+    if (priority := headers.get("priority", "4")) != "4":
+        said[PRIORITY] = priority
+    if (expires_ms := headers.get("expires", "0")) != "0":
+        said[EXPIRATION] = expires_ms
     # Who says nothing of it has nothing against keeping the message.
     if headers.get("persistent", "true") != "true":
         said[DELIVERY_MODE] = NON_PERSISTENT
@@ -102,10 +99,14 @@ def encoded_headers(message: Message) -> dict[str, str]:
     properties = message.properties.items()
     # A property that bears the name of a header can't be distinguished from it: another protocol's would spoil the frame.
     headers = {name: _text(value) for name, value in properties if value is not None and name not in PROTOCOLS_OWN}
-    headers |= {name: message.headers[jms_name] for name, jms_name in _JMS_NAMES.items() if jms_name in message.headers}
-    headers["persistent"] = "false" if message.headers.get(DELIVERY_MODE) == NON_PERSISTENT else "true"
+    said = message.headers
+    if said:
+        headers |= {
+            name: said[jms_name] for name, jms_name in (*_JMS_NAMES.items(), *_SET_BY_FEW.items()) if jms_name in said
+        }
     for text in (*headers, *headers.values()):
         _check_text(text)
+    headers["persistent"] = "false" if said and said.get(DELIVERY_MODE) == NON_PERSISTENT else "true"
     if message.is_text and not _is_utf8(message.body):
         raise MessageRefusedError("a message can't be sent by STOMP: its text isn't UTF-8", hint="send it as bytes")
     # Text can't be sent with a zero byte in it: a frame ends there.
