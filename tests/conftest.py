@@ -15,6 +15,9 @@ from hypothesis import settings
 
 from receiver.demo.artemis import check_programs, fetch, new_broker
 from receiver.errors import MissingProgramError
+from tests.brokers import rabbitmq as rabbitmq_broker
+from tests.brokers.cached import fetched
+from tests.brokers.cached import new_broker as new_real_broker
 from tests.postgres import fresh_database, running_server
 
 # No deadlines: what is measured belongs in `benchmarks/`, and a busy machine is no failure.
@@ -93,6 +96,15 @@ def artemis_home(tmp_path_factory):
 def running_artemis(artemis_home):
     """A real broker that runs for the whole session."""
     with new_broker(artemis_home) as broker:
+        broker.start()
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def rabbitmq():
+    """A real RabbitMQ that runs for the whole session; who kills it starts it again."""
+    root = fetched(rabbitmq_broker.fetch)
+    with new_real_broker(lambda folder: rabbitmq_broker.Broker(root, folder), root / rabbitmq_broker.FOLDERS) as broker:
         broker.start()
         yield broker
 
