@@ -52,6 +52,7 @@ _FIELDS = 13
 content-encoding, absolute-expiry-time, creation-time, group-id, group-sequence, reply-to-group-id."""
 _CORRELATION_ID, _CONTENT_TYPE, _ENCODING, _EXPIRES = 5, 6, 7, 8
 _GROUPS = slice(10, 13)
+_NO_GROUP = [None] * 3
 _JMS_FIELDS = {"JMSType": 3, "JMSReplyTo": 4, "JMSCorrelationID": _CORRELATION_ID, CONTENT_TYPE: _CONTENT_TYPE}
 _OF_HEADER = frozenset((PRIORITY, DELIVERY_MODE, EXPIRATION))
 _LEFT_OUT = {
@@ -61,6 +62,7 @@ _LEFT_OUT = {
     *("x-exchange", "x-routing-key", "x-stream-offset"),
 }
 """Annotations of the broker that it came from, which aren't sent on."""
+_TEXT_TYPES = {str, NoneType}
 _PLAIN_TYPES = {str, bool, int, float, bytes, NoneType}
 """Those that Proton encodes as they came: text, 64 bits, double, binary."""
 _DECIMALS = {proton.decimal32: (4, 8, 101), proton.decimal64: (8, 10, 398), proton.decimal128: (16, 14, 6176)}
@@ -127,10 +129,9 @@ def _fields(found: Mapping[int, bytes]) -> list[Any]:
 
 
 def _is_plain(fields: list[Any]) -> bool:
-    """Whether a message's headers hold all that is sent on of these properties, but for their types."""
-    return type(fields[_CORRELATION_ID]) in {str, NoneType} and not any(
-        fields[_ENCODING : _ENCODING + 1] + fields[_GROUPS]
-    )
+    """Whether a message's headers hold all that is sent on of these properties."""
+    is_id_plain = type(fields[_CORRELATION_ID]) in _TEXT_TYPES
+    return is_id_plain and fields[_ENCODING] is None and fields[_GROUPS] == _NO_GROUP
 
 
 def _properties(found: Mapping[int, bytes]) -> dict[str, Any]:

@@ -85,7 +85,22 @@ def value_of(encoded: bytes) -> Any:
         raise ValueError("a value is longer than it says")
     data.rewind()
     data.next()
-    return data.get_object()
+    return _owned(data.get_object())
+
+
+def _owned(value: Any) -> Any:
+    """The value with bytes of its own: Proton's are a view of what goes with `data`."""
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, list):
+        return [_owned(item) for item in value]
+    if isinstance(value, dict):
+        return {_owned(key): _owned(item) for key, item in value.items()}
+    if isinstance(value, proton.Described):
+        return proton.Described(_owned(value.descriptor), _owned(value.value))
+    if isinstance(value, proton.Array):
+        return proton.Array(value.descriptor, value.type, *map(_owned, value.elements))
+    return value
 
 
 def _usual_items(encoded: bytes) -> list[Any] | None:
