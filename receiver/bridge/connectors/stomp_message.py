@@ -26,10 +26,10 @@ _JMS_NAMES = {
     "content-type": CONTENT_TYPE,
 }
 _SET_BY_FEW = {"priority": PRIORITY, "expires": EXPIRATION}
-_ENCODING, _AMQP_TYPE = "JMS_AMQP_ORIGINAL_ENCODING", "JMS_AMQP_ContentType"
+_FROM_AMQP, _ENCODING, _AMQP_TYPE = "JMS_AMQP_HEADER", "JMS_AMQP_ORIGINAL_ENCODING", "JMS_AMQP_ContentType"
 _OBJECT = "application/x-java-serialized-object"
-_NOT_BY_STOMP = {"3": "a sequence", "7": "a map", "8": "a list"}
-"""By what Artemis says of the encoding that a message came with by AMQP: bodies of which it sends nothing by STOMP."""
+_NOT_BY_STOMP = {None: "an AMQP value", "3": "a sequence", "7": "a map", "8": "a list"}
+"""By what Artemis says of the encoding that a message came with by AMQP: bodies of which it sends nothing, or rubbish."""
 PROTOCOLS_OWN = {
     *("destination", "message-id", "subscription", "transaction", "ack", "content-length", "content-type", "receipt"),
     *("redelivered", "timestamp", "persistent", "destination-type", *_JMS_NAMES, *_SET_BY_FEW),
@@ -40,7 +40,7 @@ PROTOCOLS_OWN = {
 def decoded(frame: Frame) -> Message:
     """What came by STOMP; `MessageRefusedError` where the broker has a body that it didn't send."""
     headers = frame.headers
-    if _ENCODING in headers:
+    if _FROM_AMQP in headers or _ENCODING in headers:
         _check_body(headers)
     sent_ms = headers.get("timestamp", "")
     return Message(
@@ -62,7 +62,7 @@ def unread(error: UnreadableError) -> Message:
 
 def _check_body(headers: Mapping[str, str]) -> None:
     """Artemis sends an empty body instead of one that STOMP can't have. To acknowledge that would lose it."""
-    kind = "an object" if headers.get(_AMQP_TYPE) == _OBJECT else _NOT_BY_STOMP.get(headers[_ENCODING])
+    kind = "an object" if headers.get(_AMQP_TYPE) == _OBJECT else _NOT_BY_STOMP.get(headers.get(_ENCODING))
     if kind is not None:
         raise MessageRefusedError(
             f"message {headers.get('message-id')}: its body is {kind}, which the broker doesn't send by STOMP",
