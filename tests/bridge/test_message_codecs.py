@@ -143,6 +143,8 @@ def test_properties_that_are_set_anew_are_those_that_are_sent(sections, new):
 )
 @example(b"\0" * 5_000)
 @example(b"\0Sw\xf0\0\0\0\0")
+@example(b"\0Su\x40")
+@example(b"\0Sr" + b"\0" * 3_000 + b"\x40" * 3_001)
 def test_what_is_no_amqp_stays_as_it_is_and_says_why(data):
     came = decoded(data)
     if came.refused is not None:
@@ -163,6 +165,14 @@ def test_usual_values_are_read_as_proton_reads_them(items):
         data = proton.Data()
         data.put_object(value)
         assert repr(value_of(data.encode())) == repr(value)
+
+
+def test_annotations_of_the_broker_that_it_came_from_stay_there():
+    of_broker = dict.fromkeys(map(proton.symbol, ["x-opt-jms-dest", "x-opt-delivery-delay", "x-exchange"]), 1)
+    mine = {proton.symbol("x-opt-jms-msg-type"): proton.byte(5)}
+    came = decoded(amqp([True], of_broker | mine, [None], {}, [section_of(VALUE, "")], None))
+    assert dict(shown(encoded(came)))[ANNOTATIONS] == repr(mine)
+    assert decoded(amqp([True], of_broker, [None], {}, [section_of(VALUE, "")], None)).amqp is None
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,8 @@ def _body(bodies: list[tuple[int, bytes]]) -> _Body:
 
 def _content(encoded: bytes, codes: tuple[int, int]) -> bytes:
     """Of text or bytes, of which the two codes have a length of one byte or four."""
+    if encoded[0] not in codes:
+        raise ValueError("its data isn't bytes")
     return encoded[2 if encoded[0] == codes[0] else 5 :]
 
 

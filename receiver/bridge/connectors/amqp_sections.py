@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 HEADER, _, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = range(0x70, 0x79)
-WRONG = (proton.ProtonException, TypeError, ValueError, LookupError, OverflowError)
+WRONG = (proton.ProtonException, TypeError, ValueError, LookupError, OverflowError, RecursionError)
 """What may be raised here for a value that can't be encoded, and for bytes that aren't AMQP."""
 
 _SMALL, _LARGE = 0x53, 0x80

@@ -75,10 +75,12 @@ class BrokerTarget(Target):
         properties: dict[str, Property] = dict(message.properties)
         if self.passed is not None:
             properties[PASSED] = self.passed.mark(message.unique_message_id, properties)
-        if message.unique_message_id is not None:
-            properties[self._ids.id_property] = message.unique_message_id
-        if message.message_source_id is not None:
-            properties[self._ids.source_property] = message.message_source_id
+        for name, id_ in (
+            (self._ids.id_property, message.unique_message_id),
+            (self._ids.source_property, message.message_source_id),
+        ):
+            if id_ is not None and (name not in properties or str(properties[name]) != id_):  # a number stays one
+                properties[name] = id_
         # A duplicate id that it came with was its sender's, for the broker it came from.
         properties.pop(DUPLICATE_ID, None)
         if self._adds_duplicate_ids and lease is not None and (known_as := _handed_on_as(message)) is not None:
