@@ -419,7 +419,7 @@ def test_an_expired_message_is_sent_with_its_end_and_told_of(product, store, raw
         from_, [amqp_bytes("1", Kind({PROPERTIES: of_field(8, proton.timestamp(ends_ms))})), amqp_bytes("2", Kind())]
     )
     bridge_that_dies(from_, to, store, pause_secs=2)
-    assert "1 messages had expired" in caplog.text
+    assert "of the messages handed on 1 had expired" in caplog.text
     assert [seen_by_amqp(message.body).properties["uniqueMessageId"] for message in raw.take(to, 1)] == ["2"]
     assert parked_rows(store) == [] or from_.name not in repr(parked_rows(store))
 

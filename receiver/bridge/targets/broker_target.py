@@ -58,7 +58,7 @@ class BrokerTarget(Target):
         ends = [message.headers[EXPIRATION] for message in messages if EXPIRATION in message.headers]
         expired = sum(end_ms.isdecimal() and int(end_ms) <= now_ms for end_ms in ends)
         if expired:
-            _LOGGER.warning("%s: %d messages had expired before they were handed on", self.name, expired)
+            _LOGGER.warning("%s: of the messages handed on %d had expired", self.name, expired)
 
     def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> str | None:
         """Send these; why one of them can't be sent, whatever became of the others."""
