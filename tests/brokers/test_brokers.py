@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 import stomp
+from confluent_kafka import Consumer, Producer
 from proton import Message
 from proton.utils import BlockingConnection
 
@@ -74,6 +75,30 @@ class Stomp:
         raise AttributeError(name)
 
 
+class Kafka:
+    """What any client of Kafka does."""
+
+    def __init__(self, broker, node):
+        self.node = node
+        self.to = {"bootstrap.servers": broker.servers}
+
+    def send(self, body):
+        producer = Producer(self.to | {"acks": "all"})
+        producer.produce(self.node, body)
+        assert producer.flush(SECS) == 0
+
+    def take(self):
+        consumer = Consumer(self.to | {"group.id": self.node, "auto.offset.reset": "earliest"})
+        consumer.subscribe([self.node])
+        message = consumer.poll(SECS)
+        consumer.close()
+        assert message.error() is None
+        return message.value().decode()
+
+    def close(self):
+        pass
+
+
 def kept_through_a_kill(broker, client, node):
     sender = client(broker, node)
     sender.send("10 EUR")
@@ -106,3 +131,20 @@ def test_rabbitmq_stops_and_starts(rabbitmq, name):
     rabbitmq.stop()
     rabbitmq.start()
     assert f"{name}\tstream" in rabbitmq.ctl("list_queues", "name", "type")
+
+
+def test_classic_keeps_a_message_by_amqp(classic, name):
+    assert kept_through_a_kill(classic, Amqp, f"queue://{name}") == "10 EUR"
+
+
+def test_classic_keeps_a_message_by_stomp(classic, name):
+    assert kept_through_a_kill(classic, Stomp, f"/queue/{name}") == "10 EUR"
+
+
+def test_qpid_keeps_a_message_by_amqp(qpid, name):
+    assert kept_through_a_kill(qpid, Amqp, name) == "10 EUR"
+
+
+def test_kafka_keeps_a_message(kafka, name):
+    kafka.declare(name, partitions=2)
+    assert kept_through_a_kill(kafka, Kafka, name) == "10 EUR"

@@ -31,6 +31,7 @@ class BrokerTarget(Target):
         self._ids = ids
         self._adds_duplicate_ids = adds_duplicate_ids
         self._sink: Sink | None = None
+        self._has_warned = False
         self.passed: Passed | None = None
         """Marks the messages as having passed their domain; None: they aren't marked."""
 
@@ -45,6 +46,7 @@ class BrokerTarget(Target):
         """The connection, made if there is none; `BrokerError` where that can't be."""
         if self._sink is None:
             self._sink = self._connect()
+            self._warn_of_doubles(self._sink)
         return self._sink
 
     def close(self) -> None:
@@ -59,6 +61,15 @@ class BrokerTarget(Target):
         expired = sum(end_ms.isdecimal() and int(end_ms) <= now_ms for end_ms in ends)
         if expired:
             _LOGGER.warning("%s: of the messages handed on %d had expired", self.name, expired)
+
+    def _warn_of_doubles(self, sink: Sink) -> None:
+        if self._adds_duplicate_ids and not self._has_warned and not getattr(sink, "drops_known_ids", True):
+            self._has_warned = True
+            _LOGGER.warning(
+                "%s doesn't drop what is sent again, so to it this is at least once: who takes it has to go by %s",
+                self.name,
+                self._ids.id_property,
+            )
 
     def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> str | None:
         """Send these; why one of them can't be sent, whatever became of the others."""
