@@ -19,8 +19,10 @@ proton = pytest.importorskip("proton")
 from receiver.bridge.connectors import (  # noqa: E402
     Message,
     amqp,
+    source_of,
     stomp,
 )
+from receiver.bridge.connectors.address import BrokerAddress  # noqa: E402
 from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource  # noqa: E402
 from receiver.bridge.connectors.amqp_sections import (  # noqa: E402
     ANNOTATIONS,
@@ -47,9 +49,21 @@ from tests.bridge.conftest import address_of  # noqa: E402
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
-PRODUCTS = {"artemis": "running_artemis"}
-"""Each with the fixture of a broker that runs; a product has the ports `amqp_port` and `stomp_port`."""
 PAIRS = [("stomp", "stomp"), ("stomp", "amqp"), ("amqp", "stomp"), ("amqp", "amqp")]
+ARTEMIS = "running_artemis"
+ROUTES = [
+    *((ARTEMIS, pair) for pair in PAIRS),
+    ("classic", ("stomp", "stomp")),
+    ("classic", ("amqp", "amqp")),
+    ("qpid", ("amqp", "amqp")),
+]
+"""Products, each by the fixture of its broker, with the pairs of protocols that are tried there."""
+DIFFERS = {
+    ("classic", ("stomp", "stomp")): {"delivery mode": "no"},
+    # It makes a message without any property of it before a bridge sees it.
+    ("classic", ("amqp", "amqp")): {"several AMQP data sections": "lost"},
+}
+"""Where a product does otherwise than the table says."""
 DOC = Path(__file__).resolve().parents[2] / "docs" / "bridge.md"
 SOON_SECS = 20
 ENDS_MS = 3_600_000 + time.time_ns() // 1_000_000
@@ -279,9 +293,12 @@ def seen_by_stomp(message):
     return Seen(message.body, dict(message.properties), dict(message.properties), {})
 
 
-@pytest.fixture(params=PRODUCTS)
-def product(request):
-    return request.getfixturevalue(PRODUCTS[request.param])
+def queue_of(product, protocol, name=None):
+    """The address of a queue, a new one unless it is named."""
+    name = name or f"fidelity-{uuid.uuid4().hex}"
+    if hasattr(product, "address"):
+        return product.address(protocol, name)
+    return str(address_of(product, protocol, f"queue/{name}"))
 
 
 @pytest.fixture
@@ -289,7 +306,8 @@ def raw(monkeypatch):
     """Connectors that send and take what is given to them, as it is."""
 
     class Raw:
-        def send(self, address, things):
+        def send(self, queue, things):
+            address = BrokerAddress.parse(queue)
             with monkeypatch.context() as patch:
                 if address.protocol == "amqp":
                     patch.setattr(amqp, "encoded", lambda data: data)
@@ -300,8 +318,9 @@ def raw(monkeypatch):
                         own = {name: value for name, value in sink._headers.items() if name != "persistent"}
                         sink._session.ask(*(frame._replace(headers=frame.headers | own) for frame in things))
 
-        def take(self, address, count):
+        def take(self, queue, count):
             """Messages that have what came as their body, and STOMP's headers as their properties."""
+            address = BrokerAddress.parse(queue)
             with monkeypatch.context() as patch:
                 patch.setattr(amqp, "decoded", lambda data: Message(body=data))
                 patch.setattr(stomp, "decoded", lambda frame: Message(body=frame.body, properties=frame.headers))
@@ -327,9 +346,9 @@ def bridge_that_dies(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(BrokerTarget, "deliver", dying)
             with pytest.raises(DiedError):
-                open_bridge(str(from_), str(to), store, options).run()
+                open_bridge(from_, to, store, options).run()
         time.sleep(pause_secs)
-        open_bridge(str(from_), str(to), store, options).run(stop_when_idle_secs=0.5)
+        open_bridge(from_, to, store, options).run(stop_when_idle_secs=0.5)
 
     return run
 
@@ -365,55 +384,59 @@ def documented(pair):
     return {row[0]: row[1 + PAIRS.index(pair)] for row in rows}
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-def test_the_table_says_what_is_handed_on(product, store, raw, bridge_that_dies, pair):
-    source, target = pair
-    from_, to = (address_of(product, protocol, f"queue/fidelity-{uuid.uuid4().hex}") for protocol in pair)
+def parked_of(store, queue):
+    return [row for row in parked_rows(store) if row.destination == f"queue://{queue.rpartition('/')[2]}"]
+
+
+@pytest.mark.parametrize("way", ROUTES, ids=lambda way: "-".join((way[0], *way[1])))
+def test_the_table_says_what_is_handed_on(request, store, raw, bridge_that_dies, way):
+    name, pair = way
+    product, (source, target) = request.getfixturevalue(name), pair
+    from_, to = (queue_of(product, protocol) for protocol in pair)
     sent = {name: kind for name, kind in KINDS.items() if source == "amqp" or kind.stomp is not None}
     make = amqp_bytes if source == "amqp" else stomp_frame
     raw.send(from_, [make(name, kind) for name, kind in sent.items()])
     bridge_that_dies(from_, to, store)
-    parked = {row.unique_message_id: row.error for row in parked_rows(store) if from_.name in repr(row)}
+    parked = {row.unique_message_id: row.error for row in parked_of(store, from_)}
     found = dict.fromkeys(KINDS, "-") | dict.fromkeys(sent, "lost") | dict.fromkeys(parked, "parked")
     for message in raw.take(to, len(sent) - len(parked)):
         seen = came_by(target, message)
-        name = seen.properties["uniqueMessageId"]
-        found[name] = outcome(sent[name], pair, seen)
-    assert found == documented(pair)
+        kind = seen.properties["uniqueMessageId"]
+        if kind in sent:
+            found[kind] = outcome(sent[kind], pair, seen)
+    assert found == documented(pair) | DIFFERS.get(way, {})
     assert all("can't be sent by STOMP: its body is an amqp-" in error for error in parked.values())
 
 
-def test_what_was_parked_goes_on_unchanged_to_a_target_that_can_have_it(product, store, raw, bridge_that_dies):
+def test_what_was_parked_goes_on_unchanged_to_a_target_that_can_have_it(running_artemis, store, raw, bridge_that_dies):
     name, kind = "JMS map", KINDS["JMS map"]
-    from_, by_stomp, by_amqp = (
-        address_of(product, protocol, f"queue/fidelity-{uuid.uuid4().hex}") for protocol in ("amqp", "stomp", "amqp")
-    )
+    from_, by_stomp, by_amqp = (queue_of(running_artemis, protocol) for protocol in ("amqp", "stomp", "amqp"))
     raw.send(from_, [amqp_bytes(name, kind)])
     bridge_that_dies(from_, by_stomp, store)
-    (row,) = [row for row in parked_rows(store) if from_.name in repr(row)]
+    (row,) = parked_of(store, from_)
     assert "amqp-value" in row.error
     retry_parked(store, [row.parked_id])
-    (target,) = [target for target in target_rows(store) if target.name == str(by_stomp)]
-    move_waiting(store, target, str(by_amqp))
-    open_bridge(str(from_), str(by_amqp), store).run(stop_when_idle_secs=0.5)
+    (target,) = [target for target in target_rows(store) if target.name == by_stomp]
+    move_waiting(store, target, by_amqp)
+    open_bridge(from_, by_amqp, store).run(stop_when_idle_secs=0.5)
     (message,) = raw.take(by_amqp, 1)
     assert outcome(kind, ("amqp", "amqp"), seen_by_amqp(message.body)) == "yes"
     assert seen_by_amqp(message.body).others == kind.amqp
 
 
-def test_what_cannot_be_read_is_parked_and_the_rest_goes_on(product, store, raw, bridge_that_dies):
-    from_, to = (address_of(product, "amqp", f"queue/fidelity-{uuid.uuid4().hex}") for _ in range(2))
+def test_what_cannot_be_read_is_parked_and_the_rest_goes_on(running_artemis, store, raw, bridge_that_dies):
+    from_, to = (queue_of(running_artemis, "amqp") for _ in range(2))
     bad = amqp_bytes("2", Kind(body=b"\0\x53\x77\xa1\x02\xc3\x28"))
     raw.send(from_, [amqp_bytes("1", Kind()), bad, amqp_bytes("3", Kind())])
     bridge_that_dies(from_, to, store)
-    (row,) = [row for row in parked_rows(store) if from_.name in repr(row)]
+    (row,) = parked_of(store, from_)
     assert "can't be read as AMQP" in row.error
     assert [seen_by_amqp(message.body).properties["uniqueMessageId"] for message in raw.take(to, 2)] == ["1", "3"]
 
 
-def test_an_expired_message_is_sent_with_its_end_and_told_of(product, store, raw, bridge_that_dies, caplog):
+def test_an_expired_message_is_sent_with_its_end_and_told_of(running_artemis, store, raw, bridge_that_dies, caplog):
     """The broker does with it what it does with all that expire; this one drops it."""
-    from_, to = (address_of(product, "amqp", f"queue/fidelity-{uuid.uuid4().hex}") for _ in range(2))
+    from_, to = (queue_of(running_artemis, "amqp") for _ in range(2))
     ends_ms = time.time_ns() // 1_000_000 + 1_500
     raw.send(
         from_, [amqp_bytes("1", Kind({PROPERTIES: of_field(8, proton.timestamp(ends_ms))})), amqp_bytes("2", Kind())]
@@ -421,17 +444,17 @@ def test_an_expired_message_is_sent_with_its_end_and_told_of(product, store, raw
     bridge_that_dies(from_, to, store, pause_secs=2)
     assert "of the messages handed on 1 had expired" in caplog.text
     assert [seen_by_amqp(message.body).properties["uniqueMessageId"] for message in raw.take(to, 1)] == ["2"]
-    assert parked_rows(store) == [] or from_.name not in repr(parked_rows(store))
+    assert parked_of(store, from_) == []
 
 
-def test_stomp_takes_no_message_whose_body_the_broker_does_not_send(product, raw):
+def test_stomp_takes_no_message_whose_body_the_broker_does_not_send(running_artemis, raw):
     """To acknowledge it would lose it: it stays for AMQP."""
-    name = f"queue/fidelity-{uuid.uuid4().hex}"
-    by_amqp, by_stomp = address_of(product, "amqp", name), address_of(product, "stomp", name)
+    name = f"fidelity-{uuid.uuid4().hex}"
+    by_amqp, by_stomp = (queue_of(running_artemis, protocol, name) for protocol in ("amqp", "stomp"))
     kinds = {name: KINDS[name] for name in ("JMS map", "JMS object", "other AMQP values")}
     for id_, kind in (kinds | {"sequence": Kind(body=section_of(SEQUENCE, [1, "x"]))}).items():
         raw.send(by_amqp, [amqp_bytes(id_, kind)])
-        with StompSource(by_stomp) as source, pytest.raises(MessageRefusedError, match="doesn't send by STOMP"):
+        with source_of(by_stomp) as source, pytest.raises(MessageRefusedError, match="doesn't send by STOMP"):
             source.take(1, wait_secs=SOON_SECS)
         (message,) = raw.take(by_amqp, 1)
         assert seen_by_amqp(message.body).properties["uniqueMessageId"] == id_
