@@ -52,7 +52,7 @@ class FrameReader:
     """Reads whole frames by `more`, which waits for the next bytes and gives none once the connection has ended.
 
     Why a message can't be taken is given to `refuse` as soon as its head is there; its body is read and thrown away, for
-    answers stand behind it. One that is an `UnreadableError` is given with it. What is no frame is a `BrokerError`.
+    answers stand behind it; an `UnreadableError` has all of the message. What is no frame is a `BrokerError`.
     """
 
     def __init__(
