@@ -190,7 +190,7 @@ class Bridge:
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             try:
-                id_, source = self._ids.ids_of(message)
+                id_, source = self._ids_of(message)
             except MessageRefusedError as error:
                 refused[index] = error.message
                 id_ = source = None
@@ -210,11 +210,18 @@ class Bridge:
                     headers=message.headers,
                     body=message.body,
                     is_text=message.is_text,
+                    body_kind=message.body_kind,
+                    amqp=message.amqp,
                 )
             )
         if returned:
             self._warn_of_ring(messages[min(returned)])
         return Taken(messages, refused, returned)
+
+    def _ids_of(self, message: Message) -> tuple[str | None, str | None]:
+        if message.refused is not None:
+            raise MessageRefusedError(message.refused)
+        return self._ids.ids_of(message)
 
     def _warn_of_ring(self, message: Received) -> None:
         self._warn_once(

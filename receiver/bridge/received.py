@@ -49,7 +49,11 @@ class Received(NamedTuple):
     body: bytes
     is_text: bool
     headers: Mapping[str, str] = MappingProxyType({})
-    """JMSCorrelationID, JMSReplyTo and JMSType, each where it's set."""
+    """As a `Message` has them: JMSCorrelationID, JMSReplyTo and so on, each where it's set."""
+    body_kind: str | None = None
+    """None where the body is text or bytes; else what it is, as a `Message` has it."""
+    amqp: bytes | None = None
+    """What else came by AMQP, as a `Message` has it."""
     sequence: int | None = None
     """Its sequence number, which no other message of the domain ever has; None where it isn't kept in the inbox."""
 
@@ -84,6 +88,7 @@ class Received(NamedTuple):
             "destination": self.destination,
             **({"headers": dict(self.headers)} if self.headers else {}),
             "properties": {name: _shown(value) for name, value in self.properties.items()},
+            **({"body_kind": self.body_kind} if self.body_kind else {}),
         }
         if self.is_text:
             try:

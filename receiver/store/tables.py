@@ -137,6 +137,10 @@ class InboxRow(NamedTuple):
     """Values that JSON has, and bytes."""
     body: bytes
     """The last of the columns that are always there, for SQLite reads what stands before a column to get at it."""
+    body_kind: Ascii | None = None
+    """What the body is that is neither text nor bytes."""
+    amqp: bytes | None = None
+    """Sections of AMQP that hold what nothing else here does."""
 
 
 def base64_of(value: bytes) -> str:

@@ -65,7 +65,7 @@ def test_what_goes_out_carries_its_id_and_nothing_of_the_sender_before(tmp_path,
     domain, sequence, time = arrived[0]["_AMQ_DUPL_ID"].split("-")
     assert (len(domain) > 8, sequence, len(time) > 8) == (True, "0", True)
     assert arrived == [
-        {"uniqueMessageId": "7", "_AMQ_DUPL_ID": f"{domain}-0-{time}", "messageSourceId": "8"},
+        {"uniqueMessageId": 7, "_AMQ_DUPL_ID": f"{domain}-0-{time}", "messageSourceId": 8},
         {"uniqueMessageId": "ID:9", "_AMQ_DUPL_ID": f"{domain}-1-{time}"},
     ]
 

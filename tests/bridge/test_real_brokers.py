@@ -182,7 +182,7 @@ def test_headers_are_the_same_by_either_protocol(running_artemis, sender, taker)
 def test_a_correlation_id_that_is_no_text(running_artemis, id_, text):
     address = address_of(running_artemis, "amqp", f"queue/orders-{uuid.uuid4().hex}")
     with source(address) as taking, closing(BlockingConnection(f"amqp://{HOST}:{running_artemis.amqp_port}")) as client:
-        client.create_sender(address.name).send(proton.Message(body="body", correlation_id=id_))
+        client.create_sender(address.name).send(proton.Message(body="body", correlation_id=id_, durable=True))
         assert take(taking, 1)[0].message.headers == {"JMSCorrelationID": text}
 
 

@@ -46,7 +46,7 @@ def test_no_other_module_names_a_kind_of_database():
 
 def test_no_other_module_asks_a_dialect_for_its_name():
     """Nor does one ask SQLAlchemy, and branch on the answer."""
-    asking = re.compile(r"dialect\.name|get_backend_name|drivername")
+    asking = re.compile(r"dialect\.name\b|get_backend_name|drivername")
     askers = {
         str(file.relative_to(PACKAGE))
         for file in PACKAGE.rglob("*.py")

@@ -15,7 +15,13 @@ from receiver.errors import MessageRefusedError, SettingsError
 from receiver.settings import BridgeSettings
 
 __all__ = [
+    "CONTENT_TYPE",
+    "DELIVERY_MODE",
     "DUPLICATE_ID",
+    "EXPIRATION",
+    "NON_PERSISTENT",
+    "PRIORITY",
+    "UNREAD",
     "Delivery",
     "Message",
     "Property",
@@ -32,6 +38,12 @@ __all__ = [
 
 DUPLICATE_ID = "_AMQ_DUPL_ID"
 """The property that switches the duplicate detection of Artemis on."""
+CONTENT_TYPE, PRIORITY, DELIVERY_MODE, EXPIRATION = "ContentType", "JMSPriority", "JMSDeliveryMode", "JMSExpiration"
+"""Headers that are set only where a message differs from most: a priority that isn't 4, NON_PERSISTENT, and when it ends,
+in milliseconds since 1970."""
+NON_PERSISTENT = "NON_PERSISTENT"
+UNREAD = "unread"
+"""The kind of a body that is all of a message that couldn't be read."""
 
 Property = str | int | float | bool | bytes | None
 
@@ -46,13 +58,22 @@ class Message:
     properties: Mapping[str, Property] = field(default_factory=dict)
     """What the application has set, by exact name; ids are among them."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """JMSCorrelationID, JMSReplyTo and JMSType, each where it's set; a connector sends no others."""
+    """JMSCorrelationID, JMSReplyTo, JMSType, ContentType, JMSPriority, JMSDeliveryMode and JMSExpiration, as text, each
+    where it's set; a connector sends no others."""
     message_id: str | None = None
     """The broker's own name for it (JMSMessageID)."""
     redelivered: bool = False
     """Whether the broker says that it has delivered it before (JMSRedelivered)."""
     jms_timestamp_ms: int | None = None
     """When it was sent (JMSTimestamp), None where nothing says so."""
+    body_kind: str | None = None
+    """None where the body is text or bytes. `amqp-value` or `amqp-sequence` where it is something else, such as a map: then
+    it is the sections of AMQP that have it, which only AMQP can send. `UNREAD` where it's all of the message."""
+    amqp: bytes | None = None
+    """What came by AMQP and the fields above can't hold, as sections: annotations, types of properties and so on. They go
+    along by AMQP."""
+    refused: str | None = None
+    """Why it can't be read. A bridge parks it with this reason."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +92,8 @@ class Source(Protocol):
         """The next messages in the order in which the broker sends them, waiting so long for the first of them.
 
         Returns what is there once the first is: it doesn't wait for more. Empty if none came. A message that can't be
-        read as one, or whose body is too large, is a `MessageRefusedError`; it stays with the broker, behind it the rest.
+        read has the reason in `Message.refused`. One that can't even be told from the next, or whose body is too large, is
+        a `MessageRefusedError`; it stays with the broker, behind it the rest.
         """
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:

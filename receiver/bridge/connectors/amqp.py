@@ -212,7 +212,7 @@ class AmqpSource(AmqpLink):
 
 
 class AmqpSink(AmqpLink):
-    """Messages to a queue or a topic; durable ones."""
+    """Messages to a queue or a topic."""
 
     def __init__(self, address: BrokerAddress) -> None:
         self._outgoing: deque[bytes] = deque()

@@ -1,76 +1,352 @@
-"""A message as AMQP 1.0 encodes it: what becomes of its body, its properties and its headers on the way."""
+"""A message as AMQP 1.0 encodes it: what becomes of its body, its properties and its headers on the way.
+
+What the fields of a `Message` can't hold, such as the types of properties, stays with it as sections of AMQP, so that
+another broker gets by AMQP what came.
+"""
 
 from __future__ import annotations
 
 import time
 import uuid
-from typing import Any
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from itertools import accumulate
+from types import NoneType
+from typing import Any, NamedTuple
 
-from receiver.bridge.connectors import Message, Property
+from receiver.bridge.connectors import (
+    CONTENT_TYPE,
+    DELIVERY_MODE,
+    EXPIRATION,
+    NON_PERSISTENT,
+    PRIORITY,
+    UNREAD,
+    Message,
+    Property,
+)
 from receiver.bridge.connectors.amqp_link import proton
+from receiver.bridge.connectors.amqp_sections import (
+    ANNOTATIONS,
+    APPLICATION_PROPERTIES,
+    DATA,
+    FOOTER,
+    HEADER,
+    PROPERTIES,
+    SEQUENCE,
+    VALUE,
+    WRONG,
+    section,
+    section_of,
+    sections_of,
+    value_of,
+)
 from receiver.errors import MessageRefusedError
 
 __all__ = ["decoded", "encoded"]
 
-_OFF = "take it off the queue"
-_JMS_NAMES = {"correlation_id": "JMSCorrelationID", "reply_to": "JMSReplyTo", "subject": "JMSType"}
+_KINDS = {VALUE: "amqp-value", SEQUENCE: "amqp-sequence"}
+"""Of bodies that are neither text nor bytes."""
+_FIELDS = 13
+"""Of the section of properties, by AMQP's names: message-id, user-id, to, subject, reply-to, correlation-id, content-type,
+content-encoding, absolute-expiry-time, creation-time, group-id, group-sequence, reply-to-group-id."""
+_CORRELATION_ID, _CONTENT_TYPE, _ENCODING, _EXPIRES = 5, 6, 7, 8
+_GROUPS = slice(10, 13)
+_NO_GROUP = [None] * 3
+_JMS_FIELDS = {"JMSType": 3, "JMSReplyTo": 4, "JMSCorrelationID": _CORRELATION_ID, CONTENT_TYPE: _CONTENT_TYPE}
+_OF_HEADER = frozenset((PRIORITY, DELIVERY_MODE, EXPIRATION))
+_LEFT_OUT = {
+    # Where it went, and when it was to be delivered there.
+    *("x-opt-jms-dest", "x-opt-delivery-time", "x-opt-delivery-delay"),
+    # What RabbitMQ says of every message, and says anew.
+    *("x-exchange", "x-routing-key", "x-stream-offset"),
+}
+"""Annotations of the broker that it came from, which aren't sent on."""
+_TEXT_TYPES = {str, NoneType}
+_PLAIN_TYPES = {str, bool, int, float, bytes, NoneType}
+"""Those that Proton encodes as they came: text, 64 bits, double, binary."""
+_DECIMALS = {proton.decimal32: (4, 8, 101), proton.decimal64: (8, 10, 398), proton.decimal128: (16, 14, 6176)}
+"""How many bytes each has, how many bits of them are the exponent, and what is added to that."""
+_NO_NUMBER, _LONG_COEFFICIENT = 0b1111, 0b11
+"""How the bits behind the sign begin of what is no number, and of one whose exponent stands two bits further right."""
+_TEXT, _BINARY = (0xA1, 0xB1), (0xA0, 0xB0)
+_EMPTY_BINARY, _NULL, _EMPTY_LIST = b"\xa0\0", b"\x40", b"\x45"
+_PERSISTENT = section(HEADER, b"\xc0\x02\x01\x41")
+_LONGEST_TTL_MS = 2**32 - 1
+_DEFAULT_PRIORITY = 4
+
+
+def decoded(data: bytes) -> Message:
+    """What came by AMQP; with the reason in `refused` where it can't be read."""
+    data = bytes(data)
+    try:
+        return _decoded(data)
+    except WRONG as error:
+        return Message(body=data, body_kind=UNREAD, refused=f"it can't be read as AMQP: {error}")
+
+
+def _decoded(data: bytes) -> Message:
+    found: dict[int, bytes] = {}
+    bodies: list[tuple[int, bytes]] = []
+    for code, value in sections_of(data):
+        if DATA <= code <= VALUE:
+            bodies.append((code, value))
+        elif found.setdefault(code, value) is not value:
+            raise ValueError(f"it has two sections {code:#x}")
+    fields = _fields(found)
+    typed = _properties(found)
+    is_plain = _PLAIN_TYPES.issuperset(map(type, typed.values()))
+    header = _header(found.get(HEADER, _EMPTY_LIST))
+    body = _body(bodies)
+    kept = b"".join(
+        (
+            _annotations(found[ANNOTATIONS]) if ANNOTATIONS in found else b"",
+            b"" if _is_plain(fields) else section(PROPERTIES, found[PROPERTIES]),
+            b"" if is_plain else section(APPLICATION_PROPERTIES, found[APPLICATION_PROPERTIES]),
+            body.kept,
+            section(FOOTER, found[FOOTER]) if FOOTER in found else b"",
+        )
+    )
+    return Message(
+        body=body.body,
+        is_text=body.is_text,
+        body_kind=body.kind,
+        properties=typed if is_plain else {name: _plain(value) for name, value in typed.items()},
+        headers=_headers(header, fields),
+        message_id=None if fields[0] is None else str(_plain(fields[0])),
+        redelivered=header.redelivered,
+        jms_timestamp_ms=None if fields[9] is None else int(fields[9]) or None,
+        amqp=kept or None,
+    )
+
+
+def _fields(found: Mapping[int, bytes]) -> list[Any]:
+    """The section of properties, each of which has its place there."""
+    fields = value_of(found[PROPERTIES]) if PROPERTIES in found else []
+    if not isinstance(fields, list) or len(fields) > _FIELDS:
+        raise ValueError("its properties aren't those of AMQP")
+    return fields + [None] * (_FIELDS - len(fields))
+
+
+def _is_plain(fields: list[Any]) -> bool:
+    """Whether a message's headers hold all that is sent on of these properties."""
+    is_id_plain = type(fields[_CORRELATION_ID]) in _TEXT_TYPES
+    return is_id_plain and fields[_ENCODING] is None and fields[_GROUPS] == _NO_GROUP
+
+
+def _properties(found: Mapping[int, bytes]) -> dict[str, Any]:
+    """What the application has set, each value with its type."""
+    typed = value_of(found[APPLICATION_PROPERTIES]) if APPLICATION_PROPERTIES in found else {}
+    if not isinstance(typed, dict) or any(type(name) is not str for name in typed):
+        raise ValueError("its application properties aren't named by text")
+    return typed
+
+
+class _Header(NamedTuple):
+    """What AMQP's header says that a bridge hands on."""
+
+    headers: Mapping[str, str]
+    ttl_ms: int | None
+    redelivered: bool
+
+
+@lru_cache(1_000)  # many messages have the same
+def _header(encoded: bytes) -> _Header:
+    fields = value_of(encoded)
+    if not isinstance(fields, list):
+        raise TypeError("its header isn't a list")
+    durable, priority, ttl_ms, _, count = [*fields, *[None] * 5][:5]
+    headers = {}
+    if not durable:
+        headers[DELIVERY_MODE] = NON_PERSISTENT
+    if priority not in {None, _DEFAULT_PRIORITY}:
+        headers[PRIORITY] = str(int(priority))
+    return _Header(headers, ttl_ms, bool(count))
+
+
+@lru_cache(1_000)
+def _annotations(encoded: bytes) -> bytes:
+    """The section of those that are sent on; empty where there are none."""
+    annotations = value_of(encoded)
+    sent_on = {name: value for name, value in annotations.items() if name not in _LEFT_OUT}
+    return section_of(ANNOTATIONS, sent_on) if sent_on else b""
+
+
+def _headers(header: _Header, fields: list[Any]) -> dict[str, str]:
+    headers = {name: str(_plain(fields[at])) for name, at in _JMS_FIELDS.items() if fields[at] is not None}
+    if header.headers:
+        headers |= header.headers
+    if (expires_ms := fields[_EXPIRES]) or header.ttl_ms:
+        headers[EXPIRATION] = str(int(expires_ms or time.time() * 1_000 + (header.ttl_ms or 0)))
+    return headers
+
+
+class _Body(NamedTuple):
+    body: bytes
+    is_text: bool = False
+    kind: str | None = None
+    kept: bytes = b""
+    """Body sections without content, where the body alone doesn't say which it had: a value that is null or empty bytes,
+    or for each of several sections of data how many bytes it has."""
+
+
+def _body(bodies: list[tuple[int, bytes]]) -> _Body:
+    codes = {code for code, _ in bodies}
+    if not bodies:
+        return _Body(b"", kept=section(VALUE, _NULL))
+    if len(codes) > 1 or (codes == {VALUE} and len(bodies) > 1):
+        raise ValueError("it has bodies of several kinds")
+    ((code, value), *more) = bodies
+    if code == DATA:
+        parts = [_content(part, _BINARY) for _, part in bodies]
+        return _Body(
+            b"".join(parts), kept=b"".join(section_of(DATA, b"%d" % len(part)) for part in parts) if more else b""
+        )
+    if code == VALUE and value[0] in _TEXT:
+        text = _content(value, _TEXT)
+        text.decode()  # or it is refused
+        return _Body(text, is_text=True)
+    if code == VALUE and value[0] in _BINARY:
+        return _Body(_content(value, _BINARY), kept=section(VALUE, _EMPTY_BINARY))
+    if code == VALUE and value == _NULL:
+        return _Body(b"", kept=section(VALUE, _NULL))
+    return _Body(b"".join(section(*body) for body in bodies), kind=_KINDS[code])
+
+
+def _content(encoded: bytes, codes: tuple[int, int]) -> bytes:
+    """Of text or bytes, of which the two codes have a length of one byte or four."""
+    if encoded[0] not in codes:
+        raise ValueError("its data isn't bytes")
+    return encoded[2 if encoded[0] == codes[0] else 5 :]
 
 
 def encoded(message: Message) -> bytes:
     """As AMQP sends it; `MessageRefusedError` where AMQP can't express it."""
-    headers = {name: message.headers[jms_name] for name, jms_name in _JMS_NAMES.items() if jms_name in message.headers}
-    if any("\0" in text for text in headers.values()):  # Proton would drop the rest
-        raise MessageRefusedError("a message can't be sent by AMQP: a zero byte in a header", hint="leave it out")
     try:
-        data: bytes = proton.Message(
-            # As JMS has it by AMQP: text is a value, and bytes are data.
-            body=message.body.decode() if message.is_text else message.body,
-            inferred=not message.is_text,
-            properties=dict(message.properties),
-            durable=True,
-            id=f"ID:{uuid.uuid4()}",
-            creation_time=time.time(),
-            **headers,
-        ).encode()
-    except (proton.ProtonException, TypeError, ValueError, OverflowError) as error:
+        return b"".join(_encoded(message))
+    except WRONG as error:
         raise MessageRefusedError(f"a message can't be sent by AMQP: {error}", hint="leave it out") from error
-    return data
 
 
-def decoded(data: bytes) -> Message:
-    """What came by AMQP; `MessageRefusedError` where it can't be read."""
-    message = proton.Message()
-    try:
-        message.decode(data)
-        body: Any = message.body
-        properties: dict[str, Any] = message.properties or {}
-    except (proton.ProtonException, TypeError, ValueError) as error:
-        raise MessageRefusedError(f"a message can't be read: {error}", hint=_OFF) from error
-    message_id = None if message.id is None else str(_plain(message.id))
-    if not isinstance(body, str | bytes | memoryview | None):
-        kind = type(body).__name__
-        raise MessageRefusedError(f"message {message_id} is neither text nor bytes but {kind}", hint=_OFF)
-    return Message(
-        body=body.encode() if isinstance(body, str) else bytes(body or b""),
-        is_text=isinstance(body, str),
-        properties={name: _plain(value) for name, value in properties.items()},
-        headers={
-            jms_name: str(_plain(value))
-            for name, jms_name in _JMS_NAMES.items()
-            if (value := getattr(message, name)) is not None
-        },
-        message_id=message_id,
-        redelivered=message.delivery_count > 0,
-        jms_timestamp_ms=round(message.creation_time * 1_000) or None,
+def _encoded(message: Message) -> Iterator[bytes]:
+    kept: dict[int, bytes] = {}
+    parts: list[bytes] = []
+    for code, value in sections_of(message.amqp or b""):
+        if code == DATA:
+            parts.append(value)
+        else:
+            kept[code] = value
+    headers = message.headers
+    yield _header_section(headers)
+    if ANNOTATIONS in kept:
+        yield section(ANNOTATIONS, kept[ANNOTATIONS])
+    yield section_of(PROPERTIES, _fields_sent(headers, _fields(kept)))
+    if message.properties:
+        yield section_of(APPLICATION_PROPERTIES, _typed(message.properties, _properties(kept)))
+    yield _body_sections(message, kept.get(VALUE), parts)
+    if FOOTER in kept:
+        yield section(FOOTER, kept[FOOTER])
+
+
+def _header_section(headers: Mapping[str, str]) -> bytes:
+    if not _OF_HEADER.isdisjoint(headers):
+        priority, expires_ms = headers.get(PRIORITY), headers.get(EXPIRATION)
+        left_ms = None if expires_ms is None else int(expires_ms) - time.time_ns() // 1_000_000
+        fields = [
+            headers.get(DELIVERY_MODE) != NON_PERSISTENT,
+            None if priority is None else proton.ubyte(int(priority)),
+            # By AMQP a message with none left would have no end.
+            None if left_ms is None else proton.uint(min(max(left_ms, 1), _LONGEST_TTL_MS)),
+        ]
+        return section_of(HEADER, fields)
+    return _PERSISTENT
+
+
+def _fields_sent(headers: Mapping[str, str], kept: list[Any]) -> list[Any]:
+    fields: list[Any] = [None] * _FIELDS
+    fields[_ENCODING], fields[_GROUPS] = kept[_ENCODING], kept[_GROUPS]
+    for name, at in _JMS_FIELDS.items():
+        if name in headers:
+            fields[at] = headers[name]
+            if "\0" in headers[name]:
+                raise ValueError("a zero byte in a header")
+    if CONTENT_TYPE in headers:
+        fields[_CONTENT_TYPE] = proton.symbol(headers[CONTENT_TYPE])
+    if str(_plain(kept[_CORRELATION_ID])) == headers.get("JMSCorrelationID"):
+        fields[_CORRELATION_ID] = kept[_CORRELATION_ID]
+    if EXPIRATION in headers:
+        fields[_EXPIRES] = proton.timestamp(int(headers[EXPIRATION]))
+    fields[0] = f"ID:{uuid.uuid4()}"
+    fields[9] = proton.timestamp(time.time_ns() // 1_000_000)
+    while fields[-1] is None:
+        fields.pop()
+    return fields
+
+
+def _typed(properties: Mapping[str, Property], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties with the types that they came with, where they are still the same."""
+    if not kept:
+        return dict(properties)
+    return {
+        name: kept[name] if name in kept and repr(_plain(kept[name])) == repr(value) else value
+        for name, value in properties.items()
+    }
+
+
+def _body_sections(message: Message, value: bytes | None, parts: list[bytes]) -> bytes:
+    body, kind = message.body, message.body_kind
+    if kind in _KINDS.values():
+        return body
+    if kind is not None:
+        raise ValueError(f"its body is {kind}")
+    if value == _NULL and not body:
+        return section(VALUE, _NULL)
+    if message.is_text:
+        body.decode()
+        return section(VALUE, _sized(body, _TEXT))
+    if value is not None:
+        return section(VALUE, _sized(body, _BINARY))
+    lengths = [int(_content(part, _BINARY)) for part in parts]
+    if sum(lengths) != len(body) or not lengths:
+        return section(DATA, _sized(body, _BINARY))
+    ends = accumulate(lengths)
+    return b"".join(
+        section(DATA, _sized(body[end - length : end], _BINARY)) for length, end in zip(lengths, ends, strict=True)
     )
+
+
+def _sized(content: bytes, codes: tuple[int, int]) -> bytes:
+    """Text or bytes with their length."""
+    if len(content) < 1 << 8:
+        return bytes((codes[0], len(content))) + content
+    return bytes((codes[1],)) + len(content).to_bytes(4, "big") + content
 
 
 def _plain(value: Any) -> Property:
     """The value without its type in AMQP, such as 32 bits, symbol or time."""
     if value is None or isinstance(value, bool):
         return value
+    if type(value) in _DECIMALS:
+        return _decimal(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
         return float(value)
     return bytes(value) if isinstance(value, bytes | memoryview) else str(value)
+
+
+def _decimal(value: Any) -> str:
+    """The number as text. AMQP has it as IEEE 754 does, with a binary coefficient."""
+    size, exponent_bits, bias = _DECIMALS[type(value)]
+    data = bytes(value) if isinstance(value, bytes) else int(value).to_bytes(size, "big")
+    bits = int.from_bytes(data, "big")
+    rest_bits = size * 8 - 1
+    sign, rest = bits >> rest_bits, bits & ((1 << rest_bits) - 1)
+    if rest >> rest_bits - 4 == _NO_NUMBER:
+        return "NaN" if rest >> rest_bits - 5 & 1 else "-Infinity" if sign else "Infinity"
+    coefficient_bits, leading = rest_bits - exponent_bits, 0
+    if rest >> rest_bits - 2 == _LONG_COEFFICIENT:
+        coefficient_bits, leading = coefficient_bits - 2, 1 << coefficient_bits
+    exponent = rest >> coefficient_bits & ((1 << exponent_bits) - 1)
+    coefficient = leading | rest & ((1 << coefficient_bits) - 1)
+    return str(Decimal((sign, tuple(map(int, str(coefficient))), exponent - bias)))

@@ -30,8 +30,8 @@ from receiver.bridge.connectors.address import (
 )
 from receiver.bridge.connectors.products import Product, product_by_stomp
 from receiver.bridge.connectors.stomp_destination import sending, subscribing
-from receiver.bridge.connectors.stomp_frames import Frame, FrameReader
-from receiver.bridge.connectors.stomp_message import decoded, encoded_headers
+from receiver.bridge.connectors.stomp_frames import Frame, FrameReader, UnreadableError
+from receiver.bridge.connectors.stomp_message import decoded, encoded_headers, unread
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, ReceiverError, SettingsError
 
@@ -224,8 +224,12 @@ class _Session:
             selector.register(self._socket, event)
             return bool(selector.select(secs))
 
+    def named(self, error: MessageRefusedError) -> MessageRefusedError:
+        """The same, with the address."""
+        return MessageRefusedError(f"{self.address}: {error.message}", hint=error.hint)
+
     def _refuse(self, error: MessageRefusedError) -> None:
-        self.messages.put(MessageRefusedError(f"{self.address}: {error.message}", hint=error.hint))
+        self.messages.put(error if isinstance(error, UnreadableError) else self.named(error))
 
     def _lost(self, why: str) -> BrokerError:
         return BrokerError(f"{self.address}: {why}", hint="connect again")
@@ -301,12 +305,17 @@ class StompSource(Closing):
                 came = self._session.messages.get(timeout=0 if taken else max(0.0, until - time.monotonic()))
             except queue.Empty:
                 break
-            if isinstance(came, MessageRefusedError):
+            if isinstance(came, UnreadableError):
+                taken.append(Delivery(unread(came), came.frame.headers.get("ack", "")))
+            elif isinstance(came, MessageRefusedError):
                 self._refused = came
             elif came is not None and (is_foreign := self.product.stomp.is_foreign) and is_foreign(came.headers):
                 self._refused = self._foreign(came.headers.get("message-id", ""))
             elif came is not None:
-                taken.append(Delivery(decoded(came, self.product.stomp), came.headers.get("ack", "")))
+                try:
+                    taken.append(Delivery(decoded(came, self.product.stomp), came.headers.get("ack", "")))
+                except MessageRefusedError as error:
+                    self._refused = self._session.named(error)
         if self._refused is not None and not taken:
             raise MessageRefusedError(self._refused.message, hint=self._refused.hint)
         return taken
@@ -328,7 +337,7 @@ class StompSource(Closing):
 
 
 class StompSink(Closing):
-    """Messages to a queue or a topic; persistent ones."""
+    """Messages to a queue or a topic."""
 
     def __init__(self, address: BrokerAddress) -> None:
         self._session = _Session(address, max_body_bytes=body_limit_bytes())

@@ -30,8 +30,8 @@ def subscribing(address: BrokerAddress, product: Product) -> dict[str, str]:
 
 
 def sending(address: BrokerAddress, product: Product) -> dict[str, str]:
-    """The headers of SEND, for a message that the broker keeps on disk."""
-    headers = {"destination": _destination(address, product), "persistent": "true"}
+    """The headers of SEND."""
+    headers = {"destination": _destination(address, product)}
     return headers | ({"destination-type": _kind(address)} if product.stomp.names_kind else {})
 
 

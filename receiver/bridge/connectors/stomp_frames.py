@@ -9,7 +9,7 @@ from typing import NamedTuple
 from receiver.bridge.connectors import too_large
 from receiver.errors import BrokerError, MessageRefusedError
 
-__all__ = ["Frame", "FrameReader"]
+__all__ = ["Frame", "FrameReader", "UnreadableError"]
 
 _COMMANDS = (b"CONNECTED", b"MESSAGE", b"RECEIPT", b"ERROR")
 _LONGEST_HEAD_BYTES = 16 << 20
@@ -39,11 +39,20 @@ class Frame(NamedTuple):
         return b"".join((head.encode("utf-8", "replace"), self.body, b"\0"))
 
 
+class UnreadableError(MessageRefusedError):
+    """A message has headers that are no STOMP, but a known end."""
+
+    def __init__(self, message: str, *, hint: str, frame: Frame) -> None:
+        super().__init__(message, hint=hint)
+        self.frame = frame
+        """All of it as its body, with headers as far as they can be read."""
+
+
 class FrameReader:
     """Reads whole frames by `more`, which waits for the next bytes and gives none once the connection has ended.
 
     Why a message can't be taken is given to `refuse` as soon as its head is there; its body is read and thrown away, for
-    answers stand behind it. What is no frame is a `BrokerError`.
+    answers stand behind it; an `UnreadableError` has all of the message. What is no frame is a `BrokerError`.
     """
 
     def __init__(
@@ -74,9 +83,13 @@ class FrameReader:
             self._refuse(_unreadable(head, "the zero byte"))
         else:
             try:
-                command, headers = _read_head(head)
+                command, headers = _read_head(head, is_strict=head.startswith(b"MESSAGE"))
             except ValueError as error:
-                self._refuse(_unreadable(head, str(error)))
+                refused = _unreadable(head, str(error))
+                command, headers = _read_head(head, is_strict=False)
+                whole = Frame(command, headers, head + self._cut(len(head), end))
+                self._refuse(UnreadableError(refused.message, hint=refused.hint or "", frame=whole))
+                return None
             else:
                 return Frame(command, headers, self._cut(len(head), end))
         self._skip(end + 1)
@@ -134,10 +147,9 @@ class FrameReader:
         self._buffer += data
 
 
-def _read_head(head: bytes) -> tuple[str, dict[str, str]]:
+def _read_head(head: bytes, *, is_strict: bool) -> tuple[str, dict[str, str]]:
     """The command and the headers. `ValueError` where those of a message aren't as the protocol has them: read anyhow, two
     ids might become one. What else a broker says is for people, and is shown whatever it is."""
-    is_strict = head.startswith(b"MESSAGE")
     try:
         command, *lines = head.decode("utf-8", "strict" if is_strict else "replace").split("\n")
     except UnicodeDecodeError:

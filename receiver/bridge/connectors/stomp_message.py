@@ -2,42 +2,88 @@
 
 from __future__ import annotations
 
-from receiver.bridge.connectors import Message, Property
+from collections.abc import Mapping
+
+from receiver.bridge.connectors import (
+    CONTENT_TYPE,
+    DELIVERY_MODE,
+    EXPIRATION,
+    NON_PERSISTENT,
+    PRIORITY,
+    UNREAD,
+    Message,
+    Property,
+)
 from receiver.bridge.connectors.products.product import StompDialect
-from receiver.bridge.connectors.stomp_frames import Frame
+from receiver.bridge.connectors.stomp_frames import Frame, UnreadableError
 from receiver.errors import MessageRefusedError
 
-__all__ = ["PROTOCOLS_OWN", "decoded", "encoded_headers"]
+__all__ = ["PROTOCOLS_OWN", "decoded", "encoded_headers", "unread"]
 
-_JMS_NAMES = {"correlation-id": "JMSCorrelationID", "reply-to": "JMSReplyTo", "type": "JMSType"}
+_REPLY_TO = "JMSReplyTo"
+_JMS_NAMES = {
+    "correlation-id": "JMSCorrelationID",
+    "reply-to": _REPLY_TO,
+    "type": "JMSType",
+    "content-type": CONTENT_TYPE,
+}
+_SET_BY_FEW = {"priority": PRIORITY, "expires": EXPIRATION}
+_FROM_AMQP, _ENCODING, _AMQP_TYPE = "JMS_AMQP_HEADER", "JMS_AMQP_ORIGINAL_ENCODING", "JMS_AMQP_ContentType"
+_OBJECT = "application/x-java-serialized-object"
+_NOT_BY_STOMP = {None: "an AMQP value", "3": "a sequence", "7": "a map", "8": "a list"}
+"""By what Artemis says of the encoding that a message came with by AMQP: bodies of which it sends nothing, or rubbish."""
 PROTOCOLS_OWN = {
     *("destination", "message-id", "subscription", "transaction", "ack", "content-length", "content-type", "receipt"),
-    *("redelivered", "timestamp", "expires", "priority", "persistent", "destination-type", *_JMS_NAMES),
+    *("redelivered", "timestamp", "persistent", "destination-type", *_JMS_NAMES, *_SET_BY_FEW),
 }
 """Headers that aren't properties of the application."""
 
 
 def decoded(frame: Frame, dialect: StompDialect) -> Message:
-    """What came by STOMP from such a product."""
+    """What came by STOMP from such a product; `MessageRefusedError` where the broker has a body that it didn't send."""
     headers = frame.headers
+    if _FROM_AMQP in headers or _ENCODING in headers:
+        _check_body(headers)
     sent = headers.get("timestamp", "")
     return Message(
         body=frame.body,
         is_text=_is_utf8(frame.body) and not (dialect.length_means_bytes and "content-length" in headers),
         properties={name: value for name, value in headers.items() if name not in PROTOCOLS_OWN},
-        headers={
-            jms_name: _unprefixed(name, headers[name], dialect)
-            for name, jms_name in _JMS_NAMES.items()
-            if name in headers
-        },
+        headers=_jms_headers(headers, dialect),
         message_id=headers.get("message-id"),
         redelivered=headers.get("redelivered") == "true",
         jms_timestamp_ms=int(sent) * dialect.timestamp_unit_ms if sent.isdecimal() else None,
     )
 
 
-def _unprefixed(name: str, value: str, dialect: StompDialect) -> str:
-    return value.removeprefix(dialect.reply_prefix) if name == "reply-to" else value
+def unread(error: UnreadableError) -> Message:
+    """All of a message that can't be read."""
+    frame = error.frame
+    return Message(body=frame.body, body_kind=UNREAD, message_id=frame.headers.get("message-id"), refused=error.message)
+
+
+def _check_body(headers: Mapping[str, str]) -> None:
+    """Artemis sends an empty body instead of one that STOMP can't have. To acknowledge that would lose it."""
+    kind = "an object" if headers.get(_AMQP_TYPE) == _OBJECT else _NOT_BY_STOMP.get(headers.get(_ENCODING))
+    if kind is not None:
+        raise MessageRefusedError(
+            f"message {headers.get('message-id')}: its body is {kind}, which the broker doesn't send by STOMP",
+            hint="take it by AMQP",
+        )
+
+
+def _jms_headers(headers: Mapping[str, str], dialect: StompDialect) -> dict[str, str]:
+    said = {jms_name: headers[name] for name, jms_name in _JMS_NAMES.items() if name in headers}
+    if _REPLY_TO in said:
+        said[_REPLY_TO] = said[_REPLY_TO].removeprefix(dialect.reply_prefix)
+    if (priority := headers.get("priority", "4")) != "4":
+        said[PRIORITY] = priority
+    if (expires_ms := headers.get("expires", "0")) != "0":
+        said[EXPIRATION] = expires_ms
+    # Who says nothing of it has nothing against keeping the message.
+    if headers.get("persistent", "true") != "true":
+        said[DELIVERY_MODE] = NON_PERSISTENT
+    return said
 
 
 def _is_utf8(body: bytes) -> bool:
@@ -51,12 +97,20 @@ def _is_utf8(body: bytes) -> bool:
 def encoded_headers(message: Message) -> dict[str, str]:
     """The headers that the message is sent with, beside those of its destination; `MessageRefusedError` where STOMP can't
     express it."""
+    if message.body_kind is not None:
+        why = "it couldn't be read" if message.body_kind == UNREAD else f"its body is an {message.body_kind}"
+        raise MessageRefusedError(f"a message can't be sent by STOMP: {why}", hint="send it by AMQP")
     properties = message.properties.items()
     # A property that bears the name of a header can't be distinguished from it: another protocol's would spoil the frame.
     headers = {name: _text(value) for name, value in properties if value is not None and name not in PROTOCOLS_OWN}
-    headers |= {name: message.headers[jms_name] for name, jms_name in _JMS_NAMES.items() if jms_name in message.headers}
+    said = message.headers
+    if said:
+        headers |= {
+            name: said[jms_name] for name, jms_name in (*_JMS_NAMES.items(), *_SET_BY_FEW.items()) if jms_name in said
+        }
     for text in (*headers, *headers.values()):
         _check_text(text)
+    headers["persistent"] = "false" if said and said.get(DELIVERY_MODE) == NON_PERSISTENT else "true"
     if message.is_text and not _is_utf8(message.body):
         raise MessageRefusedError("a message can't be sent by STOMP: its text isn't UTF-8", hint="send it as bytes")
     # Text can't be sent with a zero byte in it: a frame ends there.

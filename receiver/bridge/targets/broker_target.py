@@ -7,9 +7,10 @@ before a crash without being confirmed is sent again with the same id.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
-from receiver.bridge.connectors import DUPLICATE_ID, Message, Property, Sink
+from receiver.bridge.connectors import DUPLICATE_ID, EXPIRATION, Message, Property, Sink
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
@@ -35,6 +36,7 @@ class BrokerTarget(Target):
         """Marks the messages as having passed their domain; None: they aren't marked."""
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
+        self._warn_of_expired(messages)
         if self._refusal(messages, lease) is None:
             return Outcome.all_of(messages)
         # Find out which of them can't be sent. Those sent already are dropped by the broker, or come twice.
@@ -51,6 +53,14 @@ class BrokerTarget(Target):
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
+
+    def _warn_of_expired(self, messages: Sequence[Received]) -> None:
+        """They are sent all the same: the broker knows whether anybody wants to hear of what has expired."""
+        now_ms = time.time_ns() // 1_000_000
+        ends = [message.headers[EXPIRATION] for message in messages if EXPIRATION in message.headers]
+        expired = sum(end_ms.isdecimal() and int(end_ms) <= now_ms for end_ms in ends)
+        if expired:
+            _LOGGER.warning("%s: of the messages handed on %d had expired", self.name, expired)
 
     def _warn_of_doubles(self, sink: Sink) -> None:
         if self._adds_duplicate_ids and not self._has_warned and not getattr(sink, "drops_known_ids", True):
@@ -76,15 +86,24 @@ class BrokerTarget(Target):
         properties: dict[str, Property] = dict(message.properties)
         if self.passed is not None:
             properties[PASSED] = self.passed.mark(message.unique_message_id, properties)
-        if message.unique_message_id is not None:
-            properties[self._ids.id_property] = message.unique_message_id
-        if message.message_source_id is not None:
-            properties[self._ids.source_property] = message.message_source_id
+        for name, id_ in (
+            (self._ids.id_property, message.unique_message_id),
+            (self._ids.source_property, message.message_source_id),
+        ):
+            if id_ is not None and (name not in properties or str(properties[name]) != id_):  # a number stays one
+                properties[name] = id_
         # A duplicate id that it came with was its sender's, for the broker it came from.
         properties.pop(DUPLICATE_ID, None)
         if self._adds_duplicate_ids and lease is not None and (known_as := _handed_on_as(message)) is not None:
             properties[DUPLICATE_ID] = lease.handed_on_as(known_as)
-        return Message(body=message.body, is_text=message.is_text, properties=properties, headers=message.headers)
+        return Message(
+            body=message.body,
+            is_text=message.is_text,
+            body_kind=message.body_kind,
+            properties=properties,
+            headers=message.headers,
+            amqp=message.amqp,
+        )
 
 
 def _handed_on_as(message: Received) -> str | None:

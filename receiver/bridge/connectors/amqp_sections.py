@@ -1,0 +1,145 @@
+"""An AMQP 1.0 message cut into its sections, byte for byte, and the values that they hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from receiver.bridge.connectors.amqp_link import proton
+
+__all__ = [
+    "ANNOTATIONS",
+    "APPLICATION_PROPERTIES",
+    "DATA",
+    "FOOTER",
+    "HEADER",
+    "PROPERTIES",
+    "SEQUENCE",
+    "VALUE",
+    "WRONG",
+    "section",
+    "section_of",
+    "sections_of",
+    "value_of",
+]
+
+HEADER, _, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = range(0x70, 0x79)
+WRONG = (proton.ProtonException, TypeError, ValueError, LookupError, OverflowError, RecursionError)
+"""What may be raised here for a value that can't be encoded, and for bytes that aren't AMQP."""
+
+_SMALL, _LARGE = 0x53, 0x80
+"""Format codes of the number by which a section is named."""
+_FIXED_BYTES = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+"""How many bytes a value has, by the upper half of its format code."""
+_COUNT_BYTES = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
+"""How many bytes say that, where it isn't fixed."""
+
+_LISTS, _MAPS, _SHORT = (0xC0, 0xD0), (0xC1, 0xD1), (0xC0, 0xC1)
+_TEXT, _NOTHING, _TIME = 0xA1, 0x40, 0x83
+
+
+def sections_of(data: bytes) -> list[tuple[int, bytes]]:
+    """The sections in their order, each by its code with the bytes of its value; `WRONG` where it isn't made of such."""
+    at, sections = 0, []
+    while at < len(data):
+        if data[at]:
+            raise ValueError(f"no section begins with {data[at]:#04x}")
+        if data[at + 1] == _SMALL:
+            code, start = data[at + 2], at + 3
+        elif data[at + 1] == _LARGE:
+            code, start = int.from_bytes(data[at + 2 : at + 10], "big"), at + 10
+        else:
+            raise ValueError("a section isn't named by a number")
+        if not HEADER <= code <= FOOTER:
+            raise ValueError(f"there is no section {code:#x}")
+        at = _end(data, start)
+        sections.append((code, data[start:at]))
+    return sections
+
+
+def _end(data: bytes, at: int) -> int:
+    """Where the value ends that begins there."""
+    missing = 1
+    while missing:
+        code = data[at]
+        at += 1
+        if not code:  # a description, and what it describes
+            missing += 1
+            continue
+        if (count_bytes := _COUNT_BYTES.get(code >> 4)) is None:
+            at += _FIXED_BYTES[code >> 4]
+        else:
+            at += count_bytes + int.from_bytes(data[at : at + count_bytes], "big")
+        missing -= 1
+    if at > len(data):
+        raise ValueError("it ends in the middle of a value")
+    return at
+
+
+def value_of(encoded: bytes) -> Any:
+    """The value with its type in AMQP, as Proton has it; `WRONG` where there is none."""
+    items = _usual_items(encoded)
+    if items is not None:
+        return items if encoded[0] in _LISTS else dict(zip(items[::2], items[1::2], strict=True))
+    data = proton.Data()
+    if data.decode(encoded) != len(encoded):
+        raise ValueError("a value is longer than it says")
+    data.rewind()
+    data.next()
+    return _owned(data.get_object())
+
+
+def _owned(value: Any) -> Any:
+    """The value with bytes of its own: Proton's are a view of what goes with `data`."""
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, list):
+        return [_owned(item) for item in value]
+    if isinstance(value, dict):
+        return {_owned(key): _owned(item) for key, item in value.items()}
+    if isinstance(value, proton.Described):
+        return proton.Described(_owned(value.descriptor), _owned(value.value))
+    if isinstance(value, proton.Array):
+        return proton.Array(value.descriptor, value.type, *map(_owned, value.elements))
+    return value
+
+
+def _usual_items(encoded: bytes) -> list[Any] | None:
+    """What is in a list or a map, in half the time that Proton takes; None where it isn't all short text, times and nothing.
+
+    What isn't as it should be is left to Proton too.
+    """
+    code = encoded[0]
+    start = 3 if code in _SHORT else 9
+    if (code not in _LISTS and code not in _MAPS) or len(encoded) < start:
+        return None
+    items: list[Any] = []
+    at, end = start, len(encoded)
+    while at < end:
+        code = encoded[at]
+        if code == _TEXT:
+            stop = at + 2 + encoded[at + 1]
+            items.append(encoded[at + 2 : stop].decode())
+            at = stop
+        elif code == _NOTHING:
+            items.append(None)
+            at += 1
+        elif code == _TIME:
+            items.append(proton.timestamp(int.from_bytes(encoded[at + 1 : at + 9], "big", signed=True)))
+            at += 9
+        else:
+            return None
+    is_whole = at == end and len(items) == int.from_bytes(encoded[start // 2 + 1 : start], "big")
+    return items if is_whole and (encoded[0] in _LISTS or not len(items) % 2) else None
+
+
+def section_of(code: int, value: Any) -> bytes:
+    """A section with this value; `WRONG` where AMQP can't express it."""
+    data = proton.Data()
+    data.put_object(proton.Described(proton.ulong(code), value))
+    encoded: bytes = data.encode()
+    return encoded
+
+
+def section(code: int, encoded: bytes) -> bytes:
+    """A section with a value that is encoded already."""
+    return bytes((0, _SMALL, code)) + encoded
