@@ -77,7 +77,9 @@ class IdRule:
             # it has lost its data: the message that gets it would be taken for a duplicate.
             if message.message_id is not None and message.message_id.startswith(_OF_JMS):
                 id_ = message.message_id
-        return id_, _text(message.properties, self.source_property)
+            else:
+                id_ = message.default_id
+        return id_, _text(message.properties, self.source_property) or message.default_source
 
 
 def _text(properties: Mapping[str, Property], name: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,13 +29,22 @@ __all__ = [
     "mute",
 ]
 
-_PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671}
+_PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671, "kafka": 9092, "kafkas": 9092}
 """By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
+_KAFKA = "kafka"
 _FORMS = ", ".join(
-    [f"{scheme}://USER@HOST:{port}/queue/NAME" for scheme, port in _PORTS.items() if not scheme.endswith("s")]
-    + [".../topic/NAME?subscription=SUB"]
+    [f"{scheme}://USER@HOST:{_PORTS[scheme]}/queue/NAME" for scheme in ("stomp", "amqp")]
+    + [".../topic/NAME?subscription=SUB", "kafka://USER@HOST:9092/TOPIC?group=GROUP"]
 )
-_OPTIONS = {"subscription", "selector"}
+_OPTIONS = {"subscription": "NAME", "selector": "CONDITION"}
+_KAFKA_OPTIONS = {
+    "group": "GROUP",
+    "start": "earliest|latest",
+    "lost": "PARTITION:OFFSET",
+    "session": "SECS",
+    "mechanism": "NAME",
+}
+"""What may stand behind ?, and how its value is shown."""
 
 ANSWER_SECS = 30.0
 """How long a broker may neither answer nor take what is sent before it counts as lost."""
@@ -65,7 +75,7 @@ class BrokerAddress:
     """One queue or topic of one broker."""
 
     protocol: str
-    """The scheme without the s of TLS: `stomp` or `amqp`."""
+    """The scheme without the s of TLS: `stomp`, `amqp` or `kafka`."""
     host: str
     port: int
     tls: bool = False
@@ -79,11 +89,14 @@ class BrokerAddress:
     """The durable subscription that messages of a topic are taken from."""
     selector: str | None = None
     """Which messages are taken, as of JMS: a condition on their properties, such as `amount > 100`."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What else stands behind ?, for the connector of the protocol: of Kafka `start`, `lost`, `session`, `mechanism`."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """From `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT]/[queue/|topic/]NAME[?subscription=SUB&selector=CONDITION]`,
-        where each part may have percent escapes; `SettingsError` for anything else. A bare `/NAME` is a queue."""
+        where each part may have percent escapes; `SettingsError` for anything else. A bare `/NAME` is a queue; of Kafka it is
+        a topic, whose durable subscription is a consumer group."""
         try:
             parts = urlsplit(text)
             port = parts.port
@@ -93,11 +106,12 @@ class BrokerAddress:
             raise SettingsError(f"{masked(text)!r:.200} has an @ behind the host", hint="write %40 for @, %2F for /")
         if parts.scheme not in _PORTS or not parts.hostname or parts.fragment:
             raise SettingsError(f"{masked(text)!r:.200} is no address of a broker", hint=f"write {_FORMS}")
+        is_kafka = parts.scheme.removesuffix("s") == _KAFKA
         kind, slash, rest = parts.path.removeprefix("/").partition("/")
-        is_kind = kind in {"queue", "topic"} and (bool(slash) or not rest)
+        is_kind = not is_kafka and kind in {"queue", "topic"} and (bool(slash) or not rest)
         name = unquote(rest if is_kind else parts.path.removeprefix("/"))
-        options = _options(parts.query, text)
-        is_topic = is_kind and kind == "topic"
+        options = _options(parts.query, text, _KAFKA_OPTIONS if is_kafka else _OPTIONS)
+        is_topic = is_kafka or (is_kind and kind == "topic")
         if not name:
             raise SettingsError(f"{masked(text)!r:.200} names no queue or topic", hint=f"write {_FORMS}")
         if "subscription" in options and not is_topic:
@@ -113,8 +127,9 @@ class BrokerAddress:
             password=None if parts.password is None else unquote(parts.password),
             is_topic=is_topic,
             name=name,
-            subscription=options.get("subscription"),
-            selector=options.get("selector"),
+            subscription=options.pop("group" if is_kafka else "subscription", None),
+            selector=options.pop("selector", None),
+            options=options,
         )
 
     @property
@@ -131,6 +146,8 @@ class BrokerAddress:
         """Whether both may be the same queue or topic of one broker, whose host has several names and whose protocols have
         ports of their own."""
         protocol, others = (self.protocol, self.tls), (other.protocol, other.tls)
+        if (self.protocol == _KAFKA) != (other.protocol == _KAFKA):
+            return False
         return (
             self.destination == other.destination
             and (self.port == other.port or protocol != others)
@@ -154,11 +171,12 @@ class BrokerAddress:
         """The address without its password."""
         user = "" if self.user is None else f"{quote(self.user, safe='')}@"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        kind = "topic" if self.is_topic else "queue"
-        given = {"subscription": self.subscription, "selector": self.selector}
+        is_kafka = self.protocol == _KAFKA
+        kind = "" if is_kafka else "topic/" if self.is_topic else "queue/"
+        given = {"group" if is_kafka else "subscription": self.subscription, "selector": self.selector, **self.options}
         options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
         more = f"?{options}" if options else ""
-        return f"{self.protocol}{'s' * self.tls}://{user}{host}:{self.port}/{kind}/{quote(self.name, safe='/')}{more}"
+        return f"{self.protocol}{'s' * self.tls}://{user}{host}:{self.port}/{kind}{quote(self.name, safe='/')}{more}"
 
 
 def _hosts(name: str) -> set[str]:
@@ -180,12 +198,12 @@ def is_secure(text: str) -> bool:
     return is_broker(text) and text.partition(":")[0].endswith("s")
 
 
-def _options(query: str, text: str) -> dict[str, str]:
+def _options(query: str, text: str, known: Mapping[str, str]) -> dict[str, str]:
     given = parse_qsl(query, keep_blank_values=True)
     options = dict(given)
-    if len(given) != len(options) or not options.keys() <= _OPTIONS or not all(options.values()):
+    if len(given) != len(options) or not options.keys() <= known.keys() or not all(options.values()):
         raise SettingsError(
-            f"{masked(text)!r:.200}: after ? only subscription=NAME and selector=CONDITION are known",
+            f"{masked(text)!r:.200}: after ? only {' and '.join(f'{name}={value}' for name, value in known.items())} are known",
             hint=f"write {_FORMS}",
         )
     return options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from receiver.bridge.modes import Admitted, Figures, Taken, admit, log_failure, log_refused
+from receiver.bridge.modes import Admitted, Figures, Taken, log_failure, log_refused
 from receiver.bridge.modes.inbox_flow import Dispatcher
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Target
@@ -49,7 +49,7 @@ class ControlledFlow(Dispatcher):
 
     def _hand_on_batch(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
-            admitted = admit(batch, taken, self._inbox)
+            admitted = self.admit(batch, taken)
             with self._inbox.lease(batch.connection) as lease:
                 if not self._target.ready(lease):
                     raise _NotReadyError

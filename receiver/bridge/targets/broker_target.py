@@ -70,7 +70,13 @@ class BrokerTarget(Target):
         properties.pop(DUPLICATE_ID, None)
         if self._adds_duplicate_ids and lease is not None and (known_as := _handed_on_as(message)) is not None:
             properties[DUPLICATE_ID] = lease.handed_on_as(known_as)
-        return Message(body=message.body, is_text=message.is_text, properties=properties, headers=message.headers)
+        return Message(
+            body=message.body,
+            is_text=message.is_text,
+            properties=properties,
+            headers=message.headers,
+            default_source=message.message_source_id,
+        )
 
 
 def _handed_on_as(message: Received) -> str | None:
