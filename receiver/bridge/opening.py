@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, assert_never
+from urllib.parse import quote
 
 from receiver.bridge.bridge import Bridge
 from receiver.bridge.connectors import Source, check_carried, check_durable, connectors_of, sink_of, source_of
@@ -144,10 +145,11 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
     check_carried(source, options.ids.id_property, options.ids.source_property)
     # Each subscription has a copy of its own of each message, which is no duplicate.
     more = "" if source.subscription is None else f"/{source.subscription}"
+    vhost = "" if source.vhost is None else f"?vhost={quote(source.vhost, safe='')}"
     given = options.connection_id
     return Origin(
         partial(source_of, source, max_body_bytes=options.settings.max_body_bytes, durable=False),
-        f"{source.host}:{source.port}{more}" if given is None else given,
+        f"{source.host}:{source.port}{vhost}{more}" if given is None else given,
         source.destination,
     )
 

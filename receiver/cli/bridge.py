@@ -49,7 +49,7 @@ _Source = Annotated[
     typer.Argument(
         metavar="FROM",
         help="stomp://[USER@]HOST[:61613]/queue/NAME, amqp://[USER@]HOST[:5672]/queue/NAME, or "
-        "/topic/NAME?subscription=SUB; ?selector=CONDITION (behind a subscription &selector=) takes those that meet it. stomps:// and amqps:// with TLS.",
+        "/topic/NAME?subscription=SUB; ?selector=CONDITION (behind a subscription &selector=) takes those that meet it, ?vhost=NAME a virtual host. stomps:// and amqps:// with TLS.",
     ),
 ]
 _Target = Annotated[
@@ -69,7 +69,10 @@ _Store = Annotated[
 _BridgeMode = Annotated[Mode, typer.Option("--mode", help="What is promised.")]
 _ConnectionId = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="What domains call this connection. [default: HOST:PORT, and /SUB of a topic]"),
+    typer.Option(
+        metavar="ID",
+        help="What domains call this connection. [default: HOST:PORT, ?vhost= where it is given, /SUB of a topic]",
+    ),
 ]
 _ReceiverId = Annotated[
     str | None,

@@ -30,7 +30,9 @@ def fetch(folder: Path) -> Path:
         raise MissingProgramError("Kafka needs Java and Maven")
     (folder / "pom.xml").write_text(POM)
     command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    ran = subprocess.run([*command, f"-DoutputDirectory={folder / 'lib'}"], cwd=folder, capture_output=True, check=False)
+    ran = subprocess.run(
+        [*command, f"-DoutputDirectory={folder / 'lib'}"], cwd=folder, capture_output=True, check=False
+    )
     if ran.returncode:
         raise MissingProgramError(f"Maven can't fetch Kafka: {ran.stdout.decode()[-500:]}")
     return folder / "lib"

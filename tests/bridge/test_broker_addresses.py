@@ -5,6 +5,7 @@ import pytest
 from receiver.bridge import opening
 from receiver.bridge.connectors import connectors_of
 from receiver.bridge.connectors.address import _PORTS, BrokerAddress
+from receiver.bridge.options import Mode
 from receiver.cli.bridge import _Source, _Target
 from receiver.errors import SettingsError
 
@@ -18,6 +19,8 @@ READ = {
     "stomp://u%40x:p%3Aw@h/topic/prices?subscription=a%26b": "stomp://u%40x@h:61613/topic/prices?subscription=a%26b",
     "amqp://h/q?selector=a+%3D+1": "amqp://h:5672/queue/q?selector=a%20%3D%201",
     "amqp://h/topic/prices": "amqp://h:5672/topic/prices",
+    "amqp://h/q?vhost=/": "amqp://h:5672/queue/q?vhost=%2F",
+    "stomp://h/topic/t?vhost=a%26b&subscription=s": "stomp://h:61613/topic/t?subscription=s&vhost=a%26b",
 }
 
 
@@ -36,6 +39,7 @@ def test_the_parts():
     assert (address.name, address.subscription, address.destination) == ("prices", "s", "topic://prices")
     assert "p:w" not in repr(address)
     assert BrokerAddress.parse("amqp://h/a").destination == "queue://a"
+    assert BrokerAddress.parse("amqp://h/a?vhost=%2F").vhost == "/"
 
 
 def test_a_password_of_its_own_comes_first():
@@ -49,7 +53,7 @@ def test_a_password_of_its_own_comes_first():
     "text",
     [
         "", "orders", "http://h/a", "stomp:h/a", "stomp:///a", "stomp://h", "stomp://h/", "stomp://h/queue/", "stomp://h/queue", "amqp://h/topic", "stomp://h:x/a", "stomp://h:99999/a",
-        "stomp://h/a#b", "stomp://h/a?subscription=s", "stomp://h/topic/a?subscription=", "stomp://h/topic/a?other=1", "stomp://h/topic/a?subscription=s&x=1",
+        "stomp://h/a#b", "stomp://h/a?subscription=s", "stomp://h/topic/a?subscription=", "stomp://h/topic/a?other=1", "stomp://h/topic/a?subscription=s&x=1", "amqp://h/a?vhost=", "amqp://h/a?vhost=a&vhost=b",
         "amqp://u:secret/x@h/queue/x", "amqp://u:12345/secret@host/queue/x", "amqp:u:secret@h/queue/x", "ampq://u:secret@h/x",
         "stomp://u:secret@h", "ftp://u:secret@h/a", "stomp://u:secret@h:x/a", "stomp://u:secret@[h/a",
     ],
@@ -68,6 +72,10 @@ def test_what_is_no_address_is_refused_with_a_hint_and_without_a_password(text):
         ("amqp://localhost/queue/q", "stomp://[::1]/q", True),
         ("amqp://127.0.0.2/q", "amqps://localhost/q", True),
         ("amqp://no-such-host.invalid/q", "stomp://NO-such-host.invalid/q", True),
+        ("amqp://localhost/q?vhost=a", "amqp://localhost/q?vhost=b", False),
+        ("amqp://localhost/q?vhost=a", "stomp://localhost/q?vhost=b", False),
+        ("amqp://localhost/q?vhost=a", "amqp://localhost/q?vhost=a", True),
+        ("amqp://localhost/q", "amqp://localhost/q?vhost=a", True),
         ("amqp://localhost/queue/q", "amqp://localhost/topic/q", False),
         ("amqp://localhost/queue/q", "amqp://127.0.0.1/queue/r", False),
         ("amqp://localhost/queue/q", "amqp://127.0.0.1:5673/queue/q", False),
@@ -100,3 +108,12 @@ def test_no_protocol_is_taken_for_another():
     with pytest.raises(SettingsError, match="no connector speaks that") as caught:
         connectors_of(address)
     assert caught.value.hint == "one of stomp, amqp"
+
+
+def test_virtual_hosts_and_subscriptions_are_domains_of_their_own():
+    more = ["", "?vhost=a", "?vhost=b", "?subscription=a", "?subscription=s&vhost=a", "?subscription=s&vhost=a%2Fs"]
+    named = [
+        opening._origin(f"amqp://h/topic/t{options}", opening.BridgeOptions(mode=Mode.BEST_EFFORT)) for options in more
+    ]
+    assert len({origin.connection_id for origin in named}) == len(more)
+    assert named[0].connection_id == "h:5672"

@@ -125,7 +125,11 @@ class PositionedSource(Source, Protocol):
 
 
 class Sink(Protocol):
-    """Sends messages to one queue or topic."""
+    """Sends messages to one queue or topic.
+
+    It may have an attribute `drops_known_ids`: whether a message whose `DUPLICATE_ID` came before is dropped there. Where
+    it says no, whoever promises more is warned that messages may come twice.
+    """
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send these in order, and return when the broker has said that it has them safe.

@@ -36,7 +36,7 @@ _FORMS = ", ".join(
     [f"{scheme}://USER@HOST:{_PORTS[scheme]}/queue/NAME" for scheme in ("stomp", "amqp")]
     + [".../topic/NAME?subscription=SUB", "kafka://USER@HOST:9092/TOPIC?group=GROUP"]
 )
-_OPTIONS = {"subscription": "NAME", "selector": "CONDITION"}
+_OPTIONS = {"subscription": "NAME", "selector": "CONDITION", "vhost": "NAME"}
 _KAFKA_OPTIONS = {
     "group": "GROUP",
     "start": "earliest|latest",
@@ -89,14 +89,16 @@ class BrokerAddress:
     """The durable subscription that messages of a topic are taken from."""
     selector: str | None = None
     """Which messages are taken, as of JMS: a condition on their properties, such as `amount > 100`."""
+    vhost: str | None = None
+    """The broker's virtual host, where it has several; None for the one that it takes by itself."""
     options: Mapping[str, str] = field(default_factory=dict)
     """What else stands behind ?, for the connector of the protocol: of Kafka `start`, `lost`, `session`, `mechanism`."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT]/[queue/|topic/]NAME[?subscription=SUB&selector=CONDITION]`,
-        where each part may have percent escapes; `SettingsError` for anything else. A bare `/NAME` is a queue; of Kafka it is
-        a topic, whose durable subscription is a consumer group."""
+        """From `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT]/[queue/|topic/]NAME[?OPTION=VALUE[&...]]`, where each part
+        may have percent escapes and the options are `subscription`, `selector` and `vhost`; `SettingsError` for anything
+        else. A bare `/NAME` is a queue; of Kafka it is a topic, whose durable subscription is a consumer group."""
         try:
             parts = urlsplit(text)
             port = parts.port
@@ -129,6 +131,7 @@ class BrokerAddress:
             name=name,
             subscription=options.pop("group" if is_kafka else "subscription", None),
             selector=options.pop("selector", None),
+            vhost=options.pop("vhost", None),
             options=options,
         )
 
@@ -140,7 +143,7 @@ class BrokerAddress:
     @property
     def target_name(self) -> str:
         """The name by which a store knows this target: without the user, who may change one day."""
-        return str(replace(self, user=None))
+        return str(replace(self, user=None, options={}))
 
     def may_be(self, other: BrokerAddress) -> bool:
         """Whether both may be the same queue or topic of one broker, whose host has several names and whose protocols have
@@ -151,6 +154,7 @@ class BrokerAddress:
         return (
             self.destination == other.destination
             and (self.port == other.port or protocol != others)
+            and (self.vhost == other.vhost or None in {self.vhost, other.vhost})
             and (self.host == other.host or not _hosts(self.host).isdisjoint(_hosts(other.host)))
         )
 
@@ -173,7 +177,8 @@ class BrokerAddress:
         host = f"[{self.host}]" if ":" in self.host else self.host
         is_kafka = self.protocol == _KAFKA
         kind = "" if is_kafka else "topic/" if self.is_topic else "queue/"
-        given = {"group" if is_kafka else "subscription": self.subscription, "selector": self.selector, **self.options}
+        given = {"group" if is_kafka else "subscription": self.subscription, "selector": self.selector}
+        given |= {"vhost": self.vhost, **self.options}
         options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
         more = f"?{options}" if options else ""
         return f"{self.protocol}{'s' * self.tls}://{user}{host}:{self.port}/{kind}{quote(self.name, safe='/')}{more}"
@@ -202,8 +207,9 @@ def _options(query: str, text: str, known: Mapping[str, str]) -> dict[str, str]:
     given = parse_qsl(query, keep_blank_values=True)
     options = dict(given)
     if len(given) != len(options) or not options.keys() <= known.keys() or not all(options.values()):
+        *but_last, last = (f"{name}={value}" for name, value in known.items())
         raise SettingsError(
-            f"{masked(text)!r:.200}: after ? only {' and '.join(f'{name}={value}' for name, value in known.items())} are known",
+            f"{masked(text)!r:.200}: after ? only {', '.join(but_last)} and {last} are known",
             hint=f"write {_FORMS}",
         )
     return options

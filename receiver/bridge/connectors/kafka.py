@@ -307,9 +307,11 @@ def _given_up(address: BrokerAddress) -> dict[int, int]:
 class KafkaSink(Closing):
     """Messages to a topic, by an idempotent producer: each is there once all replicas in sync have it."""
 
+    drops_known_ids = False
+
     def __init__(self, address: BrokerAddress) -> None:
         self._address = address
-        config = {
+        config: dict[str, Any] = {
             **client_config(address),
             "enable.idempotence": True,
             "acks": "all",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from receiver.bridge.connectors import Message, Property
+from receiver.bridge.connectors import DUPLICATE_ID, Message, Property
 from receiver.errors import MessageRefusedError
 
 __all__ = ["NULL_VALUE", "decoded", "encoded"]
@@ -40,6 +40,7 @@ def decoded(record: Any) -> Message:
 def encoded(message: Message) -> dict[str, Any]:
     """The arguments by which a producer sends the message; `MessageRefusedError` where Kafka can't express it."""
     named = {**message.properties, **message.headers}
+    named.pop(DUPLICATE_ID, None)  # means nothing here
     is_null = not message.body and bool(named.pop(NULL_VALUE, False))
     key = message.default_source
     return {

@@ -6,6 +6,7 @@ before a crash without being confirmed is sent again with the same id.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from receiver.bridge.connectors import DUPLICATE_ID, Message, Property, Sink
@@ -17,6 +18,8 @@ from receiver.store.inbox import Lease
 
 __all__ = ["BrokerTarget"]
 
+_LOGGER = logging.getLogger("receiver.bridge")
+
 
 class BrokerTarget(Target):
     """Sends each message on by a sink that `connect` makes, and makes another after a failure."""
@@ -27,6 +30,7 @@ class BrokerTarget(Target):
         self._ids = ids
         self._adds_duplicate_ids = adds_duplicate_ids
         self._sink: Sink | None = None
+        self._has_warned = False
         self.passed: Passed | None = None
         """Marks the messages as having passed their domain; None: they aren't marked."""
 
@@ -40,12 +44,22 @@ class BrokerTarget(Target):
         """The connection, made if there is none; `BrokerError` where that can't be."""
         if self._sink is None:
             self._sink = self._connect()
+            self._warn_of_doubles(self._sink)
         return self._sink
 
     def close(self) -> None:
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
+
+    def _warn_of_doubles(self, sink: Sink) -> None:
+        if self._adds_duplicate_ids and not self._has_warned and not getattr(sink, "drops_known_ids", True):
+            self._has_warned = True
+            _LOGGER.warning(
+                "%s doesn't drop what is sent again, so to it this is at least once: who takes it has to go by %s",
+                self.name,
+                self._ids.id_property,
+            )
 
     def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> str | None:
         """Send these; why one of them can't be sent, whatever became of the others."""
