@@ -15,7 +15,7 @@ from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received, sent_at_ms
 from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
-from receiver.errors import BrokerError, MessageRefusedError, OutputError, PositionMovedError, ReceiverError
+from receiver.errors import BrokerError, MessageRefusedError, OutputError, PositionMovedError, ReceiverError, StoreError
 from receiver.retrying import Backoff, Refusals, may_pass
 from receiver.settings import BridgeSettings
 
@@ -148,7 +148,7 @@ class Bridge:
             return []
         try:
             taken = source.take(most, wait_secs=_WAIT_SECS)
-        except BrokerError as error:
+        except (BrokerError, StoreError) as error:  # of the store, where a source couldn't read its positions
             if not may_pass(error):
                 raise
             self._lost(error)
@@ -156,7 +156,7 @@ class Bridge:
         if not taken:
             self._is_well()
         until = time.monotonic() + self._settings.max_batch_interval_millis / 1_000
-        with suppress(BrokerError):  # the next one who asks will hear of it
+        with suppress(BrokerError, StoreError):  # the next one who asks will hear of it
             while taken and _has_room(taken, most) and time.monotonic() < until:
                 more = source.take(most - len(taken), wait_secs=0)
                 if not more:
@@ -285,7 +285,7 @@ class Bridge:
             raise
         return source
 
-    def _lost(self, error: BrokerError) -> None:
+    def _lost(self, error: BrokerError | StoreError) -> None:
         """Give up the connection, and wait before the next: longer each time where one after the other is lost."""
         self._complain(error)
         self._lose_source()

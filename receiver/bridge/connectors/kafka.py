@@ -321,6 +321,8 @@ class KafkaSink(Closing):
             "error_cb": self._on_error,
         }
         self._failure: BrokerError | None = None
+        if unknown := address.options.keys() - {"mechanism"}:
+            raise SettingsError(f"{address}: {', '.join(sorted(unknown))} is for where messages come from")
         described(address)
         self._producer = Producer(config, logger=Quiet)
 

@@ -91,7 +91,8 @@ class Database(ABC):
 
     def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row; nothing is done where one of its key is there. Whether it was inserted."""
-        return bool(connection.execute(self.insert(table).values(values).on_conflict_do_nothing()).rowcount == 1)
+        row = self.insert(table).values(values).on_conflict_do_nothing()
+        return bool(connection.execute(row, execution_options={"preserve_rowcount": True}).rowcount == 1)
 
     def insert_or_update(
         self, connection: Connection, table: Table, values: Mapping[str, Any], changes: Mapping[str, Any]
