@@ -48,6 +48,8 @@ _SESSION_SECS = 10.0
 """After so long without a heartbeat a bridge counts as dead, and its partitions go to others."""
 _TOPIC_ID = "topic"
 """The position that isn't a partition's: which topic of that name it is."""
+_PIECE_SECS = 0.1
+"""What fails within a callback ends no wait."""
 _LOST = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(?:,[0-9]{1,9}:[0-9]{1,18})*")
 _FETCHED_BYTES = 60 << 20
 """More than one fetch brings, besides a message that alone is larger."""
@@ -164,10 +166,12 @@ class KafkaSource(Closing):
         """Records and errors that are there, once one is; the ends of partitions are no such thing."""
         until = time.monotonic() + wait_secs
         while self._failure is None:
-            first = self._consumer.poll(max(0.0, until - time.monotonic()))
+            left_secs = until - time.monotonic()
+            first = self._consumer.poll(min(max(0.0, left_secs), _PIECE_SECS))
             if first is None:
-                return []
-            if not self._is_end(first):
+                if left_secs <= 0:
+                    break
+            elif not self._is_end(first):
                 more = self._consumer.consume(at_most - 1, timeout=0) if at_most > 1 else []
                 return [first, *(each for each in more if not self._is_end(each))]
         return []
