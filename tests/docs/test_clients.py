@@ -15,6 +15,7 @@ from tests.docs.markdown import blocks, run
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
 PAGE = "docs/clients.md"
+PARTS = ("Clients that call back", "JMS, for one")
 INDIVIDUAL_ACKNOWLEDGE, CLIENT_ACKNOWLEDGE = 101, 2
 BRIDGES = "bridge = open_bridge("
 """From here on the page's script is at work; what stands before makes sources."""
@@ -69,7 +70,7 @@ def script(running_artemis, artemis_home, queue):
         "localhost:61616": f"{HOST}:{running_artemis.core_port}",
         'createQueue("orders")': f'createQueue("{queue}")',
     }
-    text = "\n".join(["import sys", *blocks(PAGE, "python")])
+    text = "\n".join(["import sys", *(block for part in PARTS for block in blocks(PAGE, "python", part))])
     for shown, real in replaced.items():
         assert shown in text
         text = text.replace(shown, real)
@@ -86,7 +87,7 @@ def send(running_artemis, queue):
 
 
 def test_the_source_is_short():
-    source, _ = blocks(PAGE, "python")
+    (source,) = blocks(PAGE, "python", PARTS[0])
     assert len(source.splitlines()) < 60
     assert len(source.partition("class CallbackSource")[2].splitlines()) < 50
 
