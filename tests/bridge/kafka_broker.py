@@ -19,9 +19,11 @@ STARTS_SECS = 60
 POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>receiver</groupId><artifactId>kafka-broker</artifactId><version>1</version><dependencies>
 <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
+<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
 </dependencies></project>
 """
-JAVA = ["java", "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]
+JAVA = ["java", "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+JAVA += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"]
 
 
 def fetch(folder: Path) -> Path:
@@ -45,7 +47,7 @@ class KafkaBroker:
         self._command = [*JAVA, f"{jars}/*"]
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self.port, self._controller_port = _free_port(), _free_port()
+        self.port, self.secure_port, self._controller_port = _free_port(), _free_port(), _free_port()
         self._config = folder / "server.properties"
         self._config.write_text("\n".join([*self._settings(), *settings]))
         cluster = str(uuid.uuid4().hex[:22])
