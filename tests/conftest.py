@@ -15,6 +15,12 @@ from hypothesis import settings
 
 from receiver.demo.artemis import check_programs, fetch, new_broker
 from receiver.errors import MissingProgramError
+from tests.brokers import classic as classic_broker
+from tests.brokers import kafka as kafka_broker
+from tests.brokers import qpid as qpid_broker
+from tests.brokers import rabbitmq as rabbitmq_broker
+from tests.brokers.cached import fetched
+from tests.brokers.cached import new_broker as new_real_broker
 from tests.postgres import fresh_database, running_server
 
 # No deadlines: what is measured belongs in `benchmarks/`, and a busy machine is no failure.
@@ -28,6 +34,11 @@ TOGETHER = "spark"
 """The folder whose tests share what takes long to start."""
 SLOWEST_FIRST = (TOGETHER, "bridge", "demo", "artemis")
 """Folders whose tests aren't to be left for the end."""
+
+
+def pytest_xdist_auto_num_workers():
+    """One more than processors: half of the time a test waits, for a broker, a database or a process that it has started."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items):
@@ -93,6 +104,42 @@ def artemis_home(tmp_path_factory):
 def running_artemis(artemis_home):
     """A real broker that runs for the whole session."""
     with new_broker(artemis_home) as broker:
+        broker.start()
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def rabbitmq():
+    """A real RabbitMQ that runs for the whole session; who kills it starts it again."""
+    root = fetched(rabbitmq_broker.fetch)
+    with new_real_broker(lambda folder: rabbitmq_broker.Broker(root, folder), root / rabbitmq_broker.FOLDERS) as broker:
+        broker.start()
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def classic():
+    """A real ActiveMQ Classic, as `rabbitmq`."""
+    home = fetched(classic_broker.fetch)
+    with new_real_broker(lambda folder: classic_broker.Broker(home, folder)) as broker:
+        broker.start()
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def qpid():
+    """A real Qpid Broker-J, as `rabbitmq`."""
+    home = fetched(qpid_broker.fetch)
+    with new_real_broker(lambda folder: qpid_broker.Broker(home, folder)) as broker:
+        broker.start()
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka():
+    """A real Kafka, as `rabbitmq`."""
+    home = fetched(kafka_broker.fetch)
+    with new_real_broker(lambda folder: kafka_broker.Broker(home, folder)) as broker:
         broker.start()
         yield broker
 

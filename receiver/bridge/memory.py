@@ -80,6 +80,8 @@ class MemorySource(Closing):
 
 
 class MemorySink(Closing):
+    drops_known_ids = True
+
     def __init__(self, broker: MemoryBroker, name: str) -> None:
         self._broker = broker
         self._name = name

@@ -22,6 +22,8 @@ from receiver.cli.generate import generate
 from receiver.cli.inbox import inbox
 from receiver.cli.options import CommandWithSettings
 from receiver.cli.parked import parked
+from receiver.cli.probe import EPILOG as PROBE_EPILOG
+from receiver.cli.probe import probe
 from receiver.cli.simulate import EPILOG as SIMULATE_EPILOG
 from receiver.cli.simulate import simulate
 from receiver.cli.stores import (
@@ -55,6 +57,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 app.command(cls=CommandWithSettings, epilog=SIMULATE_EPILOG)(simulate)
 app.command(cls=CommandWithSettings, epilog=COMPARE_EPILOG)(compare)
 app.command(cls=CommandWithSettings, epilog=BRIDGE_EPILOG)(bridge)
+app.command(epilog=PROBE_EPILOG)(probe)
 app.command(epilog=GENERATE_EPILOG)(generate)
 app.command(epilog=MIGRATE_EPILOG)(migrate)
 app.command(epilog=STATUS_EPILOG)(status)

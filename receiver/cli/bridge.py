@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from receiver.bridge.options import IdRule, MissingIds, Mode
-from receiver.cli.options import Domain
+from receiver.cli.options import Domain, FromPasswordFile, TlsCa, TlsCert, TlsKey, password_of
 from receiver.cli.streams import plain_output
 from receiver.errors import MissingExtraError, SettingsError
 from receiver.settings import BridgeSettings, ReceiverSettings
@@ -131,15 +131,7 @@ _MetricsPort = Annotated[
 _StopWhenIdle = Annotated[
     float | None, typer.Option(metavar="SECS", min=0, help="Stop once no message has come for so long.")
 ]
-_FromPasswordFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Its first line is the password for FROM.")
-]
 _ToPasswordFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Its first line is the password for TO.")]
-_TlsCa = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Whose certificates are trusted. [default: the system's]")
-]
-_TlsCert = Annotated[Path | None, typer.Option(metavar="FILE", help="Our own certificate; with --tls-key.")]
-_TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="The key of that certificate.")]
 _Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, with tracebacks of failing functions.")]
 
 
@@ -166,11 +158,11 @@ def bridge(
     status_secs: _StatusSecs = None,
     metrics_port: _MetricsPort = None,
     stop_when_idle: _StopWhenIdle = None,
-    from_password_file: _FromPasswordFile = None,
+    from_password_file: FromPasswordFile = None,
     to_password_file: _ToPasswordFile = None,
-    tls_ca: _TlsCa = None,
-    tls_cert: _TlsCert = None,
-    tls_key: _TlsKey = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     verbose: _Verbose = False,
 ) -> None:
     """Bridge messages from a queue or a durable subscription to a file, a broker or a function of yours.
@@ -197,8 +189,8 @@ def bridge(
         record=record,
         settings=_bridge_settings(locals()),
         tls=Tls(ca_file=tls_ca, cert_file=tls_cert, key_file=tls_key),
-        from_password=_password_of("FROM", from_password_file),
-        to_password=_password_of("TO", to_password_file),
+        from_password=password_of("FROM", from_password_file),
+        to_password=password_of("TO", to_password_file),
     )
     with (
         plain_output(),  # a target's: nothing counts as delivered that nobody reads
@@ -235,19 +227,6 @@ def _logging_to_stderr(*, verbose: bool) -> None:
     # Not each duplicate: the status line counts them.
     logging.getLogger("receiver").setLevel(logging.DEBUG if verbose else logging.WARNING)
     _LOGGER.setLevel(logging.DEBUG if verbose else logging.INFO)
-
-
-def _password_of(side: str, file: Path | None) -> str | None:
-    """The password for FROM or TO: the environment's, or else the first line of the file; None without either."""
-    password = os.environ.get(f"RECEIVER_{side}_PASSWORD")
-    if password is not None or file is None:
-        return password
-    try:
-        with file.open(encoding="utf-8") as lines:
-            return lines.readline().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise SettingsError(f"the password can't be read from {file}: {why}", hint="one line of text, UTF-8") from error
 
 
 def _listening_address(text: str) -> tuple[str, int]:

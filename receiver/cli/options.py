@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,12 +23,17 @@ __all__ = [
     "ColumnMap",
     "CommandWithSettings",
     "Domain",
+    "FromPasswordFile",
     "Logs",
     "OnError",
     "Report",
     "TimeUnit",
     "TimeZone",
+    "TlsCa",
+    "TlsCert",
+    "TlsKey",
     "WhenUnreadable",
+    "password_of",
     "read_options",
 ]
 
@@ -67,6 +74,12 @@ Report = Annotated[
     str | None,
     typer.Option(metavar="FILE.html", help="Write a report to look at in a browser; needs the extra 'report'."),
 ]
+FromPasswordFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Its first line is the password for FROM.")]
+TlsCa = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Whose certificates are trusted. [default: the system's]")
+]
+TlsCert = Annotated[Path | None, typer.Option(metavar="FILE", help="Our own certificate; with --tls-key.")]
+TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="The key of that certificate.")]
 WhenUnreadable = Annotated[OnError, typer.Option(help="What to do with a row that can't be read.")]
 
 
@@ -105,3 +118,16 @@ class CommandWithSettings(TyperCommand):
 
 def _filled(text: str | None) -> str | None:
     return text and _SETTING.sub(lambda setting: str(default(*setting.groups())), text)
+
+
+def password_of(side: str, file: Path | None) -> str | None:
+    """The password for FROM or TO: the environment's, or else the first line of the file; None without either."""
+    password = os.environ.get(f"RECEIVER_{side}_PASSWORD")
+    if password is not None or file is None:
+        return password
+    try:
+        with file.open(encoding="utf-8") as lines:
+            return lines.readline().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SettingsError(f"the password can't be read from {file}: {why}", hint="one line of text, UTF-8") from error

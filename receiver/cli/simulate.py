@@ -89,7 +89,9 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     fail_on_missed: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=0, help="Exit with 1 if the single, or else the recommended, setting misses more."
+            metavar="N",
+            min=0,
+            help="Exit with 1 if the single given setting (otherwise the recommended one) misses more.",
         ),
     ] = None,
     max_missed: Annotated[

@@ -6,5 +6,7 @@
 | `plan.py` | which processes there are, when each is killed, the files they leave, the outcome |
 | `process.py` | a process whose output is passed on; signals that end the demo without leaving a process behind |
 | `sender.py` | a sender that crashes, and its journal of what it has sent |
-| `artemis.py` | a real ActiveMQ Artemis on loopback: fetched, started, stopped, killed |
+| `artemis.py` | a real ActiveMQ Artemis on loopback |
+| `server.py` | a program that serves: started, stopped, killed and started again |
+| `fetching.py` | programs of others in a cache, each whole or not there |
 """

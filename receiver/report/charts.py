@@ -120,8 +120,11 @@ _RIGHTNESS = {_NEVER_WRONG: _GREEN, _MISSES: _AMBER, _DROPS: _RED}
 _CAUSES = dict(zip(Cause, (_BLUE, _AMBER, _GREEN, "#8b6fc0", _RED), strict=True))
 _MARKS = {"recommended": _GREEN, "yours": _BLUE, "default": _GREY}
 _MARK_ROW_PX = 15
+_DAY_US = 86_400_000_000
+_MOST_DAYS_WITH_TIME = 180
+"""Beyond it the ticks are months apart, and a year may turn between them."""
 _CURVE_SPAN = 10_000
-"""How many times the least size is the largest on a curve."""
+"""How many times the least size is the largest on a curve, unless a mark is smaller."""
 
 
 def _setting_row(setting: SettingFigures, bytes_per_id: int) -> dict[str, Any]:
@@ -216,7 +219,8 @@ def curve_chart(curve: Steps, marks: Sequence[Mark], word: Callable[[int], str],
     """What one tier alone misses, by its size, with the marks in rows above it."""
     need, (_, last_missed) = curve[-1][0], curve[-2]
     most = max(need, *(mark.value for mark in marks)) * 3 // 2 + 1
-    least = max(most // _CURVE_SPAN, min(max(curve[0][0], 1), *(mark.value for mark in marks)))
+    # A mark that is left of the axis would be drawn across the page.
+    least = min(max(most // _CURVE_SPAN, curve[0][0], 1), *(mark.value for mark in marks))
     begin = max((point for point in curve if point[0] <= least), default=curve[0])
     points = [(least, begin[1]), *(point for point in curve if point[0] > least), (most, 0)]
     ticks = _one_two_five(least, most)
@@ -226,9 +230,10 @@ def curve_chart(curve: Steps, marks: Sequence[Mark], word: Callable[[int], str],
         .axis(values=ticks, labelExpr=_labels(ticks, word), labelOverlap=True, grid=False)
     )
     rows: list[dict[str, Any]] = [{"size": value, "missed": missed, "setting": word(value)} for value, missed in points]
-    y = _missed_axis(rows)
+    decisive = {"size": need, "missed": last_missed}
+    y = _missed_axis([*rows, decisive])  # where the axis begins with the need, no other row is as high
     base = _chart(rows).encode(x=x, y=y)
-    last = _chart([{"size": need, "missed": last_missed}]).encode(x=x, y=y)
+    last = _chart([decisive]).encode(x=x, y=y)
     layers = [
         base.mark_area(interpolate="step-after", color=_AMBER, opacity=0.2),
         base.mark_line(interpolate="step-after", color=_AMBER, strokeWidth=2),
@@ -288,7 +293,9 @@ def _clock(span_us: int) -> str:
     """The format of the times along an axis that spans so many microseconds."""
     if span_us < 10 * 60 * 1_000_000:
         return "%H:%M:%S"
-    return "%H:%M" if span_us < 86_400 * 1_000_000 else "%m-%d %H:%M"
+    if span_us < _DAY_US:
+        return "%H:%M"
+    return "%m-%d %H:%M" if span_us < _MOST_DAYS_WITH_TIME * _DAY_US else "%Y-%m-%d"
 
 
 def memory_chart(policies: Sequence[PolicyFigures]) -> Spec:

@@ -121,7 +121,7 @@ def _source_figures(facts: Facts, outcome: PairOutcome) -> tuple[SourceFigures, 
             receipts=source.receipts,
             duplicates=source.duplicates,
             window_need=source.window_need,
-            expiry_need_us=source.expiry_need_us,
+            expiry_need_us=max(1, source.expiry_need_us),  # an expiry of 0 catches nothing
             window_left=window_left,
             expiry_left_us=expiry_left_us,
         )

@@ -9,7 +9,7 @@ import numpy as np
 from receiver.domains import PARTS, domain_key
 from receiver.simulate.figures import Finding, Kind
 from receiver.simulate.recommend import STRONG_BURSTS, STRONG_SPANS
-from receiver.words import count, duration, percent
+from receiver.words import count, duration, percent, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -186,11 +186,17 @@ def _short_window(known: Known) -> Finding | None:
     delivery_us, peak = facts.log.delivery_us, facts.peak_per_second
     if not setting.window or not peak or setting.window * _US >= delivery_us * peak:
         return None
+    window = f"W to at least {-(-delivery_us * peak // _US):,}"
+    way_out = f"So W alone may miss a redelivery at the peak. Before you lower E, raise {window}."
+    if setting.expiry_us < delivery_us:
+        way_out = (
+            f"E is less than that too, so a redelivery at the peak may be missed. Raise E to at least "
+            f"{seconds(delivery_us)}, or {window}."
+        )
     return Finding(
         "short-window",
         f"At its peak the busiest source sends {setting.window:,} ids in {duration(setting.window * _US // peak)}, and the "
-        f"longest redelivery took {duration(delivery_us)}. So W alone may miss a redelivery at the peak. Before you lower "
-        f"E, raise W to at least {-(-delivery_us * peak // _US):,}.",
+        f"longest redelivery took {duration(delivery_us)}. {way_out}",
     )
 
 

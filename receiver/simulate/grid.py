@@ -25,6 +25,8 @@ MAX_SETTINGS = 10_000
 _LARGEST = 10**12
 _RANGE_PARTS = 3
 _CHOSEN = 8
+_LIST_HINT = "such as 2000, 0,100,2000 or 100:20000:16"
+_PRESENT_HINT = "write W,E, such as 2000,120"
 
 
 def parse_windows(text: str) -> list[int]:
@@ -43,10 +45,10 @@ def parse_present(text: str) -> tuple[int, int]:
     """`W,E`, the setting that is in use: the window, and the expiry in seconds as whole microseconds."""
     values = text.split(",")
     if len(values) != 2 or not all(value.strip() for value in values):  # noqa: PLR2004
-        raise SettingsError(f"--current: {text!r:.80} is no window and expiry", hint="write W,E, such as 2000,120")
-    window, secs = (_number("--current", value) for value in values)
+        raise SettingsError(f"--current: {text!r:.80} is no window and expiry", hint=_PRESENT_HINT)
+    window, secs = (_number("--current", value, _PRESENT_HINT) for value in values)
     if window != window.to_integral_value():
-        raise SettingsError(f"--current: the window {window} is no whole number", hint="write W,E, such as 2000,120")
+        raise SettingsError(f"--current: the window {window} is no whole number", hint=_PRESENT_HINT)
     present = int(window), int((secs * 1_000_000).to_integral_value())
     check_grid([present[0]], [present[1]])
     return present
@@ -79,7 +81,7 @@ def _values(option: str, text: str, significant_digits: int | None = None) -> li
     return values
 
 
-def _number(option: str, text: str) -> Decimal:
+def _number(option: str, text: str, hint: str = _LIST_HINT) -> Decimal:
     try:
         value = Decimal(text.strip())
     except DecimalException:
@@ -87,7 +89,7 @@ def _number(option: str, text: str) -> Decimal:
     if not value.is_finite() or value < 0 or value > _LARGEST:
         raise SettingsError(
             f"{option}: {text.strip()!r} is no number from 0 to {_LARGEST:,}",
-            hint="such as 2000, 0,100,2000 or 100:20000:16",
+            hint=hint,
         )
     return value
 

@@ -195,6 +195,8 @@ class Sizing:
         ) + _BY_KIND[sized.kind].format(margin=f"{settings.margin:g}")
         if is_first:
             return why
+        if evidence.grade is Grade.WEAK:
+            why += " A log that says this little is no reason to set less: raise --budget if you can."
         why += f" What is safer takes more memory than the budget of {settings.budget_bytes:,} bytes."
         return why if sized.memory_bytes <= settings.budget_bytes else f"{why} So does this: it is the smallest."
 

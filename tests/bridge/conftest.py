@@ -1,7 +1,5 @@
-import tempfile
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,13 +13,13 @@ from receiver.bridge.connectors.stomp import StompSink, StompSource
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.modes import inbox_flow
 from receiver.demo.artemis import HOST, Broker, new_broker
-from receiver.errors import MissingProgramError
 from receiver.retrying import Backoff
 from tests.bridge.bridged import Route
 from tests.bridge.broker_proxy import broker_proxy
 from tests.bridge.campaign import FOR_EVER, Queue, Store
-from tests.bridge.kafka_broker import fetch
 from tests.bridge.kafka_broker import new_broker as new_kafka
+from tests.brokers.cached import fetched
+from tests.brokers.kafka import fetch
 from tests.durable.proxy import proxied
 from tests.postgres import fresh_database
 
@@ -36,17 +34,13 @@ def artemis_with_login(artemis_home):
 @pytest.fixture(scope="session")
 def kafka_jars():
     """Where the program of a real Kafka is."""
-    with tempfile.TemporaryDirectory(prefix="receiver-kafka-") as folder:
-        try:
-            yield fetch(Path(folder))
-        except MissingProgramError as error:
-            pytest.skip(str(error))
+    return fetched(fetch)
 
 
 @pytest.fixture(scope="session")
 def running_kafka(kafka_jars):
     """A real Kafka that runs for the whole session, unless a test restarts it."""
-    with tempfile.TemporaryDirectory(prefix="receiver-kafka-") as folder, new_kafka(kafka_jars, Path(folder)) as broker:
+    with new_kafka(kafka_jars) as broker:
         yield broker
 
 

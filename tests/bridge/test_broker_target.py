@@ -127,3 +127,21 @@ def test_an_id_by_the_brokers_own_property_isnt_sent_on_where_duplicates_are_to_
         options = BridgeOptions(mode=Mode.AT_LEAST_ONCE, ids=ids)
         open_bridge(route.origin, target, sqlite_url, options).run(stop_when_idle_secs=0)
     assert [arrived.body for arrived in out.queue("out")] == [b"1", b"2"]
+
+
+class Forgetful(Choosy):
+    drops_known_ids = False
+
+
+@pytest.mark.parametrize(("mode", "warnings"), [(Mode.EXACTLY_ONCE, 1), (Mode.AT_LEAST_ONCE, 0)])
+def test_a_target_that_drops_nothing_is_warned_of_once(tmp_path, sqlite_url, mode, warnings, caplog):
+    route = Route(sqlite_url, tmp_path, "queue", mode)
+    target = BrokerTarget(
+        "amqp://forgetful", lambda: Forgetful(route.broker.sink("out")), IdRule(), adds_duplicate_ids=mode.detects
+    )
+    route.send(message("1"), message("poison"), message("2"))
+    open_bridge(route.origin, target, sqlite_url, BridgeOptions(mode=mode)).run(stop_when_idle_secs=0)
+    assert caplog.text.count("amqp://forgetful doesn't drop what is sent again") == warnings
+    caplog.clear()
+    route.run()
+    assert "doesn't drop" not in caplog.text

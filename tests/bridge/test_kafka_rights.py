@@ -1,5 +1,6 @@
 """Kafka through TLS, with names, passwords and rights: what is allowed works, and what isn't is refused in words."""
 
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -17,8 +18,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from receiver.bridge import Message, Tls, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
+from receiver.demo.server import free_ports
 from receiver.errors import BrokerRefusedError, SettingsError
-from tests.bridge.kafka_broker import KafkaBroker
+from tests.bridge.kafka_broker import HOST, KafkaBroker
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
@@ -32,26 +34,22 @@ class SecureKafka(KafkaBroker):
     """Beside its plain port, one through TLS that wants to know who it is."""
 
     def __init__(self, jars, folder, certificate):
-        self._certificate = certificate
-        super().__init__(jars, folder)
-
-    def _settings(self):
-        for line in super()._settings():
-            name, _, value = line.partition("=")
-            at = f",SASL_SSL://127.0.0.1:{self.secure_port}"
-            yield (
-                line
-                + {"listeners": at, "advertised.listeners": at}.get(name, "")
-                + (",SASL_SSL:SASL_SSL" if name == "listener.security.protocol.map" else "")
-            )
-            del value
+        (self.secure_port,) = free_ports(29092)
         users = " ".join(f'user_{user}="{password}"' for user, password in USERS.items())
-        yield "sasl.enabled.mechanisms=PLAIN"
-        yield f"listener.name.sasl_ssl.plain.sasl.jaas.config={LOGIN} required {users};"
-        yield "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-        yield "super.users=User:ANONYMOUS;User:me"
-        yield "ssl.keystore.type=PEM"
-        yield f"ssl.keystore.location={self._certificate}"
+        secure = [
+            "sasl.enabled.mechanisms=PLAIN",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
+            f"listener.name.sasl_ssl.plain.sasl.jaas.config={LOGIN} required {users};",
+            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users=User:ANONYMOUS;User:me",
+            "ssl.keystore.type=PEM",
+            f"ssl.keystore.location={certificate}",
+        ]
+        port = f",SASL_SSL://{HOST}:{self.secure_port}\n"
+        listens = r"^((?:advertised\.)?listeners=.*)\n"
+        super().__init__(
+            jars, folder, lambda text: re.sub(listens, rf"\1{port}", text, flags=re.MULTILINE) + "\n".join(secure)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +61,7 @@ def authority():
 def kafka(kafka_jars, authority):
     with tempfile.TemporaryDirectory(prefix="receiver-kafka-") as text:
         folder = Path(text)
-        certificate = authority.issue_cert("127.0.0.1", "localhost", key_type=trustme.KeyType.RSA)
+        certificate = authority.issue_cert(HOST, "localhost", key_type=trustme.KeyType.RSA)
         write_for_kafka(certificate, folder / "broker.pem")
         authority.cert_pem.write_to_path(folder / "ca.pem")
         trustme.CA().cert_pem.write_to_path(folder / "other.pem")
@@ -75,7 +73,7 @@ def kafka(kafka_jars, authority):
             allow_to_read(broker, "half")
             yield broker
         finally:
-            broker.kill()
+            broker.close()
 
 
 def write_for_kafka(certificate, path):
@@ -96,7 +94,7 @@ def allow_to_read(broker, user):
     time.sleep(0.2)
 
 
-def address(kafka, login, *, group=None, ca="ca.pem", host="127.0.0.1"):
+def address(kafka, login, *, group=None, ca="ca.pem", host=HOST):
     more = f"?group={group}" if group else ""
     parsed = BrokerAddress.parse(f"kafkas://{login}@{host}:{kafka.secure_port}/{kafka.topic}{more}")
     return parsed.with_tls(Tls(ca_file=kafka.folder / ca))
@@ -141,4 +139,4 @@ def test_certificates_prove_nothing_without_tls(kafka):
 
 def test_a_mechanism_that_is_not_known_is_refused(kafka):
     with pytest.raises(SettingsError, match="no mechanism 'GUESS'"):
-        source_of(f"kafka://me:x@127.0.0.1:{kafka.port}/{kafka.topic}?group=g&mechanism=GUESS")
+        source_of(f"kafka://me:x@{HOST}:{kafka.port}/{kafka.topic}?group=g&mechanism=GUESS")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -114,6 +115,23 @@ def test_a_phone_shows_it_without_scrolling_sideways(opened, analysis, scheme):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     ink, paper = (page.eval_on_selector("body", f"body => getComputedStyle(body).{name}") for name in COLORS)
     assert (brightness(ink) < brightness(paper)) == (scheme == "light")
+
+
+def test_a_need_of_almost_nothing_stays_on_its_curve(opened):
+    analysis = realistic()
+    at_once = replace(
+        analysis,
+        evidence=replace(analysis.evidence, expiry_need_us=1),
+        missed_by_expiry_us=((0, analysis.log.duplicates), (1, 0)),
+    )
+    page = opened(analysis_page(at_once), viewport={"width": 1440, "height": 900})
+    chart = page.locator("#by-expiry")
+    svg = chart.locator("svg").bounding_box()
+    right = chart.locator("svg text").evaluate_all(
+        "all => Math.max(...all.map(one => one.getBoundingClientRect().right))"
+    )
+    assert svg["height"] < 300
+    assert right <= page.locator("body").bounding_box()["x"] + 1440
 
 
 def test_without_scripts_the_answer_and_the_tables_stand(browser, tmp_path):

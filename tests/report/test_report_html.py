@@ -9,10 +9,10 @@ import pytest
 from analyses import HOSTILE_TEXTS, empty, hostile, large, of_kind, realistic
 from pages import Page
 
-from receiver.report.charts import curve_chart, marks_of
+from receiver.report.charts import curve_chart, marks_of, timeline_chart
 from receiver.report.pages import analysis_page
 from receiver.report.words import sanitised
-from receiver.simulate.figures import Grade, Kind, SettingFigures
+from receiver.simulate.figures import Grade, Kind, SettingFigures, Timeline
 from receiver.words import count, seconds
 
 QUESTIONS = [
@@ -144,6 +144,21 @@ def test_a_curve_begins_four_decades_below_its_end():
         (20_000_000, 0),
         (61_500_001, 0),
     ]
+
+
+@pytest.mark.parametrize(("need", "present"), [(1, 120_000_000), (20_000_000_000, 1_000_000)])
+def test_a_curve_holds_the_marks_far_below_its_end(need, present):
+    marks = marks_of((need, "need"), {"yours": present}, seconds)
+    spec = curve_chart(((0, 30), (need, 0)), marks, seconds, "expiry E")
+    assert points_of(spec, 0)[0][0] == min(need, present)
+
+
+@pytest.mark.parametrize(
+    ("days", "format_"), [(2, "%m-%d %H:%M"), (179, "%m-%d %H:%M"), (181, "%Y-%m-%d"), (9_999, "%Y-%m-%d")]
+)
+def test_the_axis_of_a_long_log_tells_the_year(days, format_):
+    spec = timeline_chart(Timeline(0, days * 86_400_000_000, (1,), (0,)), (1,), "receipts")
+    assert spec["encoding"]["x"]["axis"]["format"] == format_
 
 
 def test_a_curve_of_one_duplicate():

@@ -5,6 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_logs import Receipt, analysed, domains_of, judged, logs, repeats
 
+from receiver.report.advice import price_setters
+
 WINDOWS = [0, 1, 2, 5]
 EXPIRIES_US = [0, 1, 10, 60]
 KEYS = st.sampled_from(["default", "destination", "connection", "receiver", "name:all"])
@@ -57,6 +59,12 @@ def test_the_figures_of_the_log(log, key):
     assert figures.last_received_at_us == max(receipt.received_at_us for receipt in log)
     assert figures.clock_clamped == sum(model.clock_clamped for model in models.values())
     assert figures.redelivered == sum(receipt.jms_redelivered for receipt in log)
+
+
+def test_a_source_whose_duplicates_come_at_once_needs_some_expiry():
+    analysis = analysed([Receipt(1, "a"), Receipt(1, "a")])
+    assert [source.expiry_need_us for source in analysis.sources] == [analysis.evidence.expiry_need_us] == [1]
+    assert "needs the longest expiry, 1 µs" in price_setters(analysis)
 
 
 def test_the_longest_delivery_is_of_redelivered_receipts_alone_and_never_negative():

@@ -316,7 +316,10 @@ def test_a_window_that_a_redelivery_outlasts_at_the_peak():
     again = Receipt(11 * SECOND_US, "599", jms_redelivered=True, jms_timestamp_ms=1_000)
     text = found([*log, again], lean=False)["short-window"]
     assert "sends 2,000 ids in 3.33 s, and the longest redelivery took 10 s" in text
-    assert "raise W to at least 6,000" in text
+    assert "Before you lower E, raise W to at least 6,000" in text
+    tight = found([*log, again], lean=True)["short-window"]
+    assert "E is less than that too" in tight
+    assert "Raise E to at least 10 s, or W to at least 6,000." in tight
     calm = [receipt._replace(received_at_us=receipt.received_at_us * 5 // 4) for receipt in log[:200]]
     assert "short-window" not in found([*calm, again._replace(unique_message_id="1")])
 

@@ -13,6 +13,7 @@ from receiver.simulate.grid import (
     chosen_expiries_us,
     chosen_windows,
     parse_expiries_us,
+    parse_present,
     parse_windows,
 )
 
@@ -80,6 +81,13 @@ BAD_LISTS = [
 def test_a_list_that_cannot_be_meant_is_refused_by_the_name_of_its_option(parse, text):
     with pytest.raises(SettingsError, match="--window" if parse is parse_windows else "--expiry"):
         parse(text)
+
+
+@pytest.mark.parametrize("text", ["", ",", "5", "5,6,7", "x,y", "5,nan", "-1,5", "1.5,2", "5,1e30"])
+def test_a_present_setting_that_cannot_be_meant_is_refused_with_how_to_write_one(text):
+    with pytest.raises(SettingsError, match="--current") as refused:
+        parse_present(text)
+    assert refused.value.hint == "write W,E, such as 2000,120"
 
 
 def test_a_grid_has_a_limit():

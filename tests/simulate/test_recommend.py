@@ -95,6 +95,12 @@ def test_why_says_that_a_budget_decided():
     assert analysed(log, budget_bytes=1).recommendation.why.endswith("So does this: it is the smallest.")
 
 
+def test_weak_evidence_with_a_small_budget_is_no_reason_to_set_less():
+    recommendation = analysed([Receipt(1, "a"), Receipt(2, "a")], budget_bytes=1).recommendation
+    assert recommendation.sized.kind is not Kind.DEFAULT
+    assert "A log that says this little is no reason to set less: raise --budget if you can." in recommendation.why
+
+
 @pytest.mark.parametrize("max_missed", [1, 2, 100])
 def test_allowed_to_miss_all_it_still_tells_the_truth(max_missed):
     why = analysed([Receipt(1, "a"), Receipt(2, "a")], max_missed=max_missed).recommendation.why

@@ -148,7 +148,7 @@ def test_nobody_else_doubles_pauses_or_catches_to_sleep():
     assert sleepers == {
         "retrying.py",
         "bridge/modes/inbox_flow.py",  # lets others have the lease
-        "demo/artemis.py",  # until the broker says that it is up
+        "demo/server.py",  # until the broker says that it is up
         "demo/supervisor.py",  # until the demo has come so far
         "demo/sender.py",  # for ever, at one pace
         "spark/failures.py",  # until Java has ended

@@ -1,7 +1,8 @@
-"""AMQP 1.0 by way of Qpid Proton, as ActiveMQ Artemis speaks it.
+"""AMQP 1.0 by way of Qpid Proton, in the dialect of the broker's product.
 
-No broker need answer that it has heard of an acceptance, and Artemis doesn't, whichever settlement mode is asked for. So
-a batch is acknowledged in a transaction of its own: the broker answers its discharge once all of it is written down.
+No broker need answer that it has heard of an acceptance, and none does, whichever settlement mode is asked for. So a
+batch is acknowledged in a transaction of its own: the broker answers its discharge once all of it is written down. A
+product without transactions is told of acceptances, and not waited for: what it hasn't heard of comes again.
 What is sent is safe by the broker's acceptance. A whole batch is under way at once, for sent one by one each message
 would wait for its answer.
 """
@@ -20,7 +21,6 @@ from receiver.errors import MessageRefusedError
 
 __all__ = ["AmqpSink", "AmqpSource"]
 
-_AHEAD_MESSAGES = 1_000
 _PROPERTIES_BYTES = 1 << 20
 """What a message may have beside the largest body. One that is still larger is refused before all of it has come."""
 _IS_FULL = "amqp:resource-limit-exceeded"
@@ -87,9 +87,13 @@ class AmqpSource(AmqpLink):
                 self._ask(1)
 
     def _make_link(self) -> Any:
-        address = self._address
+        address, dialect = self._address, self._dialect
+        if address.selector is not None and not dialect.has_selectors:
+            raise self._unable("selectors by AMQP", dialect.instead)
+        if address.is_topic and not dialect.has_subscriptions:
+            raise self._unable("topics to take from by AMQP", dialect.instead)
         link = self._session.receiver(address.subscription or "receiver")
-        link.source.address = address.name
+        link.source.address = self._terminus_address
         link.source.capabilities.put_object(_capabilities(address))
         if address.selector is not None:
             link.source.filter.put_dict({_SELECTOR: proton.Described(_SELECTOR, address.selector)})
@@ -101,9 +105,23 @@ class AmqpSource(AmqpLink):
         return link
 
     def _more_links(self) -> list[Any]:
+        if not self._dialect.has_transactions:
+            return []
         self._coordinator = self._session.sender("receiver-transactions")
         self._coordinator.target.type = proton.Terminus.COORDINATOR
         return [self._coordinator]
+
+    def _is_attached(self) -> bool:
+        if not super()._is_attached():
+            return False
+        if self._dialect.has_transactions and self._coordinator.remote_target.type != proton.Terminus.COORDINATOR:
+            return False  # it says why as it ends the link
+        address, source = self._address, self._link.remote_source
+        if address.selector is not None and _SELECTOR not in (source.filter.get_dict() if source.filter.next() else {}):
+            raise self._unable("selectors by AMQP", "leave out ?selector=")
+        if address.subscription is not None and source.durability == proton.Terminus.NONDURABLE:
+            raise self._unable("durable subscriptions by AMQP", "take from a queue that gets what the topic gets")
+        return True
 
     def _terminus(self) -> Any:
         return self._link.remote_source
@@ -114,18 +132,31 @@ class AmqpSource(AmqpLink):
             if delivery.partial:
                 break
             self._link.advance()
-        self._serve_transaction()
-        ahead = self._link.credit + len(self._incoming)
-        if ahead <= _AHEAD_MESSAGES // 2:
-            self._link.flow(_AHEAD_MESSAGES - ahead)
+        if self._dialect.has_transactions:
+            self._serve_transaction()
+        elif self._to_accept:
+            self._settle()
+        ahead, most = self._link.credit + len(self._incoming), self._dialect.prefetch
+        if ahead <= most // 2 and self._has_room():
+            self._link.flow(most - ahead)
 
     def _give_back(self) -> None:
+        if not self._dialect.is_given_back:
+            return
         # Only then does the broker flag them as redelivered.
         for _ in range(self._to_accept + self._taken - self._acknowledged):
             delivery = self._unsettled.popleft()
             delivery.local.failed = True
             delivery.update(proton.Delivery.MODIFIED)
             delivery.settle()
+
+    def _settle(self) -> None:
+        for _ in range(self._to_accept):
+            delivery = self._unsettled.popleft()
+            delivery.update(proton.Delivery.ACCEPTED)
+            delivery.settle()
+        self._to_accept = 0
+        self._count_done()
 
     def _serve_transaction(self) -> None:
         if self._to_accept and self._answer is None:
@@ -193,12 +224,23 @@ class AmqpSink(AmqpLink):
         outgoing = [encoded(message) for message in messages]
         with self._changed:
             self._check()
+            self._check_sizes(outgoing)
             self._outgoing.extend(outgoing)
             self._ask(len(outgoing))
 
+    def _check_sizes(self, outgoing: list[bytes]) -> None:
+        """`MessageRefusedError` for a message larger than the broker says it takes, which may end all of the connection."""
+        most = self._link.remote_max_message_size
+        largest = max(map(len, outgoing), default=0)
+        if 0 < most < largest:
+            raise MessageRefusedError(
+                f"{self._address}: a message has {largest:,} bytes, and the broker takes no more than {most:,}",
+                hint="raise its limit, or leave this message out",
+            )
+
     def _make_link(self) -> Any:
         link = self._session.sender("receiver")
-        link.target.address = self._address.name
+        link.target.address = self._terminus_address
         link.target.capabilities.put_object(_capabilities(self._address))
         link.snd_settle_mode = proton.Link.SND_UNSETTLED
         return link

@@ -26,6 +26,7 @@ from receiver.bridge.connectors.address import (
     failure,
     mute,
 )
+from receiver.bridge.connectors.products import Product, amqp_hostnames, product_by_amqp
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
 
@@ -41,9 +42,12 @@ AHEAD_BYTES = 4 << 20
 """What the broker may send ahead of `take`, and what waits to be written; a larger message goes all the same."""
 _CLOCK_SECS = 1.0
 """How often clocks are looked at when nothing comes: for heartbeats, and for answers that don't come."""
+_NOT_FOUND = "amqp:not-found"
+_NO_MECHANISM = "[mech=none]"
+"""What Proton says where no mechanism of login suits both."""
 REFUSALS = {
     "amqp:unauthorized-access",
-    "amqp:not-found",
+    _NOT_FOUND,
     "amqp:not-allowed",
     "amqp:not-implemented",
     "amqp:invalid-field",
@@ -51,53 +55,109 @@ REFUSALS = {
 """Conditions that another connection would meet again."""
 
 
+class _OtherHostnameError(BrokerRefusedError):
+    """The broker calls its virtual hosts otherwise than we did."""
+
+
 class AmqpLink(Closing):
-    """One connection with one link, and the thread that serves it."""
+    """One connection with one link, and the thread that serves it.
+
+    Links are opened once the broker has said which product it is, and so how its queues are addressed.
+    """
 
     def __init__(self, address: BrokerAddress, *, client_id: str | None = None) -> None:
         self._address = address
         self._changed = threading.Condition()
+        self._product: Product | None = None
+        refused: BrokerError | None = None
+        for hostname in [address.host] if address.vhost is None else amqp_hostnames(address.vhost):
+            self._start(hostname, client_id or f"receiver-{uuid.uuid4().hex}")
+            try:
+                self._ask(1)
+            except BrokerError as error:
+                self.close()
+                if not self._may_mean_hostname(error):
+                    raise
+                refused = refused or (None if isinstance(error, _OtherHostnameError) else error)
+            else:
+                return
+        why = "" if refused is None else f": {refused.message}"
+        raise BrokerRefusedError(
+            f"{address}: the virtual host can't be used{why}",
+            hint="see that it is there, and that this user may use it",
+        )
+
+    def _start(self, hostname: str, client_id: str) -> None:
         self._failure: BrokerError | None = None
         self._is_open = False
         self._closes_at: float | None = None
         self._asked, self._done = 0, 0
         self._moved_at, self._waiting_bytes = 0.0, 0
-        self._socket = connected(address)
+        self._socket = connected(self._address)
         self._wakened, self._waker = socket.socketpair()
         for end in (self._wakened, self._waker):
             end.settimeout(0)
         self._transport = proton.Transport()
         self._connection = proton.Connection()
-        self._connection.container = client_id or f"receiver-{uuid.uuid4().hex}"
-        self._session = self._opened_session()
+        self._connection.container = client_id
+        self._connection.hostname = hostname
+        self._session: Any = None
+        self._links: list[Any] = []
+        self._open_connection()
+        self._thread = threading.Thread(target=self._run, name="receiver amqp", daemon=True)
+        self._thread.start()
+
+    def _open_connection(self) -> None:
+        connection, transport, address = self._connection, self._transport, self._address
+        transport.max_frame_size = PIECE_BYTES
+        transport.idle_timeout = ANSWER_SECS
+        self._sasl = transport.sasl()
+        self._sasl.allow_insecure_mechs = True  # whether a password goes without TLS is for the address to say
+        self._sasl.allowed_mechs("ANONYMOUS" if address.user is None else "PLAIN")
+        if address.user is not None:
+            connection.user, connection.password = address.user, address.password or ""
+        transport.bind(connection)
+        connection.open()
+
+    def _may_mean_hostname(self, error: BrokerError) -> bool:
+        """Whether another name for the virtual host may be taken: this one isn't, by a product that isn't known yet."""
+        if self._address.vhost is None or self._product is not None:
+            return isinstance(error, _OtherHostnameError)
+        return bool(self._sasl.outcome == proton.SASL.OK)
+
+    def _meet(self) -> None:
+        """Learn which product the broker is, and open links as that product wants them."""
+        properties = dict(self._connection.remote_properties or {})
+        self._product = product_by_amqp(properties)
+        self._dialect = self._product.amqp
+        if self._address.vhost is not None:
+            self._check_hostname(self._address.vhost)
+        is_topic = self._address.is_topic
+        prefix = properties.get("topic-prefix" if is_topic else "queue-prefix")
+        self._terminus_address = self._dialect.address(self._address.name, prefix, is_topic=is_topic)
+        self._session = self._connection.session()
+        self._session.incoming_capacity = self._dialect.session_bytes
+        self._session.open()
         self._link = self._make_link()
         self._links = [self._link, *self._more_links()]
         for link in self._links:
             link.open()
-        self._thread = threading.Thread(target=self._run, name="receiver amqp", daemon=True)
-        self._thread.start()
-        try:
-            self._ask(1)
-        except BrokerError:
-            self.close()
-            raise
 
-    def _opened_session(self) -> Any:
-        connection, transport, address = self._connection, self._transport, self._address
-        transport.max_frame_size = PIECE_BYTES
-        transport.idle_timeout = ANSWER_SECS
-        sasl = transport.sasl()
-        sasl.allow_insecure_mechs = True  # whether a password goes without TLS is for the address to say
-        sasl.allowed_mechs("ANONYMOUS" if address.user is None else "PLAIN")
-        if address.user is not None:
-            connection.user, connection.password = address.user, address.password or ""
-        connection.hostname = address.host
-        transport.bind(connection)
-        connection.open()
-        session = connection.session()
-        session.incoming_capacity = AHEAD_BYTES
-        session.open()
-        return session
+    def _check_hostname(self, virtual_host: str) -> None:
+        hostname = self._dialect.hostname(virtual_host)
+        if hostname is None:
+            raise self._unable("virtual hosts", "leave out ?vhost=")
+        if hostname != self._connection.hostname:
+            raise _OtherHostnameError(f"{self._address}: it calls its virtual hosts otherwise")
+
+    def _unable(self, what: str, instead: str) -> BrokerRefusedError:
+        """The error for what the product hasn't."""
+        name = "the broker" if self._product is None else self._product.name
+        return BrokerRefusedError(f"{self._address}: {name} has no {what}", hint=instead)
+
+    @property
+    def drops_known_ids(self) -> bool:
+        return self._product is not None and self._product.drops_known_ids
 
     @abstractmethod
     def _make_link(self) -> Any: ...
@@ -163,7 +223,7 @@ class AmqpLink(Closing):
                     selector.select(_CLOCK_SECS)
             except Exception as error:  # noqa: BLE001 - whoever waits would never hear of it
                 with self._changed:
-                    self._fail_with(failure(self._address, error, "is lost"))
+                    self._fail_lost(failure(self._address, error, "is lost"))
 
     def _work(self) -> bool:
         """Read, do and write what can be without waiting; False when all is over."""
@@ -171,11 +231,10 @@ class AmqpLink(Closing):
             with suppress(BlockingIOError):
                 self._wakened.recv(PIECE_BYTES)
             self._read()
-            if not self._is_open and self._link.state & Endpoint.REMOTE_ACTIVE and self._terminus().address:
-                self._is_open = True
-                self._count_done()
-            if self._is_open and self._closes_at is None:
-                self._serve()
+            try:
+                self._proceed()
+            except BrokerError as error:
+                self._fail_with(error)
             self._look_for_failure()
             if self._closes_at is not None and self._connection.state & Endpoint.LOCAL_ACTIVE:
                 self._give_back()
@@ -188,6 +247,23 @@ class AmqpLink(Closing):
                 return True
             is_ended = self._connection.state & Endpoint.REMOTE_CLOSED or self._transport.capacity() < 0
             return self._closes_at is not None and not is_ended and time.monotonic() < self._closes_at
+
+    def _proceed(self) -> None:
+        """Do what can be done by how things stand; `BrokerError` where that is nothing any more."""
+        if not self._links:
+            # A broker that refuses opens too before it closes.
+            if self._failure is None and not self._connection.state & Endpoint.REMOTE_UNINIT:
+                self._meet()
+            return
+        if not self._is_open and self._is_attached():
+            self._is_open = True
+            self._count_done()
+        if self._is_open and self._closes_at is None:
+            self._serve()
+
+    def _is_attached(self) -> bool:
+        """Whether the broker has answered all links as asked; `BrokerRefusedError` if it has answered otherwise."""
+        return all(link.state & Endpoint.REMOTE_ACTIVE for link in self._links) and bool(self._terminus().address)
 
     def _read(self) -> None:
         while (room := self._transport.capacity()) > 0:
@@ -209,25 +285,45 @@ class AmqpLink(Closing):
             self._transport.pop(written)
 
     def _look_for_failure(self) -> None:
-        for end in (*self._links, self._connection):
-            if end.state & Endpoint.REMOTE_CLOSED:
-                self._fail_by(end.remote_condition)
+        for end in (*self._links, self._session, self._connection):
+            if end is not None and end.state & Endpoint.REMOTE_CLOSED:
+                self._fail_by(end.remote_condition, whole=end is self._connection)
         if self._transport.condition is not None or self._transport.capacity() < 0:
-            self._fail_by(self._transport.condition)
+            self._fail_by(self._transport.condition, whole=True)
+        if self._sasl.outcome in {proton.SASL.AUTH, proton.SASL.PERM}:  # the broker may say no more, nor end it
+            self._fail("Authentication failed", BrokerRefusedError, "check user and password")
 
-    def _fail_by(self, condition: Any) -> None:
+    def _fail_by(self, condition: Any, *, whole: bool = False) -> None:
+        """By what the broker says as it ends a link or session, or the `whole` connection."""
         if condition is None:
-            self._fail("the connection is lost")
+            self._fail_lost(BrokerError(f"{self._address}: the connection is lost", hint="connect again"))
         else:
             why = condition.description or condition.name
             if condition.name in REFUSALS:
-                self._fail(why, BrokerRefusedError, "check user, password, name, and what this user may do")
+                self._fail(why, BrokerRefusedError, self._hint(condition.name, why, whole=whole))
             else:
                 self._fail(why)
 
+    def _fail_lost(self, error: BrokerError) -> None:
+        if self._product is None and self._sasl.outcome == proton.SASL.OK:
+            # RabbitMQ says no more where a user may not use a virtual host, or there is none.
+            hint = "it may have no such virtual host (?vhost=NAME), or not let this user use it"
+            error = BrokerError(f"{error.message}, as it was to be opened", hint=hint)
+        self._fail_with(error)
+
+    def _hint(self, condition: str, why: str, *, whole: bool) -> str:
+        if _NO_MECHANISM in why:
+            given = "ANONYMOUS: name a user" if self._address.user is None else "PLAIN: allow it there, or use amqps://"
+            return f"it takes no {given}"
+        if whole:
+            return "check user, password, virtual host (?vhost=NAME), and what this user may do"
+        if condition == _NOT_FOUND and self._dialect.make_queue is not None and not self._address.is_topic:
+            return f"make the queue first: {self._dialect.make_queue.format(name=self._address.name)}"
+        return "check user, password, name, and what this user may do"
+
     def _look_for_progress(self) -> None:
         """Notice when the broker neither answers nor takes what is written, which a heartbeat wouldn't show."""
-        now, waiting = time.monotonic(), self._session.outgoing_bytes
+        now, waiting = time.monotonic(), 0 if self._session is None else self._session.outgoing_bytes
         if waiting != self._waiting_bytes or self._asked == self._done:
             self._moved_at, self._waiting_bytes = now, waiting
         if now - self._moved_at > ANSWER_SECS:

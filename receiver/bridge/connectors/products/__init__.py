@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from functools import cache
+
 from receiver.bridge.connectors.products.artemis import ARTEMIS
 from receiver.bridge.connectors.products.classic import CLASSIC
 from receiver.bridge.connectors.products.product import Product
 from receiver.bridge.connectors.products.qpid import QPID
 from receiver.bridge.connectors.products.rabbitmq import RABBITMQ
 
-__all__ = ["KNOWN", "Product"]
+__all__ = ["KNOWN", "Product", "amqp_hostnames", "product_by_amqp"]
 
+_LOGGER = logging.getLogger("receiver.bridge")
 KNOWN = (ARTEMIS, RABBITMQ, CLASSIC, QPID)
+
+
+def product_by_amqp(properties: Mapping[str, object]) -> Product:
+    """Which product a broker is by the properties of its `open`; one of the protocol's defaults if it is none of `KNOWN`."""
+    name = str(properties.get("product") or "")
+    for product in KNOWN:
+        if product.amqp.calls_itself is not None and name.startswith(product.amqp.calls_itself):
+            return product
+    return _unknown(" ".join(filter(None, (name, str(properties.get("version") or "")))) or "a broker without a name")
+
+
+@cache
+def _unknown(name: str) -> Product:
+    """Warned of once."""
+    _LOGGER.warning("%.80s isn't known: it is spoken to as the text of AMQP 1.0 says", name)
+    return Product(name=name)
+
+
+def amqp_hostnames(virtual_host: str) -> list[str]:
+    """What a virtual host may be called in our `open`, which a broker wants to hear before it says which product it is:
+    products' own ways first, for a broker that knows none of them takes the protocol's."""
+    names = dict.fromkeys(product.amqp.hostname(virtual_host) for product in KNOWN)
+    return [name for name in names if name not in {None, virtual_host}] + [virtual_host]

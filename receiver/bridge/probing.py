@@ -1,0 +1,430 @@
+"""How a broker redelivers: what `receiver probe` does to a queue, and what it sees.
+
+A consumer in a process of its own takes messages and ends in one of several ways while it holds some. Then another takes
+whatever comes. Apama's page on reliable receivers asks its users to test their brokers so.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from receiver.bridge.connectors import DUPLICATE_ID, Delivery, Message, Source, sink_of, source_of
+from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.options import IdRule
+from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+__all__ = ["LEAST_MESSAGES", "Ending", "Probe", "Redelivery", "Selectors", "probe"]
+
+LEAST_MESSAGES = 100
+_RUN, _NUMBER, _HALF = "receiverProbe", "receiverProbeNumber", "receiverProbeHalf"
+"""Properties of what a probe sends: which run it is of, its number in it, and what a selector selects by."""
+_BODY = b"." * 200
+_MARGIN = 2
+"""As of `receiver simulate`."""
+_QUIET_SECS = 1.0
+"""So long nothing has to come before no more is expected."""
+_TAKE_SECS = 0.25
+_STARTS_SECS = 60.0
+_SELECTS_SECS = 10.0
+_CUTS = 5
+"""Acknowledgements that are cut off; each ends at another moment."""
+_SHARE_HELD = 2
+"""A consumer takes a half of what was sent, and acknowledges a tenth of that."""
+
+
+class Ending(StrEnum):
+    """How a consumer ends that holds messages."""
+
+    CLOSED = "closed"
+    """It closes its connection without acknowledging."""
+    KILLED = "killed"
+    """Its process is killed, and the system ends its connection."""
+    ACKNOWLEDGING = "acknowledging"
+    """Its process is killed while it acknowledges: the broker may have heard of that or not."""
+    FROZEN = "frozen"
+    """It says nothing more, and its connection stays open: as if its host had lost the network."""
+
+
+class Selectors(StrEnum):
+    """What the broker makes of a selector."""
+
+    WORK = "work"
+    IGNORED = "ignored"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redelivery:
+    """What came after a consumer had ended."""
+
+    ending: Ending
+    held: int
+    """Messages that the consumer had taken and that weren't acknowledged for sure."""
+    again: int
+    """How many of these came again."""
+    first_us: int | None
+    """From the end of the consumer to the first that came again, in microseconds; None where none did."""
+    last_us: int | None
+    flagged: int
+    """Of those that came again, how many had JMSRedelivered set."""
+    flagged_new: int
+    """Messages with JMSRedelivered that no consumer had taken before; they may have been sent ahead to one."""
+    out_of_order: int
+    """Messages that came behind one that was sent later."""
+    acknowledged_again: int
+    """Messages that came again though the broker had answered their acknowledgement."""
+    missing: int
+    """Messages that never came."""
+    window_need: int
+    """The least W that would have caught all that came again, by itself; 0 where nothing did."""
+    expiry_need_us: int
+    """The longest time between two receipts of one message."""
+    is_in_vain: bool
+    """Whether the frozen consumer had to be killed, for its messages didn't come while it lived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What is known of a broker after a probe."""
+
+    address: str
+    """Without its password."""
+    messages: int
+    """How many were sent."""
+    redeliveries: tuple[Redelivery, ...]
+    selectors: Selectors
+    selectors_why: str
+    """The broker's words, where it refuses one."""
+    drops_known_ids: bool
+
+    @property
+    def window(self) -> int:
+        """The least W to set, margin included."""
+        return _MARGIN * max((each.window_need for each in self.redeliveries), default=0)
+
+    @property
+    def expiry_secs(self) -> int:
+        """The least E to set, margin included."""
+        return math.ceil(_MARGIN * max((each.expiry_need_us for each in self.redeliveries), default=0) / 1e6)
+
+
+class _Receipt(NamedTuple):
+    number: int
+    at_us: int
+    redelivered: bool
+
+
+class _Round(NamedTuple):
+    """The life and end of one consumer, and what came afterwards."""
+
+    answered: list[_Receipt]
+    """What it took, and the broker answered its acknowledgement."""
+    held: list[_Receipt]
+    """What else it took."""
+    after: list[_Receipt]
+    """What the next consumer got."""
+    expected: set[int]
+    """The messages that have to come afterwards."""
+    ended_us: int
+    is_in_vain: bool
+
+    @property
+    def again(self) -> list[_Receipt]:
+        held = _numbers(self.held)
+        return [each for each in self.after if each.number in held]
+
+    @property
+    def new(self) -> list[_Receipt]:
+        """First receipts."""
+        before = _numbers(self.answered) | _numbers(self.held)
+        return [*self.answered, *self.held, *(each for each in self.after if each.number not in before)]
+
+
+def probe(
+    address: BrokerAddress,
+    *,
+    messages: int = 1_000,
+    patience_secs: float = 90.0,
+    endings: Sequence[Ending] = tuple(Ending),
+    say: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
+) -> Probe:
+    """Send so many messages to an empty queue, and see how they come again when consumers end; it is empty afterwards.
+
+    `patience_secs` is how long a frozen consumer's messages are waited for before it is killed. `say` is told each step,
+    how many are done, and how many there are. `SettingsError` for a topic and for a queue that isn't empty or that others
+    use; `BrokerError` where the broker can't be reached or refuses.
+    """
+    if address.is_topic or address.selector is not None:
+        raise SettingsError(f"{address} is no plain queue", hint="name a scratch queue, without a selector")
+    if messages < LEAST_MESSAGES:
+        raise SettingsError(f"{messages} messages say too little", hint=f"take {LEAST_MESSAGES} or more")
+    _check_empty(address)
+    run = _Run(address, messages // len(endings), patience_secs)
+    redeliveries = []
+    for index, ending in enumerate(endings):
+        say(f"A consumer ends: {ending}", index, len(endings) + 1)
+        redeliveries.append(run.redelivery(ending))
+    say("Selectors and known ids", len(endings), len(endings) + 1)
+    selectors, why = run.selectors()
+    return Probe(
+        address=str(address),
+        messages=run.sent,
+        redeliveries=tuple(redeliveries),
+        selectors=selectors,
+        selectors_why=why,
+        drops_known_ids=run.drops_known_ids(),
+    )
+
+
+def _check_empty(address: BrokerAddress) -> None:
+    with source_of(address) as source:
+        if source.take(1, wait_secs=_QUIET_SECS):
+            raise SettingsError(f"{address} isn't empty", hint="name a scratch queue that nobody else uses")
+
+
+class _Run:
+    """One probe of one queue: what it has sent, and what came."""
+
+    def __init__(self, address: BrokerAddress, share: int, patience_secs: float) -> None:
+        self.sent = 0
+        self._address = address
+        self._share = share
+        self._patience_secs = patience_secs
+        self._id = uuid.uuid4().hex[:12]
+
+    def redelivery(self, ending: Ending) -> Redelivery:
+        """What comes after one consumer has ended, or several where each may end at another moment."""
+        times = _CUTS if ending is Ending.ACKNOWLEDGING else 1
+        return _figures(ending, [self._round(ending, self._share // times) for _ in range(times)])
+
+    def _round(self, ending: Ending, count: int) -> _Round:
+        numbers = set(self._send(count))
+        held = count // _SHARE_HELD
+        acknowledged = max(held // 10, 1)
+        with _consumer(_Life(self._address, self._id, ending, acknowledged, held)) as consumer:
+            before = consumer.receipts
+            certain = before if ending is Ending.ACKNOWLEDGING else before[:acknowledged]
+            expected = numbers - _numbers(certain)
+            ended_us = consumer.end()
+            after, is_in_vain = self._collect(expected), False
+            if ending is Ending.FROZEN and expected > _numbers(after):
+                is_in_vain = True
+                consumer.kill()
+                after += self._collect(expected - _numbers(after))
+        return _Round(before[:acknowledged], before[acknowledged:], after, expected, ended_us, is_in_vain)
+
+    def selectors(self) -> tuple[Selectors, str]:
+        """What becomes of a selector that half of the messages meet."""
+        numbers = self._send(10)
+        chosen = {number for number in numbers if number % 2}
+        try:
+            with source_of(replace(self._address, selector=f"{_HALF} = 'odd'")) as source:
+                came = self._taken(source, chosen, secs=_SELECTS_SECS)
+        except (BrokerRefusedError, SettingsError) as error:
+            self._collect(set(numbers))
+            return Selectors.REFUSED, error.message
+        self._collect(set(numbers) - _numbers(came))
+        return (Selectors.WORK if _numbers(came) == chosen else Selectors.IGNORED), ""
+
+    def drops_known_ids(self) -> bool:
+        """Whether of two messages with one duplicate id a single one comes."""
+        numbers = self._send(2, duplicate_id=f"{self._id}-known")
+        return len(self._collect(set(numbers), secs=_QUIET_SECS)) == 1
+
+    def _send(self, count: int, duplicate_id: str | None = None) -> range:
+        numbers = range(self.sent, self.sent + count)
+        more = {} if duplicate_id is None else {DUPLICATE_ID: duplicate_id}
+        with sink_of(self._address) as sink:
+            sink.send([self._message(number, more) for number in numbers])
+        self.sent += count
+        return numbers
+
+    def _message(self, number: int, more: dict[str, str]) -> Message:
+        half = "odd" if number % 2 else "even"
+        rule = IdRule()
+        named = {rule.id_property: f"{self._id}-{number}", rule.source_property: self._id}
+        return Message(
+            body=_BODY, is_text=True, properties=named | {_RUN: self._id, _NUMBER: str(number), _HALF: half} | more
+        )
+
+    def _collect(self, expected: set[int], secs: float | None = None) -> list[_Receipt]:
+        """What a new consumer gets: until all that is expected has come and no more comes, or patience is over."""
+        with source_of(self._address) as source:
+            return self._taken(source, expected, secs)
+
+    def _taken(self, source: Source, expected: set[int], secs: float | None = None) -> list[_Receipt]:
+        came: list[_Receipt] = []
+        heard_at = time.monotonic()
+        until = heard_at + (self._patience_secs if secs is None else secs)
+        while True:
+            taken = source.take(self._share, wait_secs=_TAKE_SECS)
+            now = time.monotonic()
+            if taken:
+                heard_at = now
+                receipts = _receipts(taken, self._id)
+                source.acknowledge(taken)
+                came += receipts
+            elif now >= until or (expected <= _numbers(came) and now - heard_at >= _QUIET_SECS):
+                return came
+
+
+def _numbers(receipts: Sequence[_Receipt]) -> set[int]:
+    return {each.number for each in receipts}
+
+
+def _receipts(taken: Sequence[Delivery], run: str) -> list[_Receipt]:
+    now_us = time.time_ns() // 1_000
+    receipts = []
+    for delivery in taken:
+        message = delivery.message
+        if message.properties.get(_RUN) != run:
+            raise SettingsError("others send to this queue", hint="name a scratch queue that nobody else uses")
+        receipts.append(_Receipt(int(str(message.properties[_NUMBER])), now_us, message.redelivered))
+    return receipts
+
+
+def _figures(ending: Ending, rounds: Sequence[_Round]) -> Redelivery:
+    ages_us = [max(each.at_us - one.ended_us, 0) for one in rounds for each in one.again]
+    needs = [_needs([*one.answered, *one.held, *one.after]) for one in rounds]
+    return Redelivery(
+        ending=ending,
+        held=sum(len(one.held) for one in rounds),
+        again=sum(len(_numbers(one.again)) for one in rounds),
+        first_us=min(ages_us, default=None),
+        last_us=max(ages_us, default=None),
+        flagged=sum(len({each.number for each in one.again if each.redelivered}) for one in rounds),
+        flagged_new=sum(each.redelivered for one in rounds for each in one.new),
+        out_of_order=sum(_out_of_order(one.after) for one in rounds),
+        acknowledged_again=sum(each.number in _numbers(one.answered) for one in rounds for each in one.after),
+        missing=sum(len(one.expected - _numbers(one.after)) for one in rounds),
+        window_need=max(window for window, _ in needs),
+        expiry_need_us=max(expiry_us for _, expiry_us in needs),
+        is_in_vain=any(one.is_in_vain for one in rounds),
+    )
+
+
+def _needs(receipts: Sequence[_Receipt]) -> tuple[int, int]:
+    """The least window that catches all that comes again, and the longest time between two receipts of one message."""
+    latest_us: dict[int, int] = {}  # in the order of the latest receipts, as the window has its ids
+    window = expiry_us = 0
+    for number, at_us, _ in receipts:
+        if number in latest_us:
+            window = max(window, len(latest_us) - list(latest_us).index(number))
+            expiry_us = max(expiry_us, at_us - latest_us.pop(number))
+        latest_us[number] = at_us
+    return window, expiry_us
+
+
+def _out_of_order(receipts: Sequence[_Receipt]) -> int:
+    latest, count = -1, 0
+    for number, _, _ in receipts:
+        count += number < latest
+        latest = max(latest, number)
+    return count
+
+
+class _Life(NamedTuple):
+    """What a consumer is to do."""
+
+    address: BrokerAddress
+    run: str
+    ending: Ending
+    acknowledged: int
+    """How many messages it acknowledges first."""
+    held: int
+    """How many it takes then."""
+
+
+class _Consumer:
+    """A process that has taken messages, and how it ends."""
+
+    def __init__(self, process: Any, pipe: Connection, life: _Life) -> None:
+        self._process, self._pipe, self._ending = process, pipe, life.ending
+        self.receipts: list[_Receipt] = []
+        while len(self.receipts) < life.acknowledged + life.held:
+            self.receipts += self._heard()
+
+    def _heard(self) -> Any:
+        if not self._pipe.poll(_STARTS_SECS):
+            raise BrokerError("the consumer got nothing of what was sent", hint="see that nobody else uses the queue")
+        said = self._pipe.recv()
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    def end(self) -> int:
+        """Let it end in its way; the time of that, in microseconds since 1970."""
+        if self._ending is Ending.FROZEN:
+            os.kill(self._process.pid, signal.SIGSTOP)
+        elif self._ending is Ending.KILLED:
+            self.kill()
+        else:
+            self._pipe.send("end")
+            self._heard()
+        ended_us = time.time_ns() // 1_000
+        if self._ending is Ending.ACKNOWLEDGING:
+            self.kill()
+        return ended_us
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+@contextmanager
+def _consumer(life: _Life) -> Iterator[_Consumer]:
+    processes = multiprocessing.get_context("spawn")
+    ours, its = processes.Pipe()
+    process = processes.Process(target=_consume, args=(life, its), name="receiver probe", daemon=True)
+    process.start()
+    its.close()
+    try:
+        yield _Consumer(process, ours, life)
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
+def _consume(life: _Life, pipe: Connection) -> None:
+    """The consumer's process: say what it takes, and end when it is told to."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
+    with suppress(EOFError, OSError):
+        try:
+            with source_of(life.address) as source:
+                _take(source, life.run, life.acknowledged, pipe)
+                kept = _take(source, life.run, life.held, pipe, acknowledges=False)
+                pipe.recv()
+                if life.ending is Ending.ACKNOWLEDGING:
+                    pipe.send("acknowledging")
+                    source.acknowledge(kept)
+                    pipe.recv()
+            pipe.send("closed")
+        except Exception as error:  # noqa: BLE001 - the parent raises it
+            pipe.send(error)
+
+
+def _take(source: Source, run: str, count: int, pipe: Connection, *, acknowledges: bool = True) -> list[Delivery]:
+    taken: list[Delivery] = []
+    until = time.monotonic() + _STARTS_SECS
+    while len(taken) < count and time.monotonic() < until:
+        came = source.take(count - len(taken), wait_secs=_TAKE_SECS)
+        receipts = _receipts(came, run)
+        if acknowledges:
+            source.acknowledge(came)
+        taken += came
+        pipe.send(receipts)
+    return taken

@@ -1,0 +1,63 @@
+"""`receiver probe`: see how a broker redelivers, before a bridge depends on it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated
+
+import typer
+
+from receiver.cli.options import AsJson, FromPasswordFile, TlsCa, TlsCert, TlsKey, password_of
+from receiver.cli.output import console, print_json, stages
+
+__all__ = ["EPILOG", "probe"]
+
+EPILOG = """Examples:
+
+receiver probe amqp://localhost/queue/scratch
+
+receiver probe stomps://bridge@host:61613/queue/scratch --patience 300 --json
+
+The password comes from RECEIVER_FROM_PASSWORD, from a file, or from the address.
+"""
+
+
+def probe(
+    queue: Annotated[
+        str,
+        typer.Argument(
+            metavar="FROM",
+            help="A scratch queue, written as for receiver bridge. It must be empty, and nobody else may use it.",
+        ),
+    ],
+    *,
+    messages: Annotated[int, typer.Option(metavar="N", help="How many messages to send.")] = 1_000,
+    patience: Annotated[
+        float, typer.Option(metavar="SECS", min=1, help="How long to wait for what a silent consumer holds.")
+    ] = 90.0,
+    as_json: AsJson = False,
+    from_password_file: FromPasswordFile = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+) -> None:
+    """See how your broker redelivers, and what W and E that asks for. Takes two minutes.
+
+    Sends messages to a scratch queue and ends consumers that hold some: closed, killed, killed as they acknowledge, and
+    frozen as if their host had lost the network. Prints what came again, when, in which order and how it was flagged;
+    whether selectors work; and whether known ids are dropped. The queue is empty afterwards.
+    """
+    from receiver.bridge.connectors.address import BrokerAddress, Tls
+    from receiver.bridge.probing import probe as probed
+    from receiver.report.json_object import dumped
+    from receiver.report.probing import print_probe, probe_object
+
+    address = BrokerAddress.parse(queue).with_password(password_of("FROM", from_password_file))
+    address = address.with_tls(Tls(ca_file=tls_ca, cert_file=tls_cert, key_file=tls_key))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no consumer outlives this
+    with stages("Probing") as say:
+        figures = probed(address, messages=messages, patience_secs=patience, say=say)
+    if as_json:
+        print_json(dumped(probe_object(figures)))
+    else:
+        print_probe(figures, console())

@@ -1,0 +1,110 @@
+"""A program that serves on loopback: started until it is up, stopped, killed and started again on the same ports."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from receiver.demo.fetching import last_lines
+from receiver.demo.process import uninterrupted
+from receiver.errors import BrokerError
+
+__all__ = ["HOST", "JAVA_ARGS", "Server", "free_ports"]
+
+HOST = "127.0.0.1"
+JAVA_ARGS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Without the better one of its compilers Java is up in a third of the time."""
+_OFFSETS = range(1, 3_900)
+"""One of these is added to all ports of a broker. None of the ports then lies among those that the system takes for
+connections, so they are still free when the broker is started again."""
+_STARTS_SECS = _STOPS_SECS = 60
+
+
+class Server:
+    """One program and the log of what it says; not running until `launch`. What it can't do is a `BrokerError`."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def said(self, since: int = 0) -> str:
+        """What it has logged after the first `since` bytes."""
+        with self._log.open("rb") as log:
+            log.seek(since)
+            return log.read().decode(errors="replace")
+
+    def launch(
+        self, command: Sequence[str], is_up: Callable[[str], bool], env: Mapping[str, str] | None = None
+    ) -> None:
+        """Start it, with more in its environment, and wait until what it has said since means that it is up."""
+        if self._process is not None:
+            raise BrokerError("the broker is running already")
+        with self._log.open("ab") as log:
+            before = log.tell()
+            with uninterrupted():
+                self._process = subprocess.Popen(
+                    command,
+                    cwd=self._log.parent,
+                    env=os.environ | (env or {}),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C in the terminal is for the process that started it, which then ends it
+                )
+        self._wait_until_up(self._process, is_up, before)
+
+    def _wait_until_up(self, process: subprocess.Popen[bytes], is_up: Callable[[str], bool], before: int) -> None:
+        give_up = time.monotonic() + _STARTS_SECS
+        while not is_up(said := self.said(before)):
+            if process.poll() is not None:
+                raise BrokerError(f"the broker has ended as it started: {last_lines(said)}")
+            if time.monotonic() > give_up:
+                raise BrokerError(f"the broker isn't up after {_STARTS_SECS} s: {last_lines(said)}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End it by SIGTERM, and wait until it has written its data and ended."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, by kill -9."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        """End it if it still runs."""
+        if self._process is not None:
+            self.kill()
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            raise BrokerError("the broker isn't running")
+        self._process.send_signal(how)
+        try:
+            self._process.wait(_STOPS_SECS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise BrokerError(f"the broker hasn't stopped in {_STOPS_SECS} s, and was killed") from None
+        finally:
+            self._process = None
+
+
+def free_ports(*usual: int) -> list[int]:
+    """A free port for each of the usual ones, higher by one number for all of them."""
+    for offset in random.sample(_OFFSETS, len(_OFFSETS)):
+        ports = [port + offset for port in usual]
+        with ExitStack() as stack:
+            try:
+                for port in ports:
+                    stack.enter_context(socket.create_server((HOST, port)))
+            except OSError:
+                continue
+            return ports
+    raise BrokerError("all ports that a broker could listen on are taken")

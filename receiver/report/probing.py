@@ -1,0 +1,126 @@
+"""What a probe has seen of a broker, for a person and as one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from receiver.bridge.probing import Ending, Probe, Redelivery, Selectors
+from receiver.report.terminal import add_figure_columns, add_row, heading, paragraph, plain_table
+from receiver.report.words import count, duration, or_dash
+from receiver.settings import BridgeSettings
+
+__all__ = ["print_probe", "probe_object"]
+
+_NAMES = {
+    Ending.CLOSED: "closed",
+    Ending.KILLED: "killed",
+    Ending.ACKNOWLEDGING: "killed as it acknowledged",
+    Ending.FROZEN: "silent",
+}
+_MEANINGS = {
+    Ending.CLOSED: "closed its connection",
+    Ending.KILLED: "was killed",
+    Ending.ACKNOWLEDGING: "was killed as it acknowledged",
+    Ending.FROZEN: "fell silent, as without network",
+}
+
+
+def probe_object(probe: Probe) -> dict[str, Any]:
+    """The probe as JSON; times are in seconds."""
+    return {
+        "address": probe.address,
+        "messages": probe.messages,
+        "redeliveries": [_redelivery_object(each) for each in probe.redeliveries],
+        "selectors": probe.selectors,
+        "selectors_why": probe.selectors_why or None,
+        "drops_known_ids": probe.drops_known_ids,
+        "asks_for": {"window": probe.window, "expiry_secs": probe.expiry_secs},
+    }
+
+
+def _redelivery_object(redelivery: Redelivery) -> dict[str, Any]:
+    figures = asdict(redelivery)
+    times = {name: figures.pop(f"{name}_us") for name in ("first", "last", "expiry_need")}
+    return figures | {f"{name}_secs": None if us is None else us / 1e6 for name, us in times.items()}
+
+
+def print_probe(probe: Probe, console: Console) -> None:
+    """Print the settings that the probe asks for, then what was seen."""
+    paragraph(
+        console, f"Set W = {probe.window:,} and E = {probe.expiry_secs:,} s, or more.", style="bold green", first=""
+    )
+    for text in _reasons(probe):
+        paragraph(console, text)
+    heading(console, f"What came again when a consumer ended ({count(probe.messages, 'message')} sent)")
+    table = plain_table()
+    table.add_column("it was", no_wrap=True)
+    add_figure_columns(table, "held", "again", "from", "to", "flagged", "unordered")
+    for each in probe.redeliveries:
+        add_row(table, _cells(each))
+    console.print(table)
+    heading(console, "What to know of this broker")
+    for text in _remarks(probe):
+        paragraph(console, text, first="- ")
+
+
+def _cells(each: Redelivery) -> tuple[str, ...]:
+    times = (or_dash(us, duration) for us in (each.first_us, each.last_us))
+    return (
+        _NAMES[each.ending],
+        f"{each.held:,}",
+        f"{each.again:,}",
+        *times,
+        f"{each.flagged:,}",
+        f"{each.out_of_order:,}",
+    )
+
+
+def _reasons(probe: Probe) -> Iterator[str]:
+    longest = max(probe.redeliveries, key=lambda each: each.expiry_need_us)
+    if longest.expiry_need_us:
+        yield (
+            f"A message came again {duration(longest.expiry_need_us)} after it had first been taken, when a consumer "
+            f"{_MEANINGS[longest.ending]}. E is twice that."
+        )
+    widest = max(probe.redeliveries, key=lambda each: each.window_need)
+    if widest.window_need:
+        yield (
+            f"{count(widest.window_need, 'id')} of its source had come since, for the consumer held so many. W is twice "
+            f"that: take twice the batch of yours, if that is larger ({BridgeSettings().max_batch_size:,} of receiver "
+            "bridge). While other consumers go on, more ids come between; then E catches it."
+        )
+    if any(each.is_in_vain for each in probe.redeliveries):
+        yield (
+            "What a silent consumer held didn't come while it lived: E has to outlast that, and the probe doesn't know how "
+            "long it is. Probe again with more --patience."
+        )
+
+
+def _remarks(probe: Probe) -> Iterator[str]:
+    again = sum(each.again for each in probe.redeliveries)
+    flagged = sum(each.flagged for each in probe.redeliveries)
+    flagged_new = sum(each.flagged_new for each in probe.redeliveries)
+    yield f"JMSRedelivered was set on {flagged:,} of {count(again, 'message')} that came again."
+    if flagged_new:
+        yield f"It was also set on {count(flagged_new, 'message')} that no consumer had taken before: don't rely on it."
+    if any(each.out_of_order for each in probe.redeliveries):
+        yield "Messages changed their order: a later one came first."
+    else:
+        yield "Messages kept their order."
+    if missing := sum(each.missing for each in probe.redeliveries):
+        yield f"{count(missing, 'message')} never came. Look whether this queue limits deliveries or lets messages expire."
+    if twice := sum(each.acknowledged_again for each in probe.redeliveries):
+        yield f"{count(twice, 'message')} came again though the broker had answered the acknowledgement."
+    yield {
+        Selectors.WORK: "Selectors work.",
+        Selectors.IGNORED: "It ignores selectors, and says nothing: don't use any.",
+        Selectors.REFUSED: f"It refuses selectors: {probe.selectors_why}",
+    }[probe.selectors]
+    if probe.drops_known_ids:
+        yield "It drops what is sent again with a known _AMQ_DUPL_ID: as a target each message takes effect once."
+    else:
+        yield "It drops nothing that is sent again: as a target it may get a message twice."

@@ -1,0 +1,141 @@
+"""`receiver probe` against real brokers: what it sees is what they did, and it leaves the queue empty."""
+
+import io
+import json
+import random
+import subprocess
+import sys
+import uuid
+
+import pytest
+from rich.console import Console
+
+from receiver import TwoTierDetector, Verdict
+from receiver.bridge import probing
+from receiver.bridge.connectors import Message, sink_of, source_of
+from receiver.bridge.probing import LEAST_MESSAGES, Ending, Selectors, _needs, _out_of_order, _Receipt, probe
+from receiver.errors import SettingsError
+from receiver.report.probing import print_probe
+from tests.bridge.conftest import address_of
+
+SECS_US = 1_000_000
+
+
+@pytest.fixture(params=["stomp", "amqp"])
+def queue(request, running_artemis):
+    return address_of(running_artemis, request.param, f"queue/probe-{uuid.uuid4().hex}")
+
+
+def printed(seen):
+    console = Console(file=io.StringIO(), width=80)
+    print_probe(seen, console)
+    return " ".join(console.file.getvalue().split())
+
+
+def is_empty(address):
+    with source_of(address) as source:
+        return source.take(1, wait_secs=0.5) == []
+
+
+@pytest.mark.artemis
+@pytest.mark.slow
+def test_what_consumers_held_comes_again_and_nothing_else(queue, monkeypatch):
+    monkeypatch.setattr(probing, "_QUIET_SECS", 0.3)
+    steps = []
+    seen = probe(queue, messages=400, patience_secs=2, say=lambda *step: steps.append(step))
+    closed, killed, acknowledging, frozen = seen.redeliveries
+    for each in seen.redeliveries:
+        assert (each.missing, each.acknowledged_again) == (0, 0)
+        assert 0 <= each.flagged <= each.again <= each.held
+    assert closed.held == closed.again == killed.held == killed.again == 50
+    assert acknowledging.held == 5 * 10
+    # A broker needs longer than two seconds to notice, so that what came again came when the consumer was killed.
+    assert frozen.is_in_vain
+    assert frozen.again == frozen.held
+    assert frozen.first_us > 2 * SECS_US
+    assert seen.expiry_secs * SECS_US >= 2 * frozen.expiry_need_us > 4 * SECS_US
+    assert seen.window >= 2 * 50
+    assert (seen.selectors, seen.drops_known_ids) == (Selectors.WORK, True)
+    assert is_empty(queue)
+    assert [done for _, done, _ in steps] == [0, 1, 2, 3, 4]
+    text = printed(seen)
+    assert text.startswith(f"Set W = {seen.window} and E = {seen.expiry_secs} s, or more.")
+    for words in ("fell silent", "more --patience", "Selectors work.", "takes effect once", "kept their order"):
+        assert words in text
+
+
+@pytest.mark.artemis
+@pytest.mark.slow
+@pytest.mark.parametrize("queue", ["stomp"], indirect=True)
+def test_the_command(queue):
+    command = [sys.executable, "-m", "receiver", "probe", str(queue), "--messages", "100", "--patience", "1", "--json"]
+    printed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert [each["ending"] for each in printed["redeliveries"]] == [*Ending]
+    assert printed["redeliveries"][-1]["first_secs"] > 1
+    assert printed["asks_for"]["expiry_secs"] >= 2
+
+
+@pytest.mark.artemis
+@pytest.mark.slow
+@pytest.mark.parametrize("queue", ["stomp"], indirect=True)
+def test_a_queue_in_use_is_left_alone(queue):
+    with sink_of(queue) as sink:
+        sink.send([Message(body=b"an order", is_text=True)])
+    with pytest.raises(SettingsError, match="isn't empty"):
+        probe(queue)
+    with source_of(queue) as source:
+        (delivery,) = source.take(2, wait_secs=5)
+        assert delivery.message.body == b"an order"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["stomp://localhost/topic/prices?subscription=a"], "no plain queue"),
+        (["stomp://localhost/queue/a?selector=b%3D1"], "no plain queue"),
+        (["stomp://localhost/queue/a", "--messages", str(LEAST_MESSAGES - 1)], "too little"),
+        (["stomp://127.0.0.1:1/queue/a"], "can't be reached"),
+        (["file:a"], "no address of a broker"),
+    ],
+)
+def test_what_can_not_be_probed_is_refused(arguments, why):
+    ran = subprocess.run(
+        [sys.executable, "-m", "receiver", "probe", *arguments], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert why in ran.stderr
+    assert "hint: " in ran.stderr
+
+
+def test_the_needs_are_the_least_that_catch_what_came_again(seed):
+    draw = random.Random(seed)
+    for _ in range(100):
+        numbers = [draw.randrange(12) for _ in range(40)]
+        receipts = [_Receipt(number, at_us, redelivered=False) for at_us, number in enumerate(numbers)]
+        window, expiry_us = _needs(receipts)
+        assert missed(numbers, window=window) == 0
+        assert missed(numbers, window=window - 1) > 0
+        ages = [
+            at_us - max(before) for at_us, number in enumerate(numbers) if (before := earlier(numbers, number, at_us))
+        ]
+        assert expiry_us == max(ages, default=0)
+
+
+def earlier(numbers, number, index):
+    return [before for before in range(index) if numbers[before] == number]
+
+
+def missed(numbers, *, window):
+    detector = TwoTierDetector(window=window, expiry_secs=0)
+    duplicates = sum(
+        detector.receive(str(number), "probe", received_at_us=at_us).verdict is Verdict.DUPLICATE
+        for at_us, number in enumerate(numbers)
+    )
+    return len(numbers) - len(set(numbers)) - duplicates
+
+
+def test_messages_behind_a_later_one_are_counted():
+    def count(*numbers):
+        return _out_of_order([_Receipt(number, 0, redelivered=False) for number in numbers])
+
+    assert (count(), count(1, 2, 2, 5), count(1, 3, 2, 4), count(9, 1, 2)) == (0, 0, 1, 2)

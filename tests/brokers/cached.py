@@ -1,0 +1,65 @@
+"""Programs of brokers in the user's cache, where they stay, and brokers of them in folders that don't."""
+
+import fcntl
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from platformdirs import user_cache_path
+
+from receiver.demo.fetching import fetch_by_maven, require_maven, whole
+from receiver.demo.server import Server
+from receiver.errors import MissingProgramError
+from receiver.java import require_java
+
+B = TypeVar("B", bound=Server)
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion><groupId>receiver</groupId><artifactId>brokers</artifactId><version>1</version>
+<dependencies>{}</dependencies>
+</project>"""
+DEPENDENCY = """<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
+<exclusions>{}</exclusions></dependency>"""
+EXCLUSION = "<exclusion><groupId>{}</groupId><artifactId>{}</artifactId></exclusion>"
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+
+def fetched(fetch: Callable[[Path], Path]) -> Path:
+    """What `fetch` leaves in the cache, brought by one process after the other; skips the test where it can't."""
+    cache = user_cache_path("reliable-receiver", ensure_exists=True)
+    with (cache / "fetching.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        try:
+            return fetch(cache)
+        except MissingProgramError as error:
+            pytest.skip(str(error))
+
+
+def fetch_jars(cache: Path, name: str, artifacts: Sequence[str], without: Sequence[str] = ()) -> Path:
+    """The folder of a Java program's libraries: `group:artifact:version` each, and what they need but for `without`."""
+    require_java(name, MissingProgramError)
+    exclusions = "".join(EXCLUSION.format(*artifact.split(":")) for artifact in without)
+    pom = POM.format("".join(DEPENDENCY.format(*artifact.split(":"), exclusions) for artifact in artifacts))
+    home = cache / f"{name}-{zlib.crc32(pom.encode()):08x}"
+
+    def bring(folder: Path) -> Path:
+        require_maven()
+        (folder / "pom.xml").write_text(pom, encoding="utf-8")
+        fetch_by_maven(name, [COPY, "-DincludeScope=runtime", f"-DoutputDirectory={folder / 'jars'}"], folder)
+        return folder / "jars"
+
+    return whole(home, bring)
+
+
+@contextmanager
+def new_broker(make: Callable[[Path], B], folders: Path | None = None) -> Iterator[B]:
+    """A broker in a new folder, within `folders` if given; whatever happens, it has ended afterwards and left nothing."""
+    with tempfile.TemporaryDirectory(prefix="receiver-broker-", dir=folders, ignore_cleanup_errors=True) as folder:
+        broker = make(Path(folder))
+        try:
+            yield broker
+        finally:
+            broker.close()

@@ -1,0 +1,144 @@
+"""A real RabbitMQ 4, of a Debian that has it, unpacked into a folder of the cache and run there by chroot."""
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pika
+
+from receiver.demo.fetching import last_lines, run_to_fetch, whole
+from receiver.demo.server import HOST, Server, free_ports
+from receiver.errors import BrokerError, MissingProgramError
+
+SUITE = "trixie"
+MIRROR = "http://deb.debian.org/debian"
+PLUGINS = ("rabbitmq_stomp", "rabbitmq_stream")
+PROGRAMS = "/usr/lib/rabbitmq/bin"
+FOLDERS = "var/lib/rabbitmq"
+"""Where brokers' folders have to be, from the root that they run in."""
+CONFIG = """listeners.tcp.1 = {host}:{amqp}
+stomp.listeners.tcp.1 = {host}:{stomp}
+stream.listeners.tcp.1 = {host}:{stream}
+disk_free_limit.absolute = 50MB
+log.console = true
+log.file = false
+"""
+IS_UP = "Server startup complete"
+
+
+def fetch(cache: Path) -> Path:
+    """The folder that is the program's root, made by debootstrap if it isn't there."""
+    if os.name != "posix" or os.geteuid():
+        raise MissingProgramError("RabbitMQ runs in a root of its own, which only root can make")
+    return whole(cache / f"rabbitmq-{SUITE}", _bring)
+
+
+def _bring(folder: Path) -> Path:
+    if shutil.which("debootstrap") is None:
+        raise MissingProgramError("debootstrap fetches RabbitMQ, and there is none", hint="apt install debootstrap")
+    root = folder / "root"
+    hint = f"it needs the way to {MIRROR}, and the right to make devices"
+    bootstrap = ["debootstrap", "--variant=minbase", SUITE, str(root), MIRROR]
+    run_to_fetch("debootstrap", f"Debian {SUITE}", bootstrap, folder, hint=hint)
+    subprocess.run(["umount", str(root / "proc")], check=False, capture_output=True)  # where it has left that mounted
+    refuses_to_start = root / "usr" / "sbin" / "policy-rc.d"
+    refuses_to_start.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
+    refuses_to_start.chmod(0o755)
+    for name in ("hosts", "resolv.conf"):
+        shutil.copy(Path("/etc") / name, root / "etc" / name)
+    install = (
+        "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends rabbitmq-server && apt-get clean"
+    )
+    run_to_fetch("apt-get", "RabbitMQ", ["chroot", str(root), "sh", "-c", install], folder, hint=hint)
+    return root
+
+
+class Broker(Server):
+    """One node and its data, in a folder of its own within the program's root; not running until `start`.
+
+    Its ports stay the same for its life, and it keeps what is durable through `kill`.
+    """
+
+    name = "RabbitMQ"
+    user = password = "guest"
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        super().__init__(folder / "said.log")
+        self._root = root
+        self._epmd = Server(folder / "epmd.log")
+        self._has_declared = False
+        ports = free_ports(5672, 61613, 5552, 4369, 25672)
+        self.amqp_port, self.stomp_port, self.stream_port, self._epmd_port, dist_port = ports
+        config = CONFIG.format(host=HOST, amqp=self.amqp_port, stomp=self.stomp_port, stream=self.stream_port)
+        (folder / "rabbitmq.conf").write_text(config, encoding="utf-8")
+        (folder / "plugins").write_text(f"[{','.join(PLUGINS)}].\n", encoding="utf-8")
+        within = f"/{folder.relative_to(root)}"
+        self._env = {
+            "HOME": within,
+            "LANG": "C.UTF-8",
+            "ERL_EPMD_ADDRESS": HOST,
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "RABBITMQ_DIST_PORT": str(dist_port),
+            "RABBITMQ_NODENAME": f"receiver{self.amqp_port}@localhost",
+            "RABBITMQ_CONFIG_FILE": f"{within}/rabbitmq.conf",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{within}/plugins",
+            "RABBITMQ_MNESIA_BASE": within,
+            "RABBITMQ_LOG_BASE": within,
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RUNNING_UNDER_SYSTEMD": "1",  # no shell stays between us and the broker, which is to get our signals
+        }
+
+    def _command(self, program: str, *arguments: str) -> list[str]:
+        return ["chroot", str(self._root), program, *arguments]
+
+    def start(self) -> None:
+        """Start and wait until it is up."""
+        if self._epmd._process is None:
+            # By ourselves, for the one that a node starts outlives it.
+            self._epmd.launch(self._command("epmd", "-address", HOST), lambda _: is_open(self._epmd_port), self._env)
+        self.launch(self._command(f"{PROGRAMS}/rabbitmq-server"), lambda said: IS_UP in said, self._env)
+
+    def kill(self) -> None:
+        """End it at once, by kill -9, but what `declare` has made is kept, as it would be two seconds later."""
+        if self._has_declared:
+            self.ctl("eval", "mnesia:sync_log().")
+            self._has_declared = False
+        super().kill()
+
+    def close(self) -> None:
+        self._has_declared = False
+        super().close()
+        self._epmd.close()
+
+    def ctl(self, *arguments: str) -> str:
+        """What `rabbitmqctl` says; takes a second or two."""
+        command = self._command(f"{PROGRAMS}/rabbitmqctl", "--quiet", *arguments)
+        ran = subprocess.run(command, env=os.environ | self._env, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            raise BrokerError(f"rabbitmqctl {arguments}: {last_lines(ran.stdout + ran.stderr)}")
+        return ran.stdout
+
+    def connect(self, vhost: str = "/") -> pika.BlockingConnection:
+        """A connection by AMQP 0-9-1."""
+        login = pika.PlainCredentials(self.user, self.password)
+        return pika.BlockingConnection(pika.ConnectionParameters(HOST, self.amqp_port, vhost, login))
+
+    def declare(self, queue: str, kind: str = "classic", *, vhost: str = "/", **arguments: Any) -> None:
+        """Make a durable queue of the kind `classic`, `quorum` or `stream`; `x_delivery_limit=2` and so on."""
+        given = {name.replace("_", "-"): value for name, value in arguments.items()}
+        with self.connect(vhost) as connection:
+            connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": kind} | given)
+        self._has_declared = True
+
+    def address(self, protocol: str, queue: str) -> str:
+        """The address of a queue as the bridge takes it, by `amqp` or `stomp`, with the login."""
+        port = {"amqp": self.amqp_port, "stomp": self.stomp_port}[protocol]
+        return f"{protocol}://{self.user}:{self.password}@{HOST}:{port}/queue/{queue}"
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex((HOST, port)) == 0
