@@ -361,6 +361,22 @@ def test_what_retention_takes_while_a_bridge_sleeps_is_loud_too(kafka):
         source.take(10, wait_secs=SOON_SECS)
 
 
+def test_a_beginning_is_kept_before_the_first_message(bridged, kafka, topic):
+    """Else what retention takes before the first batch would be lost unseen."""
+    bridged.run()
+    send(kafka, topic, numbered(20))
+    delete_records(kafka, topic, *offsets_behind(kafka, topic))
+    with pytest.raises(MessagesLostError, match="offsets 0 to"):
+        bridged.run()
+
+
+def offsets_behind(kafka, topic):
+    consumer = Consumer({"bootstrap.servers": f"{HOST}:{kafka.port}", "group.id": "g"})
+    ends = [consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10)[1] for number in range(2)]
+    consumer.close()
+    return ends
+
+
 def test_a_topic_made_anew_is_loud(bridged, kafka, topic):
     send(kafka, topic, numbered(10))
     bridged.run()

@@ -127,6 +127,21 @@ def test_whoever_was_frozen_hands_nothing_on_that_another_took(opening, mode, ca
     assert [source.acknowledged for source in log.sources] == [0, 10, 0]
 
 
+def test_what_failed_in_a_batch_that_another_took_is_no_fault_of_the_next(opening):
+    log, batches, mode = Log(3), itertools.count(), Mode.APP_CONTROLLED
+
+    def on_taken():
+        if next(batches) == 0:
+            bridge._flow._given_up[0] = "it has failed too often"
+            run(opening(log, mode))
+            log.messages += Log(6).messages[3:]
+
+    bridge = opening(log, mode, on_taken=on_taken)
+    run(bridge)
+    assert opening.effects() == list(range(6))
+    assert bridge.figures.parked == 0
+
+
 @pytest.mark.parametrize("mode", KEEPING)
 def test_a_store_that_fails_while_positions_are_read_is_waited_for(opening, mode, monkeypatch):
     log, tries = Log(4), iter([StoreError("gone"), StoreError("gone"), None, None])

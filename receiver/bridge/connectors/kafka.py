@@ -68,7 +68,7 @@ class KafkaSource(Closing):
         self._begins_late = _choice(address, "start", ("earliest", "latest")) == "latest"
         self._given_up = _given_up(address)
         self._positions: Positions | None = None
-        self._kept: dict[int, str | None] = {}
+        self._kept: dict[int, str] = {}
         """By partition, the position in the store."""
         self._next: dict[int, int] = {}
         """By partition, behind what was taken and not acknowledged."""
@@ -221,18 +221,16 @@ class KafkaSource(Closing):
 
     def _beginnings(self, consumer: Consumer, numbers: Sequence[int]) -> dict[int, int]:
         """By partition, where to go on; `MessagesLostError` where what comes next isn't there any more."""
-        stored = self._committed(consumer, numbers) if self._positions is None else self._positions.read()
+        bounds = {number: self._bounds(number) for number in numbers}
+        stored = self._stored(consumer, bounds)
         beginnings, problems, ways_on = {}, [], []
-        for number in numbers:
-            known = stored.get(str(number))
+        for number, (low, high) in bounds.items():
+            known = stored[str(number)]
             if number in self._next and self._kept.get(number) != known:
                 raise BrokerError(
                     f"{self._address}: another bridge has gone on in partition {number}", hint="go on there"
                 )
-            low, high = self._bounds(number)
-            wanted = (
-                (high if self._begins_late and self._positions is None else low) if known is None else _offset(known)
-            )
+            wanted = _offset(known)
             if wanted < low <= self._given_up.get(number, -1):
                 _LOGGER.warning(
                     "%s: partition %d goes on at offset %d, as was said; %d to %d are lost",
@@ -256,10 +254,19 @@ class KafkaSource(Closing):
             raise MessagesLostError(f"{self._address}: {'; '.join(problems)}", hint=way_on if ways_on else other)
         return beginnings
 
-    def _committed(self, consumer: Consumer, numbers: Sequence[int]) -> Mapping[str, str]:
-        wanted = [TopicPartition(self._address.name, number) for number in numbers]
-        there = consumer.committed(wanted, timeout=ANSWER_SECS) if wanted else []
-        return {str(each.partition): str(each.offset) for each in there if each.offset >= 0}
+    def _stored(self, consumer: Consumer, bounds: Mapping[int, tuple[int, int]]) -> Mapping[str, str]:
+        """By partition, where to go on. Where it begins is kept at once: what comes from then on can't be lost unseen."""
+        if self._positions is None:
+            wanted = [TopicPartition(self._address.name, number) for number in bounds]
+            there = consumer.committed(wanted, timeout=ANSWER_SECS) if wanted else []
+            committed = {str(each.partition): str(each.offset) for each in there if each.offset >= 0}
+            return {str(number): str(ends[self._begins_late]) for number, ends in bounds.items()} | committed
+        stored = self._positions.read()
+        new = {str(number): str(low) for number, (low, _) in bounds.items() if str(number) not in stored}
+        if not new:
+            return stored
+        self._positions.begin(new)
+        return self._positions.read()
 
     def _bounds(self, number: int) -> tuple[int, int]:
         """The first offset that is there, and the one behind the last."""

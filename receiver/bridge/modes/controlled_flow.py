@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from receiver.bridge.connectors import Source
 from receiver.bridge.modes import Admitted, Figures, Taken, log_failure, log_refused
 from receiver.bridge.modes.inbox_flow import Dispatcher
 from receiver.bridge.received import Received
@@ -32,6 +33,12 @@ class ControlledFlow(Dispatcher):
         tried again."""
         self._given_up: dict[int, str] = {}
         """Why a message of that batch failed that has had all its tries, by index."""
+
+    def attach(self, source: Source) -> None:
+        super().attach(source)
+        # The batch under way may have gone to another bridge; the next one has other messages by these indexes.
+        self._tries.clear()
+        self._given_up.clear()
 
     def before_acknowledging(self, taken: Taken) -> None:
         while True:
