@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import tempfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,6 @@ from hypothesis import settings
 
 from receiver.demo.artemis import check_programs, fetch, new_broker
 from receiver.errors import MissingProgramError
-from tests.brokers import classic as classic_broker
-from tests.brokers import kafka as kafka_broker
-from tests.brokers import qpid as qpid_broker
-from tests.brokers import rabbitmq as rabbitmq_broker
-from tests.brokers.cached import fetched
-from tests.brokers.cached import new_broker as new_real_broker
 from tests.postgres import fresh_database, running_server
 
 # No deadlines: what is measured belongs in `benchmarks/`, and a busy machine is no failure.
@@ -32,7 +27,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 TOGETHER = "spark"
 """The folder whose tests share what takes long to start."""
-SLOWEST_FIRST = (TOGETHER, "bridge", "demo", "artemis")
+SLOWEST_FIRST = (TOGETHER, "bridge", "demo", "artemis", "brokers")
 """Folders whose tests aren't to be left for the end."""
 
 
@@ -108,40 +103,36 @@ def running_artemis(artemis_home):
         yield broker
 
 
-@pytest.fixture(scope="session")
-def rabbitmq():
-    """A real RabbitMQ that runs for the whole session; who kills it starts it again."""
-    root = fetched(rabbitmq_broker.fetch)
-    with new_real_broker(lambda folder: rabbitmq_broker.Broker(root, folder), root / rabbitmq_broker.FOLDERS) as broker:
+def real_broker(product):
+    """A broker of that module of `tests/brokers/`, which runs for the whole session; a test that kills it starts it again."""
+    cached = pytest.importorskip("tests.brokers.cached", reason="no brokers where there is no fcntl, as on Windows")
+    with cached.new_broker(import_module(f"tests.brokers.{product}")) as broker:
         broker.start()
         yield broker
+
+
+@pytest.fixture(scope="session")
+def rabbitmq():
+    """A real RabbitMQ 4."""
+    yield from real_broker("rabbitmq")
 
 
 @pytest.fixture(scope="session")
 def classic():
-    """A real ActiveMQ Classic, as `rabbitmq`."""
-    home = fetched(classic_broker.fetch)
-    with new_real_broker(lambda folder: classic_broker.Broker(home, folder)) as broker:
-        broker.start()
-        yield broker
+    """A real ActiveMQ Classic."""
+    yield from real_broker("classic")
 
 
 @pytest.fixture(scope="session")
 def qpid():
-    """A real Qpid Broker-J, as `rabbitmq`."""
-    home = fetched(qpid_broker.fetch)
-    with new_real_broker(lambda folder: qpid_broker.Broker(home, folder)) as broker:
-        broker.start()
-        yield broker
+    """A real Qpid Broker-J."""
+    yield from real_broker("qpid")
 
 
 @pytest.fixture(scope="session")
 def kafka():
-    """A real Kafka, as `rabbitmq`."""
-    home = fetched(kafka_broker.fetch)
-    with new_real_broker(lambda folder: kafka_broker.Broker(home, folder)) as broker:
-        broker.start()
-        yield broker
+    """A real Kafka."""
+    yield from real_broker("kafka")
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 import uuid
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
@@ -48,8 +49,11 @@ class Connected(NamedTuple):
     """A broker through the connectors of one protocol."""
 
     address: Callable[[str], BrokerAddress]
+    """Of a queue of that name, which is there."""
     make_source: Callable[[BrokerAddress], Any]
     make_sink: Callable[[BrokerAddress], Any]
+    lacks: frozenset[str] = frozenset()
+    """As in `LACKS`."""
 
     def source(self, name: str) -> Any:
         return self.make_source(self.address(name))
@@ -60,7 +64,7 @@ class Connected(NamedTuple):
 
 def address_of(broker: Broker, protocol: str, path: str, login: str = "") -> BrokerAddress:
     """Of `queue/NAME` or `topic/NAME`; login is `USER:PASSWORD@`."""
-    port = {"stomp": broker.stomp_port, "amqp": broker.amqp_port}[protocol]
+    port = getattr(broker, f"{protocol}_port")
     return BrokerAddress.parse(f"{protocol}://{login}{HOST}:{port}/{path}")
 
 
@@ -68,11 +72,40 @@ CONNECTORS = {"stomp": (StompSource, StompSink), "amqp": (AmqpSource, AmqpSink)}
 REAL = [pytest.param(protocol, marks=[pytest.mark.artemis, pytest.mark.slow]) for protocol in CONNECTORS]
 
 
-@pytest.fixture(params=["memory", *REAL])
+LACKS = {
+    "amqp-rabbitmq": frozenset({"known ids"}),
+    "amqp-rabbitmq-quorum": frozenset({"known ids"}),
+    "amqp-classic": frozenset({"known ids"}),
+    "amqp-qpid": frozenset({"known ids"}),
+    "stomp-rabbitmq": frozenset({"known ids", "large bodies", "long headers"}),
+    "stomp-rabbitmq-quorum": frozenset({"known ids", "large bodies", "long headers"}),
+    "stomp-classic": frozenset({"known ids"}),
+}
+"""Of products beside Artemis, what each doesn't do by a protocol: drop known ids, take a body of 4 MB, or a header of more
+than 255 bytes or a slash in JMSReplyTo."""
+PRODUCTS = [pytest.param(name, marks=[pytest.mark.broker, pytest.mark.slow]) for name in LACKS]
+
+
+def product_of(request, name):
+    """Of `PROTOCOL-PRODUCT`, whose broker is the fixture of that name."""
+    protocol, product, *kind = name.split("-")
+    running = request.getfixturevalue(product)
+
+    def address(name):
+        if product == "rabbitmq":
+            running.declare(name, *kind)
+        return address_of(running, protocol, f"queue/{name}", f"{running.user}:{running.password}@")
+
+    return Connected(cache(address), *CONNECTORS[protocol], LACKS[name])
+
+
+@pytest.fixture(params=["memory", *REAL, *PRODUCTS])
 def broker(request):
     """Something that has sources and sinks of queues: each test of connectors runs on every kind."""
     if request.param == "memory":
         return MemoryBroker()
+    if request.param in LACKS:
+        return product_of(request, request.param)
     artemis = request.getfixturevalue("running_artemis")
     return Connected(lambda name: address_of(artemis, request.param, f"queue/{name}"), *CONNECTORS[request.param])
 

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from types import ModuleType
 
 import pytest
 from platformdirs import user_cache_path
@@ -16,7 +16,6 @@ from receiver.demo.server import Server
 from receiver.errors import MissingProgramError
 from receiver.java import require_java
 
-B = TypeVar("B", bound=Server)
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>receiver</groupId><artifactId>brokers</artifactId><version>1</version>
 <dependencies>{}</dependencies>
@@ -55,10 +54,15 @@ def fetch_jars(cache: Path, name: str, artifacts: Sequence[str], without: Sequen
 
 
 @contextmanager
-def new_broker(make: Callable[[Path], B], folders: Path | None = None) -> Iterator[B]:
-    """A broker in a new folder, within `folders` if given; whatever happens, it has ended afterwards and left nothing."""
+def new_broker(product: ModuleType) -> Iterator[Server]:
+    """A broker of the product, not running yet; whatever happens, it has ended afterwards and left nothing.
+
+    The product's module has `fetch` and `Broker`, and `FOLDERS` where its brokers have to be within what is fetched.
+    """
+    home = fetched(product.fetch)
+    folders = home / product.FOLDERS if hasattr(product, "FOLDERS") else None
     with tempfile.TemporaryDirectory(prefix="receiver-broker-", dir=folders, ignore_cleanup_errors=True) as folder:
-        broker = make(Path(folder))
+        broker = product.Broker(home, Path(folder))
         try:
             yield broker
         finally:

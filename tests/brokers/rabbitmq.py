@@ -42,8 +42,10 @@ def _bring(folder: Path) -> Path:
     root = folder / "root"
     hint = f"it needs the way to {MIRROR}, and the right to make devices"
     bootstrap = ["debootstrap", "--variant=minbase", SUITE, str(root), MIRROR]
-    run_to_fetch("debootstrap", f"Debian {SUITE}", bootstrap, folder, hint=hint)
-    subprocess.run(["umount", str(root / "proc")], check=False, capture_output=True)  # where it has left that mounted
+    try:
+        run_to_fetch("debootstrap", f"Debian {SUITE}", bootstrap, folder, hint=hint)
+    finally:  # where it has left that mounted
+        subprocess.run(["umount", str(root / "proc")], check=False, capture_output=True)
     refuses_to_start = root / "usr" / "sbin" / "policy-rc.d"
     refuses_to_start.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
     refuses_to_start.chmod(0o755)

@@ -2,6 +2,7 @@
 
 import queue
 import uuid
+from importlib import import_module
 
 import pytest
 import stomp
@@ -10,6 +11,7 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from receiver.demo.server import HOST
+from receiver.errors import MissingProgramError
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -99,16 +101,18 @@ class Kafka:
         pass
 
 
-def kept_through_a_kill(broker, client, node):
-    sender = client(broker, node)
-    sender.send("10 EUR")
+def check_kept_through_a_kill(broker, *ways):
+    """By each way, a client and the name of a queue to it, a message is sent before and taken after."""
+    for client, node in ways:
+        client(broker, node).send(f"10 EUR to {node}")
     broker.kill()
     broker.start()
-    taker = client(broker, node)
-    try:
-        return taker.take()
-    finally:
-        taker.close()
+    for client, node in ways:
+        taker = client(broker, node)
+        try:
+            assert taker.take() == f"10 EUR to {node}"
+        finally:
+            taker.close()
 
 
 @pytest.fixture
@@ -116,14 +120,11 @@ def name():
     return f"orders-{uuid.uuid4()}"
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_rabbitmq_keeps_a_message_by_amqp(rabbitmq, name, kind):
-    rabbitmq.declare(name, kind)
-    assert kept_through_a_kill(rabbitmq, Amqp, f"/queues/{name}") == "10 EUR"
-
-
-def test_rabbitmq_keeps_a_message_by_stomp(rabbitmq, name):
-    assert kept_through_a_kill(rabbitmq, Stomp, f"/queue/{name}") == "10 EUR"
+def test_rabbitmq_keeps_messages(rabbitmq, name):
+    for kind in ("classic", "quorum"):
+        rabbitmq.declare(f"{name}-{kind}", kind)
+    ways = [(Amqp, f"/queues/{name}-classic"), (Amqp, f"/queues/{name}-quorum"), (Stomp, f"/queue/{name}")]
+    check_kept_through_a_kill(rabbitmq, *ways)
 
 
 def test_rabbitmq_stops_and_starts(rabbitmq, name):
@@ -133,18 +134,23 @@ def test_rabbitmq_stops_and_starts(rabbitmq, name):
     assert f"{name}\tstream" in rabbitmq.ctl("list_queues", "name", "type")
 
 
-def test_classic_keeps_a_message_by_amqp(classic, name):
-    assert kept_through_a_kill(classic, Amqp, f"queue://{name}") == "10 EUR"
+def test_classic_keeps_messages(classic, name):
+    check_kept_through_a_kill(classic, (Amqp, f"queue://{name}-amqp"), (Stomp, f"/queue/{name}-stomp"))
 
 
-def test_classic_keeps_a_message_by_stomp(classic, name):
-    assert kept_through_a_kill(classic, Stomp, f"/queue/{name}") == "10 EUR"
-
-
-def test_qpid_keeps_a_message_by_amqp(qpid, name):
-    assert kept_through_a_kill(qpid, Amqp, name) == "10 EUR"
+def test_qpid_keeps_a_message(qpid, name):
+    check_kept_through_a_kill(qpid, (Amqp, name))
 
 
 def test_kafka_keeps_a_message(kafka, name):
     kafka.declare(name, partitions=2)
-    assert kept_through_a_kill(kafka, Kafka, name) == "10 EUR"
+    check_kept_through_a_kill(kafka, (Kafka, name))
+
+
+@pytest.mark.parametrize("product", ["rabbitmq", "classic", "qpid", "kafka"])
+def test_without_its_programs_it_can_not_be_fetched_and_leaves_nothing(product, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(MissingProgramError, match=r"debootstrap|root|Java"):
+        import_module(f"tests.brokers.{product}").fetch(tmp_path / "cache")
+    assert list(tmp_path.rglob("*/*")) == []

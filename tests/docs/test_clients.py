@@ -15,7 +15,7 @@ from tests.docs.markdown import blocks, run
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
 PAGE = "docs/clients.md"
-PARTS = ("Clients that call back", "JMS, for one")
+HEADINGS = ("Clients that call back", "JMS, for one")
 INDIVIDUAL_ACKNOWLEDGE, CLIENT_ACKNOWLEDGE = 101, 2
 BRIDGES = "bridge = open_bridge("
 """From here on the page's script is at work; what stands before makes sources."""
@@ -57,6 +57,10 @@ print(json.dumps(left(int(sys.argv[1]))))
 """
 
 
+def shown_blocks():
+    return [block for heading in HEADINGS for block in blocks(PAGE, "python", heading)]
+
+
 @pytest.fixture
 def queue():
     return f"orders-{uuid.uuid4()}"
@@ -70,7 +74,7 @@ def script(running_artemis, artemis_home, queue):
         "localhost:61616": f"{HOST}:{running_artemis.core_port}",
         'createQueue("orders")': f'createQueue("{queue}")',
     }
-    text = "\n".join(["import sys", *(block for part in PARTS for block in blocks(PAGE, "python", part))])
+    text = "\n".join(["import sys", *shown_blocks()])
     for shown, real in replaced.items():
         assert shown in text
         text = text.replace(shown, real)
@@ -87,7 +91,7 @@ def send(running_artemis, queue):
 
 
 def test_the_source_is_short():
-    (source,) = blocks(PAGE, "python", PARTS[0])
+    source, _ = shown_blocks()
     assert len(source.splitlines()) < 60
     assert len(source.partition("class CallbackSource")[2].splitlines()) < 50
 

@@ -263,7 +263,9 @@ class AmqpSink(AmqpLink):
 
     def _fail_by_outcome(self, delivery: Any) -> None:
         condition = delivery.remote.condition
-        if delivery.remote_state != proton.Delivery.REJECTED or condition is None:
+        if delivery.remote_state == proton.Delivery.RELEASED and not self._dialect.has_subscriptions:
+            self._fail("a message isn't accepted: no queue gets it", hint="bind a queue, or create the one that was")
+        elif delivery.remote_state != proton.Delivery.REJECTED or condition is None:
             self._fail(f"a message isn't accepted: {condition or delivery.remote_state}")
         elif condition.name == _IS_FULL:
             self._fail(f"a message isn't accepted: {condition.description or condition.name}")

@@ -43,8 +43,6 @@ AHEAD_BYTES = 4 << 20
 _CLOCK_SECS = 1.0
 """How often clocks are looked at when nothing comes: for heartbeats, and for answers that don't come."""
 _NOT_FOUND = "amqp:not-found"
-_NO_MECHANISM = "[mech=none]"
-"""What Proton says where no mechanism of login suits both."""
 REFUSALS = {
     "amqp:unauthorized-access",
     _NOT_FOUND,
@@ -127,14 +125,11 @@ class AmqpLink(Closing):
 
     def _meet(self) -> None:
         """Learn which product the broker is, and open links as that product wants them."""
-        properties = dict(self._connection.remote_properties or {})
-        self._product = product_by_amqp(properties)
+        self._product = product_by_amqp(self._connection.remote_properties or {})
         self._dialect = self._product.amqp
         if self._address.vhost is not None:
             self._check_hostname(self._address.vhost)
-        is_topic = self._address.is_topic
-        prefix = properties.get("topic-prefix" if is_topic else "queue-prefix")
-        self._terminus_address = self._dialect.address(self._address.name, prefix, is_topic=is_topic)
+        self._terminus_address = self._dialect.address(self._address.name, is_topic=self._address.is_topic)
         self._session = self._connection.session()
         self._session.incoming_capacity = self._dialect.session_bytes
         self._session.open()
@@ -290,8 +285,6 @@ class AmqpLink(Closing):
                 self._fail_by(end.remote_condition, whole=end is self._connection)
         if self._transport.condition is not None or self._transport.capacity() < 0:
             self._fail_by(self._transport.condition, whole=True)
-        if self._sasl.outcome in {proton.SASL.AUTH, proton.SASL.PERM}:  # the broker may say no more, nor end it
-            self._fail("Authentication failed", BrokerRefusedError, "check user and password")
 
     def _fail_by(self, condition: Any, *, whole: bool = False) -> None:
         """By what the broker says as it ends a link or session, or the `whole` connection."""
@@ -300,7 +293,7 @@ class AmqpLink(Closing):
         else:
             why = condition.description or condition.name
             if condition.name in REFUSALS:
-                self._fail(why, BrokerRefusedError, self._hint(condition.name, why, whole=whole))
+                self._fail(why, BrokerRefusedError, self._hint(condition.name, whole=whole))
             else:
                 self._fail(why)
 
@@ -311,15 +304,21 @@ class AmqpLink(Closing):
             error = BrokerError(f"{error.message}, as it was to be opened", hint=hint)
         self._fail_with(error)
 
-    def _hint(self, condition: str, why: str, *, whole: bool) -> str:
-        if _NO_MECHANISM in why:
-            given = "ANONYMOUS: name a user" if self._address.user is None else "PLAIN: allow it there, or use amqps://"
-            return f"it takes no {given}"
+    def _hint(self, condition: str, *, whole: bool) -> str:
+        if self._sasl.outcome != proton.SASL.OK:
+            return self._login_hint()
         if whole:
             return "check user, password, virtual host (?vhost=NAME), and what this user may do"
         if condition == _NOT_FOUND and self._dialect.make_queue is not None and not self._address.is_topic:
             return f"make the queue first: {self._dialect.make_queue.format(name=self._address.name)}"
         return "check user, password, name, and what this user may do"
+
+    def _login_hint(self) -> str:
+        if self._sasl.mech:
+            return "check user and password"
+        if self._address.user is None:
+            return "it takes nobody without a name: name a user"
+        return "it takes no plain passwords: allow PLAIN there, or write amqps://"
 
     def _look_for_progress(self) -> None:
         """Notice when the broker neither answers nor takes what is written, which a heartbeat wouldn't show."""

@@ -1,4 +1,4 @@
-"""STOMP 1.2, as ActiveMQ Artemis speaks it.
+"""STOMP 1.2, as the broker's product speaks it (`products/`).
 
 A subscription acknowledges cumulatively (`ack:client`), so one frame and its receipt let the broker forget a batch. What
 is sent asks for a receipt for each message, for the broker gives one when that message is safe, and only then.
@@ -28,10 +28,12 @@ from receiver.bridge.connectors.address import (
     failure,
     mute,
 )
+from receiver.bridge.connectors.products import Product, product_by_stomp
+from receiver.bridge.connectors.stomp_destination import sending, subscribing
 from receiver.bridge.connectors.stomp_frames import Frame, FrameReader
 from receiver.bridge.connectors.stomp_message import decoded, encoded_headers
 from receiver.closing import Closing
-from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
+from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, ReceiverError, SettingsError
 
 __all__ = ["StompSink", "StompSource"]
 
@@ -40,14 +42,8 @@ _HEARTBEAT_MS = 10_000
 """How often each side is to be heard, unless the broker wants to say or hear something less often."""
 _GRACE = 1.5
 """After so many intervals between heartbeats without a byte the broker counts as lost."""
-_PREFETCH_BYTES = 4 << 20
-"""What the broker may send ahead of acknowledgements; a single larger message comes all the same."""
-_SUBSCRIPTION = "receiver"
 _LONGEST_ERROR = 200
 """How many characters of an error are shown; Artemis may put all properties of a message into one."""
-_NO_DESTINATION = "AMQ339001"
-_NO_MESSAGE = "AMQ339031"
-"""Artemis can't make a message of what was sent. None of its other errors says whose fault it is."""
 
 _HEARTBEATS = re.compile(r"\s*([0-9]+)\s*,\s*([0-9]+)\s*")
 
@@ -61,11 +57,15 @@ class _Session:
         self.address = address
         self.messages: queue.Queue[Frame | MessageRefusedError | None] = queue.Queue()
         """None wakes whoever waits; an error stands where the message stood that it is about."""
+        self.product = Product(name="unknown")
+        """Which the broker says that it is."""
         self.is_ready = False
         """Whether login and destination are accepted, so that an error is about something else."""
         self._answers: queue.Queue[str | None] = queue.Queue()
         self._receipts = map(str, count(1))
         self._broken: BrokerError | None = None
+        self.was_cut = False
+        """Whether the broker ended the connection, or who stands between, before either side had said why."""
         self._closing = threading.Event()
         self._patience_secs = ANSWER_SECS
         """How long the broker may neither answer nor take what is sent."""
@@ -122,15 +122,15 @@ class _Session:
         thread.start()
 
     def _read(self) -> None:
-        error = self._lost("the connection has ended")
+        error, is_cut = self._lost("the connection has ended"), True
         try:
             while (frame := self._frames.read()) is not None:
                 self._handle(frame)
         except BrokerError as broken:
-            error = type(broken)(f"{self.address}: {broken.message}", hint=broken.hint)
+            error, is_cut = type(broken)(f"{self.address}: {broken.message}", hint=broken.hint), False
         except Exception as broken:  # noqa: BLE001 - whoever waits would never hear of it
-            error = failure(self.address, broken, "is lost")
-        self._break(error)
+            error, is_cut = failure(self.address, broken, "is lost"), isinstance(broken, ConnectionError)
+        self._break(error, is_cut=is_cut)
 
     def _handle(self, frame: Frame) -> None:
         if frame.command == "MESSAGE":
@@ -140,7 +140,7 @@ class _Session:
         elif frame.command == "CONNECTED":
             self._agree(frame.headers)
         else:
-            self._fail_by(frame)
+            self._break(self._error_of(frame))
 
     def _agree(self, headers: Mapping[str, str]) -> None:
         if (version := headers.get("version", "1.0")) != _VERSION:
@@ -151,19 +151,19 @@ class _Session:
         sends_ms, wants_ms = map(int, beats.groups())
         if sends_ms:
             self._silence_secs = max(sends_ms, _HEARTBEAT_MS) / 1_000 * _GRACE
+        self.product = product_by_stomp(headers.get("server", ""))
         if wants_ms:
             self._start(self._beat, max(wants_ms, _HEARTBEAT_MS) / 1_000)
         self._answers.put("CONNECTED")
 
-    def _fail_by(self, frame: Frame) -> None:
-        said = frame.headers.get("message") or frame.body.decode("utf-8", "replace").strip() or "it says ERROR"
+    def _error_of(self, frame: Frame) -> BrokerError:
+        said, dialect = _said(frame), self.product.stomp
         why = f"{self.address} refuses: {said:.{_LONGEST_ERROR}}"
-        if not self.is_ready or said.startswith(_NO_DESTINATION):
-            self._break(BrokerRefusedError(why, hint="check user, password, name, and what this user may do"))
-        elif said.startswith(_NO_MESSAGE):
-            self._break(MessageRefusedError(why, hint="leave this message out"))
-        else:
-            self._break(BrokerError(why, hint="connect again"))
+        if not self.is_ready or _says(dialect.refusals, said):
+            return BrokerRefusedError(why, hint="check user, password, name, and what this user may do")
+        if _says(dialect.faults, said):
+            return MessageRefusedError(why, hint="leave this message out")
+        return BrokerError(why, hint="connect again")
 
     def _beat(self, secs: float) -> None:
         while not self._closing.wait(secs) and self._broken is None:
@@ -191,7 +191,7 @@ class _Session:
             finally:
                 self._sending.release()
         except (OSError, ValueError) as error:
-            self._break(failure(self.address, error, "is lost"))
+            self._break(failure(self.address, error, "is lost"), is_cut=isinstance(error, ConnectionError))
         self.check()
 
     def _write_all(self, left: memoryview) -> None:
@@ -230,9 +230,10 @@ class _Session:
     def _lost(self, why: str) -> BrokerError:
         return BrokerError(f"{self.address}: {why}", hint="connect again")
 
-    def _break(self, why: BrokerError) -> None:
+    def _break(self, why: BrokerError, *, is_cut: bool = False) -> None:
         """The connection is of no more use: wake all who wait for an answer, for a message, or at the socket."""
-        self._broken = self._broken or why
+        if self._broken is None:
+            self._broken, self.was_cut = why, is_cut
         self.messages.put(None)
         self._answers.put(None)
         with self._touching, suppress(OSError):
@@ -240,16 +241,29 @@ class _Session:
 
 
 def _first_frame(address: BrokerAddress, client_id: str | None) -> Frame:
-    # Without `host`, by which RabbitMQ would choose another virtual host than its default.
+    # `host` only where a virtual host is named: RabbitMQ would take the broker's own name for one.
     headers = {"accept-version": _VERSION, "heart-beat": f"{_HEARTBEAT_MS},{_HEARTBEAT_MS}"}
-    named = {"login": address.user, "passcode": address.password, "client-id": client_id}
+    named = {"host": address.vhost, "login": address.user, "passcode": address.password, "client-id": client_id}
     headers |= {name: value for name, value in named.items() if value is not None}
     if any(set(value) & set("\r\n\0") for value in headers.values()):  # here nothing can be escaped
         raise SettingsError(
-            f"{address}: STOMP can't express the end of a line in a user, password or subscription",
+            f"{address}: STOMP can't express the end of a line in a user, password, virtual host or subscription",
             hint="choose another, or AMQP",
         )
     return Frame("STOMP", headers)
+
+
+def _said(frame: Frame) -> str:
+    """An ERROR's message, with its body where that isn't the same and more: RabbitMQ's message alone is hardly a word."""
+    said = frame.headers.get("message", "")
+    more = " ".join(frame.body.decode("utf-8", "replace").split())
+    if said and (more in said or said in more):
+        return said
+    return ": ".join(filter(None, [said, more])) or "it says ERROR"
+
+
+def _says(pattern: str | None, said: str) -> bool:
+    return pattern is not None and re.match(pattern, said) is not None
 
 
 def _takes_nothing(secs: float) -> str:
@@ -264,22 +278,18 @@ class StompSource(Closing):
         self._session = _Session(
             address, client_id=address.subscription, max_body_bytes=body_limit_bytes(max_body_bytes)
         )
-        headers = {
-            "destination": address.name,
-            "id": _SUBSCRIPTION,
-            "ack": "client",
-            "subscription-type": "MULTICAST" if address.is_topic else "ANYCAST",
-            "consumer-window-size": str(_PREFETCH_BYTES),
-        }
-        if address.subscription is not None:
-            headers["durable-subscription-name"] = address.subscription
-        if address.selector is not None:
-            headers["selector"] = address.selector
+        self.product = self._session.product
         try:
+            headers = subscribing(address, self.product)
+            if _is_stream(address, self.product):
+                raise BrokerRefusedError(
+                    f"{address} is a stream, which STOMP doesn't keep track of", hint="reach it by AMQP"
+                )
             self._session.ask(Frame("SUBSCRIBE", headers))
-        except BrokerError:
+        except ReceiverError:
             self._session.close()
             raise
+        self._id = headers["id"]
         self._session.is_ready = True
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
@@ -293,8 +303,10 @@ class StompSource(Closing):
                 break
             if isinstance(came, MessageRefusedError):
                 self._refused = came
+            elif came is not None and (is_foreign := self.product.stomp.is_foreign) and is_foreign(came.headers):
+                self._refused = self._foreign(came.headers.get("message-id", ""))
             elif came is not None:
-                taken.append(Delivery(decoded(came), came.headers.get("ack", "")))
+                taken.append(Delivery(decoded(came, self.product.stomp), came.headers.get("ack", "")))
         if self._refused is not None and not taken:
             raise MessageRefusedError(self._refused.message, hint=self._refused.hint)
         return taken
@@ -304,11 +316,15 @@ class StompSource(Closing):
         if deliveries:
             self._session.ask(Frame("ACK", {"id": deliveries[-1].token}))  # and with the last all before
 
+    def _foreign(self, id_: str) -> MessageRefusedError:
+        why = f"message {id_} came in by AMQP, and {self.product.name} can't give it by STOMP"
+        return MessageRefusedError(f"{self._session.address}: {why}", hint="take it by AMQP")
+
     def close(self) -> None:
         # When this is answered, what isn't acknowledged is back in its order, as it may not be yet when the connection
         # has ended: whoever connects again at once would first be sent what stands behind it. The price is the flag
         # that it's redelivered.
-        self._session.close(Frame("UNSUBSCRIBE", {"id": _SUBSCRIPTION}))
+        self._session.close(Frame("UNSUBSCRIBE", {"id": self._id}))
 
 
 class StompSink(Closing):
@@ -316,19 +332,52 @@ class StompSink(Closing):
 
     def __init__(self, address: BrokerAddress) -> None:
         self._session = _Session(address, max_body_bytes=body_limit_bytes())
+        self.product = self._session.product
+        try:
+            self._headers = sending(address, self.product)
+            _is_stream(address, self.product)  # one may be sent to; but not a queue that isn't there
+        except ReceiverError:
+            self._session.close()
+            raise
         self._session.is_ready = True
-        self._headers = {
-            "destination": address.name,
-            "destination-type": "MULTICAST" if address.is_topic else "ANYCAST",
-            "persistent": "true",
-        }
+
+    @property
+    def drops_known_ids(self) -> bool:
+        return self.product.drops_known_ids
 
     def send(self, messages: Sequence[Message]) -> None:
         self._session.check()
         # All of them before the first is sent: then none is if one can't be.
-        self._session.ask(
-            *[Frame("SEND", encoded_headers(message) | self._headers, message.body) for message in messages]
-        )
+        frames = [Frame("SEND", encoded_headers(message) | self._headers, message.body) for message in messages]
+        try:
+            self._session.ask(*frames)
+        except BrokerError as error:
+            most_bytes = self.product.stomp.cuts_above_bytes
+            if most_bytes is None or not self._session.was_cut:
+                raise
+            if all(len(frame.encoded()) <= most_bytes for frame in frames):
+                raise
+            raise MessageRefusedError(
+                f"{error.message}, without a word, as it was sent what {self.product.name} may refuse so",
+                hint="see the broker's log; it may allow no message so large, or not a property that this one has",
+            ) from error
 
     def close(self) -> None:
         self._session.close()
+
+
+def _is_stream(address: BrokerAddress, product: Product) -> bool:
+    """Whether a queue is a stream; `BrokerRefusedError` if there is none. False for a product that needn't be asked."""
+    probe = product.stomp.probe
+    if probe is None or address.is_topic:
+        return False
+    session = _Session(address, max_body_bytes=body_limit_bytes())  # the answer ends it
+    try:
+        session.ask(Frame("SUBSCRIBE", {**subscribing(address, product), **probe}))
+    except BrokerRefusedError as error:
+        if product.stomp.queue_is_there not in error.message:
+            raise
+        return False
+    finally:
+        session.close()
+    return True

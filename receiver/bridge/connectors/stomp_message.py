@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from receiver.bridge.connectors import Message, Property
+from receiver.bridge.connectors.products.product import StompDialect
 from receiver.bridge.connectors.stomp_frames import Frame
 from receiver.errors import MessageRefusedError
 
@@ -16,19 +17,27 @@ PROTOCOLS_OWN = {
 """Headers that aren't properties of the application."""
 
 
-def decoded(frame: Frame) -> Message:
-    """What came by STOMP."""
+def decoded(frame: Frame, dialect: StompDialect) -> Message:
+    """What came by STOMP from such a product."""
     headers = frame.headers
-    sent_ms = headers.get("timestamp", "")
+    sent = headers.get("timestamp", "")
     return Message(
         body=frame.body,
-        is_text=_is_utf8(frame.body),  # Artemis gives every body's length, so that its presence says nothing
+        is_text=_is_utf8(frame.body) and not (dialect.length_means_bytes and "content-length" in headers),
         properties={name: value for name, value in headers.items() if name not in PROTOCOLS_OWN},
-        headers={jms_name: headers[name] for name, jms_name in _JMS_NAMES.items() if name in headers},
+        headers={
+            jms_name: _unprefixed(name, headers[name], dialect)
+            for name, jms_name in _JMS_NAMES.items()
+            if name in headers
+        },
         message_id=headers.get("message-id"),
         redelivered=headers.get("redelivered") == "true",
-        jms_timestamp_ms=int(sent_ms) if sent_ms.isdecimal() else None,
+        jms_timestamp_ms=int(sent) * dialect.timestamp_unit_ms if sent.isdecimal() else None,
     )
+
+
+def _unprefixed(name: str, value: str, dialect: StompDialect) -> str:
+    return value.removeprefix(dialect.reply_prefix) if name == "reply-to" else value
 
 
 def _is_utf8(body: bytes) -> bool:

@@ -12,9 +12,10 @@ from receiver.bridge.connectors.products.product import Product
 from receiver.bridge.connectors.products.qpid import QPID
 from receiver.bridge.connectors.products.rabbitmq import RABBITMQ
 
-__all__ = ["KNOWN", "Product", "amqp_hostnames", "product_by_amqp"]
+__all__ = ["KNOWN", "RABBITMQ", "Product", "amqp_hostnames", "product_by_amqp", "product_by_stomp"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
+_NAMELESS = "a broker without a name"
 KNOWN = (ARTEMIS, RABBITMQ, CLASSIC, QPID)
 
 
@@ -24,14 +25,22 @@ def product_by_amqp(properties: Mapping[str, object]) -> Product:
     for product in KNOWN:
         if product.amqp.calls_itself is not None and name.startswith(product.amqp.calls_itself):
             return product
-    return _unknown(" ".join(filter(None, (name, str(properties.get("version") or "")))) or "a broker without a name")
+    return _unknown(" ".join(filter(None, (name, str(properties.get("version") or "")))) or _NAMELESS, "AMQP 1.0")
+
+
+def product_by_stomp(server: str) -> Product:
+    """The same by the header `server` of CONNECTED, empty where there is none."""
+    for product in KNOWN:
+        if product.stomp.calls_itself is not None and server.startswith(product.stomp.calls_itself):
+            return product
+    return _unknown(server or _NAMELESS, "STOMP 1.2")
 
 
 @cache
-def _unknown(name: str) -> Product:
+def _unknown(name: str, protocol: str) -> Product:
     """Warned of once."""
-    _LOGGER.warning("%.80s isn't known: it is spoken to as the text of AMQP 1.0 says", name)
-    return Product(name=name)
+    _LOGGER.warning("%.80s isn't known: it is spoken to as the text of %s says", name, protocol)
+    return Product(name=f"{name:.80}")
 
 
 def amqp_hostnames(virtual_host: str) -> list[str]:

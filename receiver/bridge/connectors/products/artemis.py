@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from receiver.bridge.connectors.products.product import AmqpDialect, Product
+from receiver.bridge.connectors.products.product import AmqpDialect, Product, StompDialect
 
 __all__ = ["ARTEMIS"]
+
+_PREFETCH_BYTES = 4 << 20
+"""A single larger message comes all the same."""
 
 ARTEMIS = Product(
     name="ActiveMQ Artemis",
     drops_known_ids=True,
-    amqp=AmqpDialect(calls_itself="apache-activemq-artemis", takes_prefixes=False, virtual_host=None),
+    amqp=AmqpDialect(calls_itself="apache-activemq-artemis", virtual_host=None),
+    stomp=StompDialect(
+        calls_itself="ActiveMQ-Artemis",
+        queue="{}",
+        topic="{}",
+        names_kind=True,
+        prefetch={"consumer-window-size": str(_PREFETCH_BYTES)},
+        durable={"durable-subscription-name": "{}"},
+        has_selectors=True,
+        has_vhosts=False,
+        refusals="AMQ339001",  # no such destination
+        faults="AMQ339031",  # no message can be made of it; none of the other errors says whose fault it is
+    ),
 )

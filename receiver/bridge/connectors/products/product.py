@@ -5,6 +5,7 @@ The defaults are what the protocol's text says. A product's own file beside this
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -23,8 +24,6 @@ class AmqpDialect:
     """The address of a topic."""
     escapes_names: bool = False
     """Whether names in addresses have percent escapes."""
-    takes_prefixes: bool = True
-    """Whether addresses begin with the `queue-prefix` and `topic-prefix` of its `open`, where it names any."""
     virtual_host: str | None = "{name}"
     """The `hostname` of our `open` for a virtual host; None where the product has none."""
     prefetch: int = 1_000
@@ -44,11 +43,10 @@ class AmqpDialect:
     make_queue: str | None = None
     """How to make a queue, where it makes none by itself."""
 
-    def address(self, name: str, prefix: str | None, *, is_topic: bool) -> str:
-        """Of a queue or topic; `prefix` is what the broker's `open` says of these."""
+    def address(self, name: str, *, is_topic: bool) -> str:
+        """Of a queue or topic. Which of them it is, a link's capabilities say as well."""
         written = quote(name, safe="") if self.escapes_names else name
-        before = prefix if prefix and self.takes_prefixes else ""
-        return before + (self.topic if is_topic else self.queue).format(name=written)
+        return (self.topic if is_topic else self.queue).format(name=written)
 
     def hostname(self, virtual_host: str) -> str | None:
         """The `hostname` for a virtual host; None where there is none."""
@@ -57,7 +55,43 @@ class AmqpDialect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StompDialect:
-    """How a product speaks STOMP 1.2."""
+    """How a product speaks STOMP 1.2. Patterns are regular expressions, matched at the beginning of what an ERROR says."""
+
+    calls_itself: str | None = None
+    """How the header `server` of its CONNECTED begins."""
+    queue: str = "/queue/{}"
+    topic: str = "/topic/{}"
+    """The destination of a queue or topic of that name."""
+    escapes_slashes: bool = False
+    """Whether a slash in a name is written `%2F` there."""
+    names_kind: bool = False
+    """Whether the headers `subscription-type` and `destination-type` tell queues (ANYCAST) from topics (MULTICAST)."""
+    prefetch: Mapping[str, str] = field(default_factory=dict)
+    """The headers of SUBSCRIBE that bound what comes ahead of acknowledgements."""
+    durable: Mapping[str, str] | None = None
+    """The headers of SUBSCRIBE that make a topic's subscription a durable one, by its name; None: there is no way."""
+    not_in_subscriptions: str | None = None
+    """What the name of a subscription may not have in it."""
+    has_selectors: bool = False
+    has_vhosts: bool = True
+    """Whether the header `host` of CONNECT chooses among virtual hosts; else one that is named is refused."""
+    probe: Mapping[str, str] | None = None
+    """Headers of a SUBSCRIBE that never takes anything from a queue, and is refused even if there is one."""
+    queue_is_there: str = ""
+    """What the answer to the probe says then. No refusal at all: it is a stream."""
+    refusals: str | None = None
+    """What an ERROR says that comes again however often the same is asked for."""
+    faults: str | None = None
+    """What an ERROR says where the message that was sent is to blame."""
+    cuts_above_bytes: int | None = None
+    """A message with a larger body may have been the reason where the connection ends as it is sent, without an ERROR."""
+    timestamp_unit_ms: int = 1
+    length_means_bytes: bool = False
+    """Whether `content-length` comes with bytes only, and never with text; else it says nothing."""
+    reply_prefix: str = ""
+    """What the broker sets before a `reply-to` that isn't a destination of its own."""
+    is_foreign: Callable[[Mapping[str, str]], bool] | None = None
+    """Whether a message with these headers came in by another protocol, so that by STOMP it can't be taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
