@@ -15,6 +15,8 @@
 | `StoreCorruptError` | a damaged database, or one whose rows contradict each other | restore a copy |
 | `StoreVersionError` | a database of another version than this package's | upgrade the package, or the database |
 | `BrokerError` | the broker, or the way to it | connect again; `BrokerRefusedError` says that this alone won't help |
+| `PositionMovedError` | another process that took over | connect again, and go on where it is |
+| `MessagesLostError` | a broker that no longer has what wasn't taken | say how to go on, as the hint says |
 | `MessageRefusedError` | one message that can't be taken or sent as it is | take or send the others without it |
 | `SparkError` | the installation of Spark and Java, or the cluster | as the hint says |
 | `ClosedError` | the caller | use the receiver before it is closed, in the process that opened it |
@@ -35,10 +37,12 @@ __all__ = [
     "IdFormatError",
     "LogFormatError",
     "MessageRefusedError",
+    "MessagesLostError",
     "MissingExtraError",
     "MissingProgramError",
     "NotComparableError",
     "OutputError",
+    "PositionMovedError",
     "ReceiverError",
     "SettingsError",
     "SparkError",
@@ -171,6 +175,16 @@ class MessageRefusedError(BrokerError):
 
     It stays where it was. Connecting again helps the other messages, not this one.
     """
+
+
+class PositionMovedError(BrokerError):
+    """Another process has gone on with what this one took: nothing of the batch is recorded. Connecting again goes on where
+    the store is."""
+
+
+class MessagesLostError(BrokerError):
+    """The broker no longer has messages that weren't taken yet, as its retention has passed them. Nothing is skipped until a
+    person says so."""
 
 
 class SparkError(ReceiverError):

@@ -14,7 +14,9 @@ from receiver.errors import (
     BrokerError,
     BrokerRefusedError,
     MessageRefusedError,
+    MessagesLostError,
     OutputError,
+    PositionMovedError,
     StoreCorruptError,
     StoreError,
     StoreVersionError,
@@ -24,7 +26,7 @@ __all__ = ["Backoff", "Refusals", "may_pass", "until_done"]
 
 _T = TypeVar("_T")
 _PASSING = (BrokerError, StoreError, OutputError)
-_LASTING = (MessageRefusedError, StoreCorruptError, StoreVersionError)
+_LASTING = (MessageRefusedError, MessagesLostError, PositionMovedError, StoreCorruptError, StoreVersionError)
 _REFUSED_SECS = 60.0
 """A broker that is coming up may refuse what it will allow; after so long it is taken at its word."""
 _MOST_DOUBLINGS = 60

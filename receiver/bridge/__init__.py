@@ -9,7 +9,7 @@
 | `received.py` | a message as it is handed on, and the mark by which a ring of bridges is noticed |
 | `targets/` | files, brokers, functions |
 | `metrics.py` | the figures for Prometheus |
-| `connectors/` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP and AMQP 1.0 |
+| `connectors/` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP, AMQP 1.0 and Kafka |
 | `memory.py` | a broker in memory, the reference for what connectors must do |
 """
 
@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from receiver.bridge.bridge import Bridge
-    from receiver.bridge.connectors import Delivery, Message, Sink, Source, sink_of, source_of
+    from receiver.bridge.connectors import (
+        Advance,
+        Delivery,
+        Message,
+        PositionedSource,
+        Sink,
+        Source,
+        sink_of,
+        source_of,
+    )
     from receiver.bridge.connectors.address import BrokerAddress, Tls
     from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
     from receiver.bridge.options import IdRule, MissingIds, Mode
@@ -30,13 +39,14 @@ _NAMES = {
     "opening": ("BridgeOptions", "Origin", "open_bridge"),
     "options": ("IdRule", "MissingIds", "Mode"),
     "received": ("Received",),
-    "connectors": ("Delivery", "Message", "Sink", "Source", "sink_of", "source_of"),
+    "connectors": ("Advance", "Delivery", "Message", "PositionedSource", "Sink", "Source", "sink_of", "source_of"),
     "connectors.address": ("BrokerAddress", "Tls"),
     ".closing": ("Closing",),
 }
 """By module."""
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [
+    "Advance",
     "Bridge",
     "BridgeOptions",
     "BrokerAddress",
@@ -47,6 +57,7 @@ __all__ = [
     "MissingIds",
     "Mode",
     "Origin",
+    "PositionedSource",
     "Received",
     "Sink",
     "Source",

@@ -9,13 +9,13 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from receiver.bridge.connectors import Delivery, Message, Source
+from receiver.bridge.connectors import Delivery, Message, PositionedSource, Source
 from receiver.bridge.modes import Figures, Flow, Taken
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received, sent_at_ms
 from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
-from receiver.errors import BrokerError, MessageRefusedError, OutputError, ReceiverError
+from receiver.errors import BrokerError, MessageRefusedError, OutputError, PositionMovedError, ReceiverError, StoreError
 from receiver.retrying import Backoff, Refusals, may_pass
 from receiver.settings import BridgeSettings
 
@@ -87,14 +87,14 @@ class Bridge:
         """Bridge until `stop` is called, or until no message has come for so long and none waits.
 
         What can't be reached is an error at the start, and waited for later. `BrokerRefusedError`,
-        `MessageRefusedError`, `StoreCorruptError`, `StoreVersionError`, `ClosedError` and `SettingsError` end it at any
+        `MessageRefusedError`, `MessagesLostError`, `StoreCorruptError`, `StoreVersionError`, `ClosedError` and `SettingsError` end it at any
         time. Nothing is lost by that but in BEST_EFFORT: the broker has what isn't acknowledged, and the inbox what is.
         """
         with ExitStack() as closing:
             closing.callback(self.close)
             self._target.connect()
             self._flow.prepare()
-            self._source = self._connect()
+            self._source = self._connected()
             self.has_started = True
             policy = self.receiver.figures().policy
             _LOGGER.info("taking messages for %s, domain %s, %s", self._target.name, self.receiver.domain, policy)
@@ -129,7 +129,7 @@ class Bridge:
 
     def _is_idle(self, since: float) -> bool:
         """Whether nothing has come since then, although the source is connected."""
-        return self._source is not None and self._busy_at <= since
+        return self._source is not None and not getattr(self._source, "is_settling", False) and self._busy_at <= since
 
     def close(self) -> None:
         """End all connections; `run` does so at its end. Closing again does nothing."""
@@ -148,15 +148,15 @@ class Bridge:
             return []
         try:
             taken = source.take(most, wait_secs=_WAIT_SECS)
-        except MessageRefusedError:
-            raise
-        except BrokerError as error:
+        except (BrokerError, StoreError) as error:  # of the store, where a source couldn't read its positions
+            if not may_pass(error):
+                raise
             self._lost(error)
             return []
         if not taken:
             self._is_well()
         until = time.monotonic() + self._settings.max_batch_interval_millis / 1_000
-        with suppress(BrokerError):  # the next one who asks will hear of it
+        with suppress(BrokerError, StoreError):  # the next one who asks will hear of it
             while taken and _has_room(taken, most) and time.monotonic() < until:
                 more = source.take(most - len(taken), wait_secs=0)
                 if not more:
@@ -169,10 +169,12 @@ class Bridge:
         if self.figures.waiting and self.is_stopping:
             return
         taken = self._received(deliveries)
-        if not self._until_done(partial(self._flow.before_acknowledging, taken)):
-            return
         try:
+            if not self._until_done(partial(self._flow.before_acknowledging, taken)):
+                return
             self._source.acknowledge(deliveries)  # type: ignore[union-attr] # what was taken has a source
+        except PositionMovedError as error:  # these are another's now
+            self._lost(error)
         except BrokerError as error:  # they may come again
             self._lost(error)
         else:
@@ -216,7 +218,9 @@ class Bridge:
             )
         if returned:
             self._warn_of_ring(messages[min(returned)])
-        return Taken(messages, refused, returned)
+        of = self._source
+        advances = of.advances(deliveries) if isinstance(of, PositionedSource) else ()
+        return Taken(messages, refused, returned, advances)
 
     def _ids_of(self, message: Message) -> tuple[str | None, str | None]:
         if message.refused is not None:
@@ -275,11 +279,20 @@ class Bridge:
         return self.is_stopping
 
     def _reconnect(self) -> None:
-        self._source = self._connect()
+        self._source = self._connected()
         self._busy_at = time.monotonic()
         _LOGGER.info("connected again")
 
-    def _lost(self, error: BrokerError) -> None:
+    def _connected(self) -> Source:
+        source = self._connect()
+        try:
+            self._flow.attach(source)
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    def _lost(self, error: BrokerError | StoreError) -> None:
         """Give up the connection, and wait before the next: longer each time where one after the other is lost."""
         self._complain(error)
         self._lose_source()

@@ -34,7 +34,7 @@ from receiver.store.inbox import Inbox
 __all__ = ["BridgeOptions", "Origin", "open_bridge", "target_name"]
 
 _MEMORY = "memory://"
-_TARGETS = "write file:PATH, - for standard output, stomp://... or amqp://..., or python:MODULE:FUNCTION"
+_TARGETS = "write file:PATH, - for standard output, stomp://..., amqp://... or kafka://..., or python:MODULE:FUNCTION"
 
 
 class Origin(NamedTuple):
@@ -213,7 +213,7 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
     if isinstance(from_, str) and isinstance(to, str) and is_broker(to):
         _check_ring(BrokerAddress.parse(from_), BrokerAddress.parse(to))
     if options.tls != Tls() and not any(is_secure(str(each)) for each in (from_, to)):
-        raise SettingsError("certificates prove nothing without TLS", hint="write stomps:// or amqps://")
+        raise SettingsError("certificates prove nothing without TLS", hint="write stomps://, amqps:// or kafkas://")
     for part, given in {"connection": options.connection_id, "receiver": options.receiver_id}.items():
         if given == "":
             raise SettingsError(f"the {part} id is empty", hint=f"leave it out, or give a name (--{part}-id)")

@@ -97,7 +97,9 @@ class IdRule:
             # it has lost its data: the message that gets it would be taken for a duplicate.
             if message.message_id is not None and message.message_id.startswith(_OF_JMS):
                 id_ = message.message_id
-        return id_, source
+            else:
+                id_ = message.default_id
+        return id_, source or message.default_source
 
     def _by_function(self, message: Message) -> tuple[str | None, str | None]:
         function = self.function

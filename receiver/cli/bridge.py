@@ -39,6 +39,8 @@ receiver bridge stomp://user@host:61613/queue/orders file:orders.jsonl --store s
 
 receiver bridge 'amqp://host/topic/prices?subscription=desk1' python:desk:book --store postgresql://host/desk
 
+receiver bridge 'kafka://host/orders?group=desk1' file:orders.jsonl --store postgresql://host/desk
+
 receiver bridge stomp://host/orders amqp://other/orders --store sqlite:///receiver.db --record receipts.jsonl.zst
 
 receiver bridge amqp://host/queue/orders file:orders.jsonl --store sqlite:///receiver.db --ids order_ids:from_json
@@ -51,14 +53,14 @@ _Source = Annotated[
     typer.Argument(
         metavar="FROM",
         help="stomp://[USER@]HOST[:61613]/queue/NAME, amqp://[USER@]HOST[:5672]/queue/NAME, or "
-        "/topic/NAME?subscription=SUB; ?selector=CONDITION (behind a subscription &selector=) takes those that meet it, ?vhost=NAME a virtual host. stomps:// and amqps:// with TLS.",
+        "/topic/NAME?subscription=SUB; ?selector=CONDITION (behind a subscription &selector=) takes those that meet it, ?vhost=NAME a virtual host. kafka://[USER@]HOST[:9092]/TOPIC?group=GROUP. stomps://, amqps:// and kafkas:// with TLS.",
     ),
 ]
 _Target = Annotated[
     str,
     typer.Argument(
         metavar="TO",
-        help="file:PATH or - for JSON Lines, stomp://... or amqp://..., or python:MODULE:FUNCTION, called with "
+        help="file:PATH or - for JSON Lines, stomp://..., amqp://... or kafka://..., or python:MODULE:FUNCTION, called with "
         "(message, connection) or (message).",
     ),
 ]

@@ -21,6 +21,7 @@ from receiver.store.invariants import (
     StoreFinding,
     audit_domains,
     audit_messages,
+    audit_positions,
     audit_tables,
     audited_rows,
     audited_state,
@@ -104,7 +105,9 @@ def audit(address: str, *, advance: Advance = _quietly) -> StoreFigures:
         findings = Findings()
         audit_tables(store, findings, advance)
         domains = _domains(store, findings, advance, with_ids=True)
-        audit_messages(store, [domain.state for domain in domains], findings, advance)
+        states = [domain.state for domain in domains]
+        audit_messages(store, states, findings, advance)
+        audit_positions(store, states, findings)
         return StoreFigures(REVISION, store.size_bytes, domains, findings.all())
 
 

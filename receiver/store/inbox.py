@@ -20,6 +20,7 @@ from receiver.settings import StoreSettings
 from receiver.store.connections import KeptConnection, get_or_create
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.engine import NONSENSE, database_of, translated
+from receiver.store.positions import Positions
 from receiver.store.sql_log import driver_of
 from receiver.store.tables import InboxRow, domains, inbox, inbox_rows, parked, printable, targets, to_bytes
 
@@ -78,6 +79,10 @@ class Inbox(Closing):
         """End the connections to the store. Closing again does nothing, and so does a process forked off."""
         self._reader.close()
         self._kept.close()
+
+    def positions(self, source: str) -> Positions:
+        """Those of a source of the domain; its name is the same for all that share them."""
+        return Positions(self._kept, self._reader, self._domain_id, source)
 
     def first_sequence(self, connection: Connection) -> int:
         """The sequence number of the first receipt of the batch whose connection this is; each further receipt has the

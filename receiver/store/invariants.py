@@ -30,6 +30,7 @@ from receiver.store.tables import (
     inbox,
     loaded,
     parked,
+    positions,
     receipts,
     targets,
     text_of,
@@ -43,6 +44,7 @@ __all__ = [
     "StoreFinding",
     "audit_domains",
     "audit_messages",
+    "audit_positions",
     "audit_tables",
     "audited_rows",
     "audited_state",
@@ -73,6 +75,7 @@ PROBLEMS = {
     "retired": "rows tell of a retired source what no receiver writes",
     "newest": "the newest receipt isn't there, or came at another time than the domain's latest",
     "targets": "a target has no name, or what is noted of its file contradicts itself",
+    "positions": "a source's position, or its name, is empty or no text",
     "messages": "messages that wait or are parked make no sense, or do both at once",
     "rebuilt": "what the receipts that are left make remembered contradicts the domain's own row",
 }
@@ -346,6 +349,19 @@ def _are_digests(stored: str) -> bool:
     return 0 < len(digests) == len(set(digests)) and all(map(_ESCAPED.fullmatch, digests))
 
 
+def audit_positions(store: Snapshot, states: Sequence[DomainState], findings: Findings) -> None:
+    """Check the positions of these domains' sources."""
+    by_id = {state.domain_id: state for state in states}
+    with readable(store, findings, None):
+        for raw in store.positions():
+            if raw.domain_id not in by_id:  # a stray, or its domain is broken
+                continue
+            kind = "types" if not all(map(isinstance, raw, _POSITION_TYPES)) else "positions"
+            if kind == "types" or not all(stored and is_text(stored) for stored in tuple(raw)[1:]):
+                findings.add(kind, DomainName.of(by_id[raw.domain_id]), _shown_values(raw))
+
+
+_POSITION_TYPES = value_types(positions, positions.c.keys())
 _TARGET_TYPES = value_types(targets, TARGET_COLUMNS)
 _MESSAGE_TYPES = value_types(inbox, (*MESSAGE_COLUMNS, "body"))
 _MESSAGE_TEXTS = fields_of_kind(InboxRow, str)

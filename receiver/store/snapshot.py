@@ -21,6 +21,7 @@ from receiver.store.tables import (
     inbox,
     joined,
     parked,
+    positions,
     receipt_rows,
     receipts,
     selected,
@@ -40,6 +41,7 @@ _OWNERS = (
     (receipts, "domain_id", domains),
     (joined, "domain_id", domains),
     (targets, "domain_id", domains),
+    (positions, "domain_id", domains),
     (inbox, "target_id", targets),
     (parked, "target_id", targets),
 )
@@ -68,6 +70,12 @@ class Snapshot:
     def joined_batches(self) -> list[RawRow]:
         """Domain, writer, batch and last number of each batch recorded in its caller's transaction."""
         return self._all(f"SELECT {selected(joined, joined.c.keys())} FROM {joined.name} ORDER BY domain_id, writer")
+
+    def positions(self) -> list[RawRow]:
+        """Domain, source, name and position of each source's positions."""
+        return self._all(
+            f"SELECT {selected(positions, positions.c.keys())} FROM {positions.name} ORDER BY domain_id, source, name"
+        )
 
     def rows(self, domain_id: int) -> Iterator[Sequence[RawRow]]:
         """The rows of a domain by number, by the thousand, with the columns of the log."""

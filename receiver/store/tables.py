@@ -57,6 +57,7 @@ __all__ = [
     "joined",
     "loaded",
     "parked",
+    "positions",
     "printable",
     "receipt_rows",
     "receipts",
@@ -325,11 +326,25 @@ parked = Table(
     sqlite_autoincrement=True,
 )
 
+positions = Table(
+    "receiver_position",
+    METADATA,
+    # How far a source has come whose broker keeps what was taken: of a consumer group of Kafka, each partition. All three
+    # are the source's own words.
+    Column("domain_id", Integer, primary_key=True, autoincrement=False),
+    Column("source", LargeBinary, primary_key=True),
+    Column("name", LargeBinary, primary_key=True),
+    Column("position", LargeBinary, nullable=False),
+)
+
 _BUSY_ROW = "fillfactor = 10"
 """Every batch or lease updates a row here: with room on its page, PostgreSQL keeps that update out of the index."""
 _COMING_AND_GOING = "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0"
 """Rows come and go all the time: the sooner those gone are vacuumed, the less the table grows."""
-_STORAGE = {domains: _BUSY_ROW, targets: _BUSY_ROW, receipts: _COMING_AND_GOING, inbox: _COMING_AND_GOING}
+_STORAGE = {
+    **dict.fromkeys([domains, targets, positions], _BUSY_ROW),
+    **dict.fromkeys([receipts, inbox], _COMING_AND_GOING),
+}
 for _table, _parameters in _STORAGE.items():
     _alter = DDL(f"ALTER TABLE {_table.name} SET ({_parameters})")  # type: ignore[no-untyped-call]
     event.listen(_table, "after_create", _alter.execute_if(dialect="postgresql"))

@@ -17,7 +17,7 @@ from receiver.store.connections import KeptConnection
 from receiver.store.engine import database_of, store_url, translated
 from receiver.store.inbox import target_id_of
 from receiver.store.schema import examined
-from receiver.store.tables import DomainState, domains, inbox, joined, parked, printable, receipts, targets
+from receiver.store.tables import DomainState, domains, inbox, joined, parked, positions, printable, receipts, targets
 
 __all__ = [
     "Dropped",
@@ -240,7 +240,7 @@ class Dropped(NamedTuple):
 
 
 def drop_domain(address: str, domain: DomainState) -> Dropped:
-    """Forget all ids of a domain, and delete its messages and targets, in one transaction that has the domain to itself.
+    """Forget all ids of a domain, and delete its messages, targets and positions, in one transaction that has the domain to itself.
 
     Its receivers that are still open raise `StoreError` from then on. The numbers that its bridges have given to messages
     without an id are kept, for none of them may come again.
@@ -262,8 +262,8 @@ def drop_domain(address: str, domain: DomainState) -> Dropped:
             connection.execute(delete(table).where(table.c.target_id.in_(of_its_targets))).rowcount
             for table in (inbox, parked)
         )
-        receipts_gone, targets_gone, _, _ = (
+        receipts_gone, targets_gone, *_ = (
             connection.execute(delete(table).where(table.c.domain_id == domain.domain_id)).rowcount
-            for table in (receipts, targets, joined, domains)
+            for table in (receipts, targets, joined, positions, domains)
         )
         return Dropped(receipts_gone, waiting, set_aside, targets_gone)

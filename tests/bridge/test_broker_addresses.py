@@ -107,7 +107,7 @@ def test_no_protocol_is_taken_for_another():
     address = BrokerAddress(protocol="mqtt", host="h", port=1883, name="q")
     with pytest.raises(SettingsError, match="no connector speaks that") as caught:
         connectors_of(address)
-    assert caught.value.hint == "one of stomp, amqp"
+    assert caught.value.hint == "one of stomp, amqp, kafka"
 
 
 def test_virtual_hosts_and_subscriptions_are_domains_of_their_own():

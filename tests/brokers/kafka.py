@@ -2,6 +2,7 @@
 
 import subprocess
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -48,13 +49,14 @@ class Broker(Server):
     Its ports stay the same for its life. It has no login. Topics are made by `declare` alone.
     """
 
-    def __init__(self, home: Path, folder: Path) -> None:
+    def __init__(self, home: Path, folder: Path, more: Callable[[str], str] = lambda config: config) -> None:
+        """`more` changes the configuration."""
         super().__init__(folder / "said.log")
         self._java = ["java", "-Xmx384m", *JAVA_ARGS.split(), "-cp", f"{home}/*"]
         self._config = folder / "server.properties"
         self.port, controller_port = free_ports(9092, 9093)
         ports = {"host": HOST, "port": self.port, "controller": controller_port}
-        self._config.write_text(CONFIG.format(folder=folder, **ports), encoding="utf-8")
+        self._config.write_text(more(CONFIG.format(folder=folder, **ports)), encoding="utf-8")
         formats = ["kafka.tools.StorageTool", "format", "-t", uuid.uuid4().hex[:22], "-c", str(self._config)]
         ran = subprocess.run([*self._java, *formats], capture_output=True, text=True, check=False)
         if ran.returncode:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import MessageRefusedError, SettingsError
 from receiver.settings import BridgeSettings
+from receiver.store.positions import Advance, Positions
 
 __all__ = [
     "CONTENT_TYPE",
@@ -22,8 +23,11 @@ __all__ = [
     "NON_PERSISTENT",
     "PRIORITY",
     "UNREAD",
+    "Advance",
     "Delivery",
     "Message",
+    "PositionedSource",
+    "Positions",
     "Property",
     "Sink",
     "Source",
@@ -74,6 +78,10 @@ class Message:
     along by AMQP."""
     refused: str | None = None
     """Why it can't be read. A bridge parks it with this reason."""
+    default_id: str | None = None
+    """Its uniqueMessageId where no property has one, and what the protocol has by its text is unique for ever."""
+    default_source: str | None = None
+    """Its messageSourceId where no property has one; where it is sent, what it is to be kept in order by, a key of Kafka."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +94,11 @@ class Delivery:
 
 
 class Source(Protocol):
-    """Takes messages of one queue or durable subscription, and acknowledges them when it is asked to."""
+    """Takes messages of one queue or durable subscription, and acknowledges them when it is asked to.
+
+    It may have an attribute `is_settling`: whether the broker hasn't said yet what it has for this source, so that an empty
+    `take` doesn't mean that nothing is left.
+    """
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         """The next messages in the order in which the broker sends them, waiting so long for the first of them.
@@ -109,6 +121,29 @@ class Source(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_error: object) -> None: ...
+
+
+@runtime_checkable
+class PositionedSource(Source, Protocol):
+    """A `Source` of a broker that keeps what was taken, and counts on its consumers to know how far they are.
+
+    How far that is stands in the store: it is moved in the transaction of the messages' ids, before they are acknowledged.
+    In BEST_EFFORT there is no store, `start` isn't called, and the source goes by what was acknowledged.
+    """
+
+    positions_of: str
+    """What the positions are kept under, within the domain: a topic and a group, for one. All bridges that share the
+    messages between them have the same."""
+
+    def start(self, positions: Positions) -> None:
+        """Called once, before the first `take`. `positions.read()` has what is committed, by name, and may be called
+        whenever the broker gives this source another share; `positions.begin` keeps where it begins."""
+
+    def advances(self, deliveries: Sequence[Delivery]) -> Sequence[Advance]:
+        """How these, all that was taken and not acknowledged, move the positions, and where those have to be for that.
+
+        Where they aren't, none of it is kept or handed on: the source is closed, and another made.
+        """
 
 
 class Sink(Protocol):
@@ -171,6 +206,8 @@ def source_of(address: BrokerAddress | str, *, max_body_bytes: int | None = None
 
 def check_durable(address: BrokerAddress) -> None:
     """`SettingsError` for a topic without a durable subscription."""
+    if address.protocol == "kafka" and address.subscription is None:
+        raise SettingsError(f"{address} names no consumer group", hint=f"write {address}?group=NAME")
     if address.is_topic and address.subscription is None:
         raise SettingsError(
             f"{address} names no subscription, and what a topic gets while nobody listens is gone",
@@ -219,7 +256,13 @@ def _of_amqp() -> _Connectors:
     return AmqpSource, AmqpSink
 
 
-_CONNECTORS: dict[str, Callable[[], _Connectors]] = {"stomp": _of_stomp, "amqp": _of_amqp}
+def _of_kafka() -> _Connectors:
+    from receiver.bridge.connectors.kafka import KafkaSink, KafkaSource
+
+    return KafkaSource, KafkaSink
+
+
+_CONNECTORS: dict[str, Callable[[], _Connectors]] = {"stomp": _of_stomp, "amqp": _of_amqp, "kafka": _of_kafka}
 """By `BrokerAddress.protocol`; each loads the protocol's library."""
 
 

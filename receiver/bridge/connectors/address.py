@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,13 +29,22 @@ __all__ = [
     "mute",
 ]
 
-_PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671}
+_PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671, "kafka": 9092, "kafkas": 9092}
 """By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
+_KAFKA = "kafka"
 _FORMS = ", ".join(
-    [f"{scheme}://USER@HOST:{port}/queue/NAME" for scheme, port in _PORTS.items() if not scheme.endswith("s")]
-    + [".../topic/NAME?subscription=SUB"]
+    [f"{scheme}://USER@HOST:{_PORTS[scheme]}/queue/NAME" for scheme in ("stomp", "amqp")]
+    + [".../topic/NAME?subscription=SUB", "kafka://USER@HOST:9092/TOPIC?group=GROUP"]
 )
-_OPTIONS = ("subscription", "selector", "vhost")
+_OPTIONS = {"subscription": "NAME", "selector": "CONDITION", "vhost": "NAME"}
+_KAFKA_OPTIONS = {
+    "group": "GROUP",
+    "start": "earliest|latest",
+    "lost": "PARTITION:OFFSET",
+    "session": "SECS",
+    "mechanism": "NAME",
+}
+"""What may stand behind ?, and how its value is shown."""
 
 ANSWER_SECS = 30.0
 """How long a broker may neither answer nor take what is sent before it counts as lost."""
@@ -65,7 +75,7 @@ class BrokerAddress:
     """One queue or topic of one broker."""
 
     protocol: str
-    """The scheme without the s of TLS: `stomp` or `amqp`."""
+    """The scheme without the s of TLS: `stomp`, `amqp` or `kafka`."""
     host: str
     port: int
     tls: bool = False
@@ -81,12 +91,14 @@ class BrokerAddress:
     """Which messages are taken, as of JMS: a condition on their properties, such as `amount > 100`."""
     vhost: str | None = None
     """The broker's virtual host, where it has several; None for the one that it takes by itself."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What else stands behind ?, for the connector of the protocol: of Kafka `start`, `lost`, `session`, `mechanism`."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """From `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT]/[queue/|topic/]NAME[?OPTION=VALUE[&...]]`, where each part
         may have percent escapes and the options are `subscription`, `selector` and `vhost`; `SettingsError` for anything
-        else. A bare `/NAME` is a queue."""
+        else. A bare `/NAME` is a queue; of Kafka it is a topic, whose durable subscription is a consumer group."""
         try:
             parts = urlsplit(text)
             port = parts.port
@@ -96,11 +108,12 @@ class BrokerAddress:
             raise SettingsError(f"{masked(text)!r:.200} has an @ behind the host", hint="write %40 for @, %2F for /")
         if parts.scheme not in _PORTS or not parts.hostname or parts.fragment:
             raise SettingsError(f"{masked(text)!r:.200} is no address of a broker", hint=f"write {_FORMS}")
+        is_kafka = parts.scheme.removesuffix("s") == _KAFKA
         kind, slash, rest = parts.path.removeprefix("/").partition("/")
-        is_kind = kind in {"queue", "topic"} and (bool(slash) or not rest)
+        is_kind = not is_kafka and kind in {"queue", "topic"} and (bool(slash) or not rest)
         name = unquote(rest if is_kind else parts.path.removeprefix("/"))
-        options = _options(parts.query, text)
-        is_topic = is_kind and kind == "topic"
+        options = _options(parts.query, text, _KAFKA_OPTIONS if is_kafka else _OPTIONS)
+        is_topic = is_kafka or (is_kind and kind == "topic")
         if not name:
             raise SettingsError(f"{masked(text)!r:.200} names no queue or topic", hint=f"write {_FORMS}")
         if "subscription" in options and not is_topic:
@@ -116,9 +129,10 @@ class BrokerAddress:
             password=None if parts.password is None else unquote(parts.password),
             is_topic=is_topic,
             name=name,
-            subscription=options.get("subscription"),
-            selector=options.get("selector"),
-            vhost=options.get("vhost"),
+            subscription=options.pop("group" if is_kafka else "subscription", None),
+            selector=options.pop("selector", None),
+            vhost=options.pop("vhost", None),
+            options=options,
         )
 
     @property
@@ -129,12 +143,14 @@ class BrokerAddress:
     @property
     def target_name(self) -> str:
         """The name by which a store knows this target: without the user, who may change one day."""
-        return str(replace(self, user=None))
+        return str(replace(self, user=None, options={}))
 
     def may_be(self, other: BrokerAddress) -> bool:
         """Whether both may be the same queue or topic of one broker, whose host has several names and whose protocols have
         ports of their own."""
         protocol, others = (self.protocol, self.tls), (other.protocol, other.tls)
+        if (self.protocol == _KAFKA) != (other.protocol == _KAFKA):
+            return False
         return (
             self.destination == other.destination
             and (self.port == other.port or protocol != others)
@@ -159,11 +175,13 @@ class BrokerAddress:
         """The address without its password."""
         user = "" if self.user is None else f"{quote(self.user, safe='')}@"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        kind = "topic" if self.is_topic else "queue"
-        given = ((name, getattr(self, name)) for name in _OPTIONS)
-        options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given if value is not None)
+        is_kafka = self.protocol == _KAFKA
+        kind = "" if is_kafka else "topic/" if self.is_topic else "queue/"
+        given = {"group" if is_kafka else "subscription": self.subscription, "selector": self.selector}
+        given |= {"vhost": self.vhost, **self.options}
+        options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
         more = f"?{options}" if options else ""
-        return f"{self.protocol}{'s' * self.tls}://{user}{host}:{self.port}/{kind}/{quote(self.name, safe='/')}{more}"
+        return f"{self.protocol}{'s' * self.tls}://{user}{host}:{self.port}/{kind}{quote(self.name, safe='/')}{more}"
 
 
 def _hosts(name: str) -> set[str]:
@@ -185,12 +203,13 @@ def is_secure(text: str) -> bool:
     return is_broker(text) and text.partition(":")[0].endswith("s")
 
 
-def _options(query: str, text: str) -> dict[str, str]:
+def _options(query: str, text: str, known: Mapping[str, str]) -> dict[str, str]:
     given = parse_qsl(query, keep_blank_values=True)
     options = dict(given)
-    if len(given) != len(options) or not options.keys() <= {*_OPTIONS} or not all(options.values()):
+    if len(given) != len(options) or not options.keys() <= known.keys() or not all(options.values()):
+        *but_last, last = (f"{name}={value}" for name, value in known.items())
         raise SettingsError(
-            f"{masked(text)!r:.200}: after ? only subscription=NAME, selector=CONDITION and vhost=NAME are known",
+            f"{masked(text)!r:.200}: after ? only {', '.join(but_last)} and {last} are known",
             hint=f"write {_FORMS}",
         )
     return options

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from receiver.bridge.connectors import Advance, Source
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
@@ -65,6 +66,8 @@ class Taken:
     """By index, why messages can't be judged: they are parked."""
     returned: Mapping[int, str] = field(default_factory=dict)
     """By index, why messages have come back in a ring of bridges: they aren't judged but parked, where anything is kept."""
+    advances: Sequence[Advance] = ()
+    """The positions of the source that move with the batch."""
 
 
 class Flow(Protocol):
@@ -72,6 +75,9 @@ class Flow(Protocol):
 
     def prepare(self) -> None:
         """Called before the first batch, so that what can't work fails then."""
+
+    def attach(self, source: Source) -> None:
+        """Called with each new source, before anything is taken from it."""
 
     def before_acknowledging(self, taken: Taken) -> None:
         """Do what must be done before the broker may forget the batch."""
@@ -183,6 +189,9 @@ class DirectFlow:
 
     def prepare(self) -> None:
         """Nothing to do, for nothing is kept that could be waiting."""
+
+    def attach(self, source: Source) -> None:
+        """Nothing to do: where it goes on is the broker's to know."""
 
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:

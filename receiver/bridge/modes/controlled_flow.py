@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from receiver.bridge.modes import Admitted, Figures, Taken, admit, log_failure, log_refused
+from receiver.bridge.connectors import Source
+from receiver.bridge.modes import Admitted, Figures, Taken, log_failure, log_refused
 from receiver.bridge.modes.inbox_flow import Dispatcher
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Target
@@ -33,6 +34,12 @@ class ControlledFlow(Dispatcher):
         self._given_up: dict[int, str] = {}
         """Why a message of that batch failed that has had all its tries, by index."""
 
+    def attach(self, source: Source) -> None:
+        super().attach(source)
+        # The batch under way may have gone to another bridge; the next one has other messages by these indexes.
+        self._tries.clear()
+        self._given_up.clear()
+
     def before_acknowledging(self, taken: Taken) -> None:
         while True:
             try:
@@ -49,7 +56,7 @@ class ControlledFlow(Dispatcher):
 
     def _hand_on_batch(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
-            admitted = admit(batch, taken, self._inbox)
+            admitted = self.admit(batch, taken)
             with self._inbox.lease(batch.connection) as lease:
                 if not self._target.ready(lease):
                     raise _NotReadyError

@@ -13,15 +13,18 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from receiver.bridge.modes import Figures, Taken, admit, log_failure, log_refused
+from receiver.bridge.connectors import PositionedSource, Source
+from receiver.bridge.modes import Admitted, Figures, Taken, admit, log_failure, log_refused
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Target
+from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
 from receiver.errors import StoreBusyError
 from receiver.retrying import Backoff
 from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings
 from receiver.store.inbox import Inbox, Lease
+from receiver.store.positions import Positions
 
 __all__ = ["Dispatcher", "InboxFlow"]
 
@@ -68,6 +71,8 @@ class Dispatcher:
         self._delivered_before = 0
         """How many messages were delivered when `tend` was last called."""
         self._count_due_secs = 0.0
+        self._positions: Positions | None = None
+        """Of the source, where it has any."""
         self.at_hand: dict[int, Received] = {}
         """Messages that needn't be read back, by sequence number."""
 
@@ -80,6 +85,17 @@ class Dispatcher:
         self.tend()
         with suppress(StoreBusyError):  # another bridge is delivering
             self.deliver_waiting(lambda: True)
+
+    def attach(self, source: Source) -> None:
+        if isinstance(source, PositionedSource):
+            self._positions = self._inbox.positions(source.positions_of)
+            source.start(self._positions)
+
+    def admit(self, batch: Batch, taken: Taken) -> Admitted:
+        """Move the source's positions and decide on each message, in the transaction of the batch."""
+        if self._positions is not None:
+            self._positions.advance(batch.connection, taken.advances)
+        return admit(batch, taken, self._inbox)
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Lease the target until nothing is left that is due, or until `is_enough`."""
@@ -201,7 +217,7 @@ class InboxFlow(Dispatcher):
 
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
-            admitted = admit(batch, taken, self._inbox)
+            admitted = self.admit(batch, taken)
             kept = {number: message.at(number) for number, message in admitted.messages.items()}
             kept |= self._numbered(kept, batch.connection)
             self._inbox.add(batch.connection, [message.row(number) for number, message in kept.items()])

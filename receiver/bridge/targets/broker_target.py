@@ -103,6 +103,7 @@ class BrokerTarget(Target):
             properties=properties,
             headers=message.headers,
             amqp=message.amqp,
+            default_source=message.message_source_id,
         )
 
 

@@ -89,9 +89,10 @@ class Database(ABC):
     insert: Callable[[Table], Any]
     """SQLAlchemy's INSERT of the dialect; only for the two methods that follow."""
 
-    def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
-        """Insert a row; nothing is done where one of its key is there."""
-        connection.execute(self.insert(table).values(values).on_conflict_do_nothing())
+    def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
+        """Insert a row; nothing is done where one of its key is there. Whether it was inserted."""
+        row = self.insert(table).values(values).on_conflict_do_nothing()
+        return bool(connection.execute(row, execution_options={"preserve_rowcount": True}).rowcount == 1)
 
     def insert_or_update(
         self, connection: Connection, table: Table, values: Mapping[str, Any], changes: Mapping[str, Any]

@@ -1,0 +1,385 @@
+"""Kafka: topics by consumer groups as a source, and topics as a target, by librdkafka.
+
+Partitions are dealt out anew all at once ("eager"), so that whatever happens in a group each of its bridges goes on where
+the store is: nothing that it believed before counts. What that costs is that messages fetched ahead are fetched again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import takewhile
+from typing import Any
+
+from receiver.bridge.connectors import Advance, Delivery, Message, Positions, body_limit_bytes, check_durable, too_large
+from receiver.bridge.connectors.address import ANSWER_SECS, CLOSE_SECS, BrokerAddress
+from receiver.bridge.connectors.kafka_client import (
+    ENDED,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    Quiet,
+    TopicPartition,
+    client_config,
+    described,
+    error_of,
+    failure_of,
+)
+from receiver.bridge.connectors.kafka_message import decoded, encoded
+from receiver.closing import Closing
+from receiver.errors import (
+    BrokerError,
+    MessageRefusedError,
+    MessagesLostError,
+    ReceiverError,
+    SettingsError,
+    StoreCorruptError,
+)
+
+__all__ = ["KafkaSink", "KafkaSource"]
+
+_LOGGER = logging.getLogger("receiver.bridge")
+_SESSION_SECS = 10.0
+"""After so long without a heartbeat a bridge counts as dead, and its partitions go to others."""
+_TOPIC_ID = "topic"
+"""The position that isn't a partition's: which topic of that name it is."""
+_PIECE_SECS = 0.1
+"""What fails within a callback ends no wait."""
+_LOST = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(?:,[0-9]{1,9}:[0-9]{1,18})*")
+_FETCHED_BYTES = 60 << 20
+"""More than one fetch brings, besides a message that alone is larger."""
+_MOST_BYTES = (1 << 31) - 1
+
+
+class KafkaSource(Closing):
+    """Messages of the partitions that its group gives it, from the positions of the store; in BEST_EFFORT from those that
+    the group has committed."""
+
+    def __init__(self, address: BrokerAddress, *, max_body_bytes: int | None = None) -> None:
+        check_durable(address)
+        self.positions_of = f"{address.name}?group={address.subscription}"
+        self._address = address
+        self._limit_bytes = body_limit_bytes(max_body_bytes)
+        self._begins_late = _choice(address, "start", ("earliest", "latest")) == "latest"
+        self._given_up = _given_up(address)
+        self._positions: Positions | None = None
+        self._kept: dict[int, str] = {}
+        """By partition, the position in the store."""
+        self._next: dict[int, int] = {}
+        """By partition, behind what was taken and not acknowledged."""
+        self._assigned: set[int] | None = None
+        """None while the group hasn't given this source its share."""
+        self._at_end: set[int] = set()
+        self._failure: ReceiverError | None = None
+        config = self._config()
+        self._topic = described(address)
+        self._consumer = Consumer(config, logger=Quiet)
+        self._consumer.subscribe([address.name], on_assign=self._on_assign, on_revoke=self._on_revoke)
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether a partition that is ours, or may be, hasn't been read to its end."""
+        return self._assigned is None or not self._assigned <= self._at_end
+
+    def start(self, positions: Positions) -> None:
+        known = positions.read()
+        topic_id = self._topic.id
+        if topic_id and known.get(_TOPIC_ID, topic_id) != topic_id:
+            raise MessagesLostError(
+                f"{self._address}: the topic was deleted and made anew since the store's positions were kept",
+                hint="what it held then is gone; to take the new one, begin a domain of its own (--connection-id)",
+            )
+        begin = {_TOPIC_ID: topic_id} if topic_id else {}
+        if self._begins_late and not known:  # partitions that are added later are taken from their beginning
+            begin |= {str(number): str(self._bounds(number)[1]) for number in self._topic.partitions}
+        if not begin.keys() <= known.keys():
+            positions.begin(begin)
+        self._positions = positions
+
+    def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
+        self._check()
+        try:
+            records = self._polled(at_most, wait_secs)
+        except KafkaException as error:
+            self._failure = failure_of(self._address, error)
+            records = []
+        good = takewhile(self._accepts, records if self._failure is None else ())
+        taken = [Delivery(decoded(record), (record.partition(), record.offset())) for record in good]
+        if not taken:
+            self._check()
+        for delivery in taken:
+            partition, offset = delivery.token
+            self._next[partition] = offset + 1
+        return taken
+
+    def advances(self, deliveries: Sequence[Delivery]) -> list[Advance]:
+        behind = _behind(deliveries)
+        return [Advance(str(number), self._kept.get(number), str(behind[number])) for number in sorted(behind)]
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        behind = _behind(deliveries)
+        at = [TopicPartition(self._address.name, number, offset) for number, offset in behind.items()]
+        try:
+            # What counts is in the store: the group's own positions are for figures of its lag. Where there is no store
+            # they are what counts.
+            if self._positions is not None:
+                self._consumer.commit(offsets=at, asynchronous=True)
+            else:
+                self._consumer.commit(offsets=at, asynchronous=False)
+        except (KafkaException, RuntimeError) as error:
+            if self._positions is None:
+                raise failure_of(self._address, error) from error
+        for number, offset in behind.items():
+            self._kept[number] = str(offset)
+            self._next.pop(number, None)
+
+    def close(self) -> None:
+        with suppress(KafkaException, RuntimeError):
+            self._consumer.close()
+
+    def _config(self) -> dict[str, Any]:
+        session_ms = round(1_000 * _secs(self._address, "session", _SESSION_SECS))
+        return {
+            **client_config(self._address),
+            "group.id": self._address.subscription,
+            "partition.assignment.strategy": "roundrobin",
+            "session.timeout.ms": session_ms,
+            "heartbeat.interval.ms": max(1, min(3_000, session_ms // 3)),
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "receive.message.max.bytes": min(_MOST_BYTES, self._limit_bytes + _FETCHED_BYTES),
+            "error_cb": self._on_error,
+        }
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(self._failure.message, hint=self._failure.hint)
+
+    def _polled(self, at_most: int, wait_secs: float) -> list[Any]:
+        """Records and errors that are there, once one is; the ends of partitions are no such thing."""
+        until = time.monotonic() + wait_secs
+        while self._failure is None:
+            left_secs = until - time.monotonic()
+            first = self._consumer.poll(min(max(0.0, left_secs), _PIECE_SECS))
+            if first is None:
+                if left_secs <= 0:
+                    break
+            elif not self._is_end(first):
+                more = self._consumer.consume(at_most - 1, timeout=0) if at_most > 1 else []
+                return [first, *(each for each in more if not self._is_end(each))]
+        return []
+
+    def _is_end(self, record: Any) -> bool:
+        error = record.error()
+        if error is None:
+            self._at_end.discard(record.partition())
+        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's own errors begin so
+            self._at_end.add(record.partition())
+            return True
+        return False
+
+    def _accepts(self, record: Any) -> bool:
+        """Whether the record is a message; else it is what this source fails by."""
+        error = record.error()
+        if error is not None:
+            # Where an offset isn't there any more, the next connection says which are lost.
+            self._failure = error_of(self._address, error)
+        elif len(record.value() or b"") > self._limit_bytes:
+            name = f"{self._address}: offset {record.offset()} of partition {record.partition()}"
+            self._failure = too_large(name, f"{len(record.value()):,}", self._limit_bytes)
+        return self._failure is None
+
+    def _on_error(self, error: Any) -> None:
+        if error.code() in ENDED:
+            self._failure = self._failure or error_of(self._address, error)
+
+    def _on_revoke(self, consumer: Consumer, _partitions: Sequence[TopicPartition]) -> None:
+        self._assigned = None
+        consumer.unassign()
+
+    def _on_assign(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        """Go on where the store is. What this raises would be lost among the library's callbacks."""
+        try:
+            at = self._beginnings(consumer, [each.partition for each in partitions])
+        except ReceiverError as error:
+            self._failure = self._failure or error
+        except KafkaException as error:
+            self._failure = self._failure or failure_of(self._address, error)
+        else:
+            self._at_end.clear()
+            self._assigned = set(at)
+            consumer.assign([TopicPartition(self._address.name, number, offset) for number, offset in at.items()])
+            return
+        consumer.unassign()
+
+    def _beginnings(self, consumer: Consumer, numbers: Sequence[int]) -> dict[int, int]:
+        """By partition, where to go on; `MessagesLostError` where what comes next isn't there any more."""
+        bounds = {number: self._bounds(number) for number in numbers}
+        stored = self._stored(consumer, bounds)
+        beginnings, problems, ways_on = {}, [], []
+        for number, (low, high) in bounds.items():
+            known = stored[str(number)]
+            if number in self._next and self._kept.get(number) != known:
+                raise BrokerError(
+                    f"{self._address}: another bridge has gone on in partition {number}", hint="go on there"
+                )
+            wanted = _offset(known)
+            if wanted < low <= self._given_up.get(number, -1):
+                _LOGGER.warning(
+                    "%s: partition %d goes on at offset %d, as was said; %d to %d are lost",
+                    *(self._address, number, low, wanted, low - 1),
+                )
+                wanted = low
+            elif wanted < low:
+                problems.append(
+                    f"offsets {wanted:,} to {low - 1:,} of partition {number} are gone, which weren't taken yet"
+                )
+                ways_on.append(f"{number}:{low}")
+            elif wanted > high:
+                problems.append(
+                    f"partition {number} ends at offset {high:,}, though {wanted:,} were taken: it has lost some"
+                )
+            self._kept[number] = known
+            beginnings[number] = self._next.get(number, wanted)
+        if problems:
+            way_on = f"&lost={','.join(ways_on)} behind the group goes on without them"
+            other = "begin a domain of its own (--connection-id)"
+            raise MessagesLostError(f"{self._address}: {'; '.join(problems)}", hint=way_on if ways_on else other)
+        return beginnings
+
+    def _stored(self, consumer: Consumer, bounds: Mapping[int, tuple[int, int]]) -> Mapping[str, str]:
+        """By partition, where to go on. Where it begins is kept at once: what comes from then on can't be lost unseen."""
+        if self._positions is None:
+            wanted = [TopicPartition(self._address.name, number) for number in bounds]
+            there = consumer.committed(wanted, timeout=ANSWER_SECS) if wanted else []
+            committed = {str(each.partition): str(each.offset) for each in there if each.offset >= 0}
+            return {str(number): str(ends[self._begins_late]) for number, ends in bounds.items()} | committed
+        stored = self._positions.read()
+        new = {str(number): str(low) for number, (low, _) in bounds.items() if str(number) not in stored}
+        if not new:
+            return stored
+        self._positions.begin(new)
+        return self._positions.read()
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        """The first offset that is there, and the one behind the last."""
+        bounds = self._consumer.get_watermark_offsets(TopicPartition(self._address.name, number), timeout=ANSWER_SECS)
+        if bounds is None:
+            raise BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s", hint="see that it is well")
+        return bounds
+
+
+def _behind(deliveries: Sequence[Delivery]) -> dict[int, int]:
+    """By partition, the offset behind the last of these."""
+    return {partition: offset + 1 for partition, offset in (delivery.token for delivery in deliveries)}
+
+
+def _offset(stored: str) -> int:
+    try:
+        return int(stored)
+    except ValueError:
+        raise StoreCorruptError(f"{stored!r:.80} is no offset", hint="restore a copy") from None
+
+
+def _choice(address: BrokerAddress, name: str, choices: Sequence[str]) -> str:
+    given = address.options.get(name, choices[0])
+    if given not in choices:
+        raise SettingsError(f"{address}: {name} is {' or '.join(choices)}")
+    return given
+
+
+def _secs(address: BrokerAddress, name: str, default: float) -> float:
+    try:
+        secs = float(address.options.get(name, default))
+    except ValueError:
+        secs = 0
+    if not 1 <= secs <= 300:  # noqa: PLR2004 - beyond it librdkafka's own limit of a poll
+        raise SettingsError(f"{address}: {name} is a number of seconds from 1 to 300")
+    return secs
+
+
+def _given_up(address: BrokerAddress) -> dict[int, int]:
+    """By partition, the offset up to which a person has said that nothing is waited for."""
+    text = address.options.get("lost")
+    if text is None:
+        return {}
+    if not _LOST.fullmatch(text):
+        raise SettingsError(f"{address}: lost is PARTITION:OFFSET, or several with commas between them")
+    return {int(number): int(offset) for number, offset in (each.split(":") for each in text.split(","))}
+
+
+class KafkaSink(Closing):
+    """Messages to a topic, by an idempotent producer: each is there once all replicas in sync have it."""
+
+    drops_known_ids = False
+
+    def __init__(self, address: BrokerAddress) -> None:
+        self._address = address
+        config: dict[str, Any] = {
+            **client_config(address),
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": round(ANSWER_SECS * 1_000),
+            "message.max.bytes": 1_000_000_000,  # so that the broker's own limit counts
+            "partitioner": "murmur2_random",  # as Java's: a key goes where other producers send it
+            "error_cb": self._on_error,
+        }
+        self._failure: BrokerError | None = None
+        if unknown := address.options.keys() - {"mechanism"}:
+            raise SettingsError(f"{address}: {', '.join(sorted(unknown))} is for where messages come from")
+        described(address)
+        self._producer = Producer(config, logger=Quiet)
+
+    def send(self, messages: Sequence[Message]) -> None:
+        arguments = [encoded(message) for message in messages]  # all, before the first is sent
+        failures: list[BrokerError] = []
+        noted = partial(self._note, failures)
+        try:
+            for each in arguments:
+                self._produce(each, noted)
+            left = self._producer.flush(ANSWER_SECS + CLOSE_SECS)
+        except KafkaException as error:
+            raise self._failure_of(error.args[0]) from error
+        if left or self._failure is not None:
+            failures.append(self._failure or BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s"))
+        for failure in sorted(failures, key=lambda each: isinstance(each, MessageRefusedError)):
+            raise failure
+
+    def close(self) -> None:
+        with suppress(KafkaException):
+            self._producer.purge()
+            self._producer.flush(CLOSE_SECS)
+
+    def _produce(self, arguments: Mapping[str, Any], noted: Any) -> None:
+        until = time.monotonic() + ANSWER_SECS
+        while True:
+            try:
+                self._producer.produce(self._address.name, on_delivery=noted, **arguments)
+            except BufferError:  # it has enough to send for now
+                if time.monotonic() > until:
+                    raise BrokerError(f"{self._address}: it takes nothing in {ANSWER_SECS:g} s") from None
+                self._producer.poll(0.1)
+            else:
+                return
+
+    def _note(self, failures: list[BrokerError], error: Any, _record: Any) -> None:
+        if error is not None:
+            failures.append(self._failure_of(error))
+
+    def _failure_of(self, error: Any) -> BrokerError:
+        if error.code() in {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}:
+            return MessageRefusedError(
+                f"{self._address} refuses a message: {error.str()}", hint="leave this message out"
+            )
+        return error_of(self._address, error)
+
+    def _on_error(self, error: Any) -> None:
+        if error.code() in ENDED - {KafkaError._ALL_BROKERS_DOWN}:  # noqa: SLF001 - then messages wait for a while
+            self._failure = self._failure or error_of(self._address, error)

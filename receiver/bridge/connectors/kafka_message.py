@@ -1,0 +1,93 @@
+"""A message as a record of Kafka: what becomes of its body, its properties and its key on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from receiver.bridge.connectors import DUPLICATE_ID, Message, Property
+from receiver.errors import MessageRefusedError
+
+__all__ = ["NULL_VALUE", "decoded", "encoded"]
+
+_JMS_NAMES = ("JMSCorrelationID", "JMSReplyTo", "JMSType")
+NULL_VALUE = "kafkaNullValue"
+"""The property of a record without a value, by which a compacted topic deletes what its key had."""
+_NO_TIMESTAMP = 0
+
+
+def decoded(record: Any) -> Message:
+    """What came by Kafka. Its id is its offset where no header has one, never its key, which may come again."""
+    value = record.value()
+    own_name = f"{record.topic()}-{record.partition()}-{record.offset()}"
+    named = {name: _text_or_bytes(value) for name, value in record.headers() or ()}
+    headers = {name: text for name in _JMS_NAMES if isinstance(text := named.get(name), str)}
+    properties: dict[str, Property] = {name: value for name, value in named.items() if name not in headers}
+    if value is None:
+        properties[NULL_VALUE] = True
+    kind, sent_ms = record.timestamp()
+    return Message(
+        body=value or b"",
+        is_text=value is not None and isinstance(_text_or_bytes(value), str),
+        properties=properties,
+        headers=headers,
+        message_id=own_name,
+        jms_timestamp_ms=None if kind == _NO_TIMESTAMP else sent_ms,
+        default_id=own_name,
+        default_source=_source_of(record.key()) or f"{record.topic()}-{record.partition()}",
+    )
+
+
+def encoded(message: Message) -> dict[str, Any]:
+    """The arguments by which a producer sends the message; `MessageRefusedError` where Kafka can't express it."""
+    named = {**message.properties, **message.headers}
+    named.pop(DUPLICATE_ID, None)  # means nothing here
+    is_null = not message.body and bool(named.pop(NULL_VALUE, False))
+    key = message.default_source
+    return {
+        "value": None if is_null else message.body,
+        "key": None if key is None else _bytes_of(key),
+        "headers": [(_checked(name), _value_of(value)) for name, value in named.items()],
+    }
+
+
+def _source_of(key: bytes | None) -> str | None:
+    """The key as text, or else in hexadecimal digits."""
+    text = _text_or_bytes(key)
+    return text.hex() if isinstance(text, bytes) else text
+
+
+def _text_or_bytes(value: bytes | None) -> str | bytes | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _value_of(value: Property) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    return _bytes_of(str(value))
+
+
+def _checked(name: str) -> str:
+    _bytes_of(name)
+    if "\0" in name:  # the client's library would end it there
+        raise _inexpressible(name)
+    return name
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise _inexpressible(text) from error
+
+
+def _inexpressible(text: str) -> MessageRefusedError:
+    return MessageRefusedError(
+        f"a message can't be sent by Kafka: {text!r:.80} in a property or header", hint="send it by AMQP"
+    )

@@ -1,0 +1,94 @@
+"""How far the sources of a domain have come, for brokers that don't forget what was taken: Kafka's topics, streams.
+
+A position is moved in the transaction of the ids, so that neither is ever there without the other. It is moved only from
+where whoever moves it took it to be. Who was frozen, and has lost its share to another meanwhile, finds it moved: its
+whole batch is rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, select, update
+
+from receiver.errors import PositionMovedError, SettingsError, StoreError
+from receiver.store.connections import KeptConnection
+from receiver.store.databases.database import LONGEST_NAME_BYTES
+from receiver.store.engine import database_of, translated
+from receiver.store.tables import domains, positions, text_of, to_bytes
+
+__all__ = ["Advance", "Positions"]
+
+
+class Advance(NamedTuple):
+    """A position that is to be moved."""
+
+    name: str
+    """Of what: a partition's number, for one."""
+    expected: str | None
+    """Where it has to be for that; None: nowhere yet."""
+    next: str
+    """Where the next message is taken from, in the source's own words."""
+
+
+class Positions:
+    """The positions of one source of a domain, by name. Whoever opened the inbox closes the connections."""
+
+    def __init__(self, kept: KeptConnection, reader: KeptConnection, domain_id: int, source: str) -> None:
+        self.source = source
+        self._kept = kept
+        self._reader = reader
+        self._domain_id = domain_id
+        self._key = {"domain_id": domain_id, "source": _stored(source)}
+
+    def read(self) -> dict[str, str]:
+        """What is committed."""
+        of_source = select(positions.c.name, positions.c.position).where(*self._itself())
+        with self._reader.transaction(lambda connection: connection.execute(of_source).all()) as (_, rows):
+            return {text_of(name): text_of(position) for name, position in rows}
+
+    def begin(self, at: Mapping[str, str]) -> None:
+        """Keep these, at once, but for those that are there already."""
+
+        def lock(connection: Connection) -> None:
+            domain = select(domains.c.domain_id).where(domains.c.domain_id == self._domain_id)
+            if connection.execute(domain.with_for_update()).first() is None:
+                raise StoreError("the domain is gone from the database", hint="was it dropped? Open it again")
+
+        with self._kept.transaction(lock) as (connection, _):
+            for name, position in at.items():
+                self._insert(connection, name, position)
+
+    def advance(self, connection: Connection, advances: Iterable[Advance]) -> None:
+        """Move positions in the transaction on the connection; `PositionMovedError` where one isn't as expected."""
+        with translated(self._kept.url):
+            for advance in advances:
+                if not self._is_moved(connection, advance):
+                    raise PositionMovedError(
+                        f"another has gone on from {advance.expected or 'the beginning'} in {advance.name} of {self.source}",
+                        hint="this one's batch is rolled back, and it goes on where the store is",
+                    )
+
+    def _is_moved(self, connection: Connection, advance: Advance) -> bool:
+        if advance.expected is None:
+            return self._insert(connection, advance.name, advance.next)
+        expected = positions.c.position == _stored(advance.expected)
+        there = update(positions).where(*self._itself(), positions.c.name == _stored(advance.name), expected)
+        return connection.execute(there.values(position=_stored(advance.next))).rowcount == 1
+
+    def _insert(self, connection: Connection, name: str, position: str) -> bool:
+        values: dict[str, Any] = {**self._key, "name": _stored(name), "position": _stored(position)}
+        return database_of(connection).insert_unless_there(connection, positions, values)
+
+    def _itself(self) -> list[Any]:
+        return [positions.c[name] == value for name, value in self._key.items()]
+
+
+def _stored(text: str) -> bytes:
+    stored = to_bytes(text)
+    if not 0 < len(stored) <= LONGEST_NAME_BYTES:
+        raise SettingsError(
+            f"a position and its name have 1 to {LONGEST_NAME_BYTES:,} bytes, not {len(stored):,}: {text!r:.80}"
+        )
+    return stored

@@ -1,0 +1,406 @@
+"""Kafka by a real broker: what the connector promises, positions of the store before those of the group, and loud losses."""
+
+import json
+import time
+import uuid
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from receiver.bridge import Message, open_bridge, sink_of, source_of
+from receiver.bridge.connectors import DUPLICATE_ID
+from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.connectors.kafka_message import NULL_VALUE
+from receiver.bridge.opening import BridgeOptions
+from receiver.bridge.options import IdRule, MissingIds, Mode
+from receiver.durable.audit import audit
+from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessagesLostError, SettingsError
+from tests.bridge.kafka_broker import HOST
+from tests.stores import execute
+
+pytestmark = [pytest.mark.artemis, pytest.mark.slow]
+
+SOON_SECS = 20
+
+
+@pytest.fixture
+def kafka(running_kafka):
+    return running_kafka
+
+
+@pytest.fixture
+def topic(kafka):
+    return kafka.new_topic(2)
+
+
+def texts(*bodies, **properties):
+    return [Message(body=body.encode(), is_text=True, properties=properties) for body in bodies]
+
+
+def numbered(count, first=0):
+    return [
+        Message(body=str(number).encode(), is_text=True, properties={"uniqueMessageId": f"{number}:web"})
+        for number in range(first, first + count)
+    ]
+
+
+def send(kafka, topic, messages):
+    with sink_of(kafka.address(topic)) as sink:
+        sink.send(messages)
+
+
+def take_all(source):
+    """All that is there, acknowledged."""
+    taken, until = [], time.monotonic() + SOON_SECS
+    while source.is_settling:
+        assert time.monotonic() < until
+        more = source.take(10, wait_secs=0.1)
+        if more:
+            source.acknowledge(more)
+        taken += more
+    return [delivery.message for delivery in taken]
+
+
+def bodies(messages):
+    return sorted(message.body.decode() for message in messages)
+
+
+class Bridged:
+    """Bridges from a topic to a file, one after the other, by one store."""
+
+    def __init__(self, kafka, topic, store, folder):
+        self.kafka, self.topic, self.store = kafka, topic, store
+        self.file = folder / "out.jsonl"
+
+    def run(self, *, group="g", mode=Mode.EXACTLY_ONCE, ids=None, **options):
+        store = self.store if mode.keeps else None
+        address = self.kafka.address(self.topic, group, **options)
+        to = f"file:{self.file}"
+        bridge = open_bridge(address, to, store, BridgeOptions(mode=mode, ids=ids or IdRule()))
+        bridge.run(stop_when_idle_secs=0)
+        return bridge
+
+    def effects(self):
+        return [json.loads(line) for line in self.file.read_text().splitlines()] if self.file.exists() else []
+
+    def numbers(self):
+        return sorted(int(line["body"]) for line in self.effects())
+
+
+@pytest.fixture(params=["sqlite"])
+def bridged(request, kafka, topic, tmp_path):
+    return Bridged(kafka, topic, request.getfixturevalue(f"{request.param}_store"), tmp_path)
+
+
+def offsets_of_group(kafka, topic, group="g"):
+    consumer = Consumer({"bootstrap.servers": f"{HOST}:{kafka.port}", "group.id": group})
+    at = consumer.committed([TopicPartition(topic, number) for number in range(2)], timeout=10)
+    consumer.close()
+    return [each.offset for each in at]
+
+
+def set_offsets_of_group(kafka, topic, *offsets, group="g"):
+    consumer = Consumer({"bootstrap.servers": f"{HOST}:{kafka.port}", "group.id": group})
+    at = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
+    consumer.commit(offsets=at, asynchronous=False)
+    consumer.close()
+
+
+def test_what_was_acknowledged_is_forgotten_and_the_rest_comes_again(kafka, topic):
+    send(kafka, topic, numbered(30))
+    with source_of(kafka.address(topic, "g")) as source:
+        first = []
+        while not first:
+            first = source.take(5, wait_secs=1)
+        source.acknowledge(first)
+        assert source.take(5, wait_secs=1)
+    with source_of(kafka.address(topic, "g")) as source:
+        rest = take_all(source)
+    assert len(first) <= 5
+    assert bodies([delivery.message for delivery in first] + rest) == sorted(map(str, range(30)))
+
+
+def test_messages_of_a_partition_come_in_order(kafka, topic):
+    sent = [Message(body=str(number).encode(), default_source=f"key-{number % 5}") for number in range(200)]
+    send(kafka, topic, sent)
+    with source_of(kafka.address(topic, "g")) as source:
+        arrived = take_all(source)
+    for key in range(5):
+        own = [int(message.body) for message in arrived if message.default_source == f"key-{key}"]
+        assert own == list(range(key, 200, 5))
+
+
+def test_nothing_is_waited_for_once_something_is_there(kafka, topic):
+    with source_of(kafka.address(topic, "g")) as source:
+        take_all(source)
+        assert source.take(5, wait_secs=0.2) == []
+        send(kafka, topic, texts("one"))
+        began = time.monotonic()
+        assert len(source.take(5, wait_secs=SOON_SECS)) == 1
+        assert time.monotonic() - began < SOON_SECS / 2
+
+
+AWKWARD = ["", " a ", "a\nb", "é", "\U0001f600", "a\0b", "007", "x" * 2_000]
+
+
+def test_what_a_message_has_comes_as_it_was(kafka, topic):
+    properties = {f"p{number}": text for number, text in enumerate(AWKWARD)}
+    properties |= {"é \n": "odd", "bytes": b"\xff\0", "null": None, DUPLICATE_ID: "dropped"}
+    headers = {"JMSCorrelationID": "c", "JMSReplyTo": "queue://r", "JMSType": "t"}
+    given = Message(body=b"\xff\0", properties=properties, headers=headers, default_source="web")
+    send(kafka, topic, [given, *texts(*AWKWARD, number=5, flag=True, share=0.5)])
+    with source_of(kafka.address(topic, "g")) as source:
+        arrived = take_all(source)
+    (first,) = [message for message in arrived if message.headers]
+    del properties[DUPLICATE_ID]
+    assert (first.body, first.is_text, first.properties, first.headers) == (b"\xff\0", False, properties, headers)
+    assert (first.default_source, first.redelivered) == ("web", False)
+    assert abs(first.jms_timestamp_ms / 1_000 - time.time()) < SOON_SECS
+    others = [message for message in arrived if not message.headers]
+    assert sorted(message.body.decode() for message in others) == sorted(AWKWARD)
+    assert all(message.is_text for message in others)
+    assert all(message.properties == {"number": "5", "flag": "true", "share": "0.5"} for message in others)
+
+
+def test_ids_are_offsets_and_sources_are_keys_where_no_header_says_otherwise(kafka, topic):
+    producer = Producer({"bootstrap.servers": f"{HOST}:{kafka.port}"})
+    for key in (b"web", "é".encode(), b"\xff", b"", None):
+        producer.produce(topic, key=key, value=b"a", partition=1)
+    producer.flush(10)
+    with source_of(kafka.address(topic, "g")) as source:
+        arrived = take_all(source)
+    assert [IdRule().ids_of(message) for message in arrived] == [
+        (f"{topic}-1-0", "web"),
+        (f"{topic}-1-1", "é"),
+        (f"{topic}-1-2", "ff"),
+        (f"{topic}-1-3", f"{topic}-1"),
+        (f"{topic}-1-4", f"{topic}-1"),
+    ]
+    named = Message(body=b"", properties={"uniqueMessageId": "7", "messageSourceId": "shop"}, default_id="a")
+    assert IdRule().ids_of(named) == ("7", "shop")
+    with pytest.raises(MessageRefusedError, match="ids are required"):
+        IdRule(missing=MissingIds.REFUSE).ids_of(arrived[0])
+
+
+def test_a_record_without_a_value_stays_one(kafka, topic):
+    producer = Producer({"bootstrap.servers": f"{HOST}:{kafka.port}"})
+    producer.produce(topic, key=b"gone")
+    producer.produce(topic, key=b"empty", value=b"")
+    producer.flush(10)
+    with source_of(kafka.address(topic, "g")) as source:
+        arrived = {message.default_source: message for message in take_all(source)}
+    assert arrived["gone"].properties == {NULL_VALUE: True}
+    assert arrived["empty"].properties == {}
+    again = kafka.new_topic()
+    send(kafka, again, arrived.values())
+    consumer = Consumer({"bootstrap.servers": f"{HOST}:{kafka.port}", "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe([again])
+    records = {record.key(): record.value() for record in (consumer.poll(SOON_SECS), consumer.poll(SOON_SECS))}
+    consumer.close()
+    assert records == {b"gone": None, b"empty": b""}
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_what_kafka_cannot_express_is_refused_before_anything_is_sent(kafka, topic, name):
+    with sink_of(kafka.address(topic)) as sink:
+        with pytest.raises(MessageRefusedError, match="can't be sent by Kafka"):
+            sink.send([*texts("good"), *texts("bad", **{name: "x"})])
+        sink.send(texts("more"))
+    with source_of(kafka.address(topic, "g")) as source:
+        assert bodies(take_all(source)) == ["more"]
+
+
+def test_a_message_above_the_brokers_limit_is_to_blame_itself(kafka):
+    topic = kafka.new_topic(1, max_message_bytes="10000")
+    with sink_of(kafka.address(topic)) as sink:
+        with pytest.raises(MessageRefusedError, match="refuses a message"):
+            sink.send([Message(body=b"x" * 100_000)])
+        sink.send(texts("small"))
+
+
+def test_a_body_that_is_too_large_stays_and_says_which(kafka):
+    topic = kafka.new_topic(1)
+    send(kafka, topic, [Message(body=body) for body in (b"a", b"b" * 1_000, b"c")])
+    with source_of(kafka.address(topic, "g"), max_body_bytes=100) as source:
+        taken = []
+        while not taken:
+            taken = source.take(10, wait_secs=1)
+        assert bodies(delivery.message for delivery in taken) == ["a"]
+        source.acknowledge(taken)
+        for _ in range(2):
+            with pytest.raises(MessageRefusedError, match="offset 1 of partition 0: its body has 1,000 bytes"):
+                source.take(10, wait_secs=1)
+
+
+def test_what_is_not_there_is_refused(kafka, topic):
+    nowhere = f"nowhere-{uuid.uuid4().hex}"
+    for connect in (lambda: source_of(kafka.address(nowhere, "g")), lambda: sink_of(kafka.address(nowhere))):
+        with pytest.raises(BrokerRefusedError, match="UNKNOWN_TOPIC"):
+            connect()
+    assert nowhere not in kafka.admin().list_topics(timeout=10).topics
+    with pytest.raises(BrokerError, match="can't be reached"):
+        source_of(f"kafka://{HOST}:1/{topic}?group=g")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "names no consumer group"),
+        ({"group": "g", "start": "now"}, "start is earliest or latest"),
+        ({"group": "g", "lost": "5"}, "lost is PARTITION:OFFSET"),
+        ({"group": "g", "session": "0"}, "session is a number of seconds"),
+        ({"group": "g", "session": "x"}, "session is a number of seconds"),
+        ({"group": "g", "selector": "a = 1"}, "after \\? only group=GROUP"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(kafka, topic, options, problem):
+    with pytest.raises(SettingsError, match=problem):
+        source_of(kafka.address(topic, options.pop("group", None), **options))
+
+
+def test_addresses_come_back_as_they_were():
+    for text in ("kafka://host:9092/orders?group=g", "kafkas://me@host:1/a.b?group=g&start=latest&lost=0%3A5"):
+        assert str(BrokerAddress.parse(text)) == text
+    address = BrokerAddress.parse("kafka://me@host/orders?mechanism=PLAIN")
+    assert address.target_name == "kafka://host:9092/orders"
+    assert not address.may_be(BrokerAddress.parse("amqp://host/topic/orders"))
+    assert address.may_be(BrokerAddress.parse("kafka://host/orders?group=g"))
+
+
+@pytest.mark.parametrize(
+    ("bridged", "mode"),
+    [("sqlite", Mode.EXACTLY_ONCE), ("postgresql", Mode.APP_CONTROLLED), ("postgresql", Mode.AT_LEAST_ONCE)],
+    indirect=["bridged"],
+)
+def test_the_store_says_where_to_go_on_and_not_the_group(bridged, kafka, topic, mode):
+    """Neither a group that was set back makes anything come twice, nor one that is ahead loses anything."""
+    send(kafka, topic, numbered(20))
+    bridged.run(mode=mode)
+    ends = offsets_of_group(kafka, topic)
+    assert sum(ends) == 20  # figures of lag are right
+    set_offsets_of_group(kafka, topic, 0, 0)
+    send(kafka, topic, numbered(10, 20))
+    bridged.run(mode=mode)
+    assert bridged.numbers() == list(range(30))
+    send(kafka, topic, numbered(10, 30))
+    set_offsets_of_group(kafka, topic, 1_000, 1_000)
+    assert bridged.run(mode=mode).receiver.figures().rDupsDet == 0
+    assert bridged.numbers() == list(range(40))
+    assert audit(bridged.store).findings == ()
+
+
+def test_without_a_store_the_group_says_where_to_go_on(bridged, kafka, topic):
+    send(kafka, topic, numbered(20))
+    bridged.run(mode=Mode.BEST_EFFORT)
+    send(kafka, topic, numbered(10, 20))
+    bridged.run(mode=Mode.BEST_EFFORT)
+    assert bridged.numbers() == list(range(30))
+
+
+def test_what_is_sent_twice_is_a_duplicate(bridged, kafka, topic):
+    send(kafka, topic, numbered(20))
+    send(kafka, topic, numbered(20))
+    assert bridged.run().receiver.figures().rDupsDet == 20
+    assert bridged.numbers() == list(range(20))
+
+
+def test_two_groups_have_a_copy_each(bridged, kafka, topic):
+    send(kafka, topic, numbered(5))
+    bridged.run(group="g")
+    assert bridged.numbers() == list(range(5))
+    bridged.file = bridged.file.with_name("other.jsonl")
+    bridged.run(group="h")
+    assert bridged.numbers() == list(range(5))
+
+
+def test_a_bridge_that_begins_at_the_end_keeps_that_at_once(bridged, kafka, topic):
+    send(kafka, topic, numbered(10))
+    bridged.run(start="latest")
+    send(kafka, topic, numbered(10, 10))
+    bridged.run(start="latest")
+    assert bridged.numbers() == list(range(10, 20))
+
+
+def delete_records(kafka, topic, *offsets):
+    at = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
+    for done in (admin := kafka.admin()).delete_records(at).values():
+        done.result(10)
+    del admin
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.BEST_EFFORT])
+def test_what_retention_has_taken_is_loud_until_a_person_says_to_go_on(bridged, kafka, mode):
+    bridged.topic = topic = kafka.new_topic(1)
+    send(kafka, topic, numbered(10))
+    bridged.run(mode=mode)
+    send(kafka, topic, numbered(20, 10))
+    delete_records(kafka, topic, 25)
+    lost = "offsets 10 to 24 of partition 0 are gone, which weren't taken yet .&lost=0:25 "
+    for options in ({}, {"lost": "0:24"}, {"lost": "1:25"}, {"start": "latest"}):
+        with pytest.raises(MessagesLostError, match=lost):
+            bridged.run(mode=mode, **options)
+    bridged.run(mode=mode, lost="0:25")
+    assert bridged.numbers() == [*range(10), *range(25, 30)]
+    bridged.run(mode=mode)
+
+
+def test_what_retention_takes_while_a_bridge_sleeps_is_loud_too(kafka):
+    topic = kafka.new_topic(1)
+    send(kafka, topic, numbered(10))
+    source = source_of(kafka.address(topic, "g"))
+    take_all(source)
+    source._consumer.pause([TopicPartition(topic, 0)])
+    send(kafka, topic, numbered(10, 10))
+    delete_records(kafka, topic, 15)
+    source._consumer.seek(TopicPartition(topic, 0, 10))
+    source._consumer.resume([TopicPartition(topic, 0)])
+    with pytest.raises(BrokerError):
+        source.take(10, wait_secs=SOON_SECS)
+    source.close()
+    with source_of(kafka.address(topic, "g")) as source, pytest.raises(MessagesLostError, match="offsets 10 to 14"):
+        source.take(10, wait_secs=SOON_SECS)
+
+
+def test_a_beginning_is_kept_before_the_first_message(bridged, kafka, topic):
+    """Else what retention takes before the first batch would be lost unseen."""
+    bridged.run()
+    send(kafka, topic, numbered(20))
+    delete_records(kafka, topic, *offsets_behind(kafka, topic))
+    with pytest.raises(MessagesLostError, match="offsets 0 to"):
+        bridged.run()
+
+
+def offsets_behind(kafka, topic):
+    consumer = Consumer({"bootstrap.servers": f"{HOST}:{kafka.port}", "group.id": "g"})
+    ends = [consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10)[1] for number in range(2)]
+    consumer.close()
+    return ends
+
+
+def test_a_topic_made_anew_is_loud(bridged, kafka, topic):
+    send(kafka, topic, numbered(10))
+    bridged.run()
+    kafka.delete(topic)
+    kafka.make(topic, 2)
+    send(kafka, topic, numbered(30, 10))
+    with pytest.raises(MessagesLostError, match="deleted and made anew"):
+        bridged.run()
+
+
+def test_a_partition_that_has_lost_its_end_is_loud(bridged, kafka, topic):
+    send(kafka, topic, numbered(10))
+    bridged.run()
+    execute(bridged.store, "UPDATE receiver_position SET position = :far WHERE length(name) = 1", far=b"1000")
+    with pytest.raises(MessagesLostError, match="though 1,000 were taken"):
+        bridged.run()
+
+
+def test_a_bridge_to_kafka_says_that_it_is_at_least_once(kafka, topic, sqlite_store, caplog):
+    send(kafka, topic, [Message(body=b"1", properties={"uniqueMessageId": "1", "messageSourceId": "web"})])
+    out = kafka.new_topic()
+    bridge = open_bridge(kafka.address(topic, "g"), kafka.address(out), sqlite_store, BridgeOptions())
+    bridge.run(stop_when_idle_secs=0)
+    assert "this is at least once" in caplog.text
+    with source_of(kafka.address(out, "g")) as source:
+        (message,) = take_all(source)
+    assert (message.properties["uniqueMessageId"], message.default_source) == ("1", "web")

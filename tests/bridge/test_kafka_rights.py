@@ -1,0 +1,142 @@
+"""Kafka through TLS, with names, passwords and rights: what is allowed works, and what isn't is refused in words."""
+
+import re
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import trustme
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
+from receiver.bridge import Message, Tls, sink_of, source_of
+from receiver.bridge.connectors.address import BrokerAddress
+from receiver.demo.server import free_ports
+from receiver.errors import BrokerRefusedError, SettingsError
+from tests.bridge.kafka_broker import HOST, KafkaBroker
+
+pytestmark = [pytest.mark.artemis, pytest.mark.slow]
+
+SOON_SECS = 20
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+USERS = {"me": "right", "half": "right", "nobody": "right"}
+"""All of them with a password; `me` may do all, `half` may read the topic and has no group."""
+
+
+class SecureKafka(KafkaBroker):
+    """Beside its plain port, one through TLS that wants to know who it is."""
+
+    def __init__(self, jars, folder, certificate):
+        (self.secure_port,) = free_ports(29092)
+        users = " ".join(f'user_{user}="{password}"' for user, password in USERS.items())
+        secure = [
+            "sasl.enabled.mechanisms=PLAIN",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
+            f"listener.name.sasl_ssl.plain.sasl.jaas.config={LOGIN} required {users};",
+            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users=User:ANONYMOUS;User:me",
+            "ssl.keystore.type=PEM",
+            f"ssl.keystore.location={certificate}",
+        ]
+        port = f",SASL_SSL://{HOST}:{self.secure_port}\n"
+        listens = r"^((?:advertised\.)?listeners=.*)\n"
+        super().__init__(
+            jars, folder, lambda text: re.sub(listens, rf"\1{port}", text, flags=re.MULTILINE) + "\n".join(secure)
+        )
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def kafka(kafka_jars, authority):
+    with tempfile.TemporaryDirectory(prefix="receiver-kafka-") as text:
+        folder = Path(text)
+        certificate = authority.issue_cert(HOST, "localhost", key_type=trustme.KeyType.RSA)
+        write_for_kafka(certificate, folder / "broker.pem")
+        authority.cert_pem.write_to_path(folder / "ca.pem")
+        trustme.CA().cert_pem.write_to_path(folder / "other.pem")
+        broker = SecureKafka(kafka_jars, folder, folder / "broker.pem")
+        broker.folder = folder
+        try:
+            broker.start()
+            broker.topic = broker.new_topic()
+            allow_to_read(broker, "half")
+            yield broker
+        finally:
+            broker.close()
+
+
+def write_for_kafka(certificate, path):
+    """Key and certificates; Kafka reads keys in PKCS 8 alone."""
+    key = load_pem_private_key(certificate.private_key_pem.bytes(), None)
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(text + b"".join(each.bytes() for each in certificate.cert_chain_pems))
+
+
+def allow_to_read(broker, user):
+    admin = broker.admin()
+    pattern = ResourcePatternType.LITERAL
+    binding = AclBinding(
+        ResourceType.TOPIC, broker.topic, pattern, f"User:{user}", "*", AclOperation.ALL, AclPermissionType.ALLOW
+    )
+    for done in admin.create_acls([binding]).values():
+        done.result(10)
+    time.sleep(0.2)
+
+
+def address(kafka, login, *, group=None, ca="ca.pem", host=HOST):
+    more = f"?group={group}" if group else ""
+    parsed = BrokerAddress.parse(f"kafkas://{login}@{host}:{kafka.secure_port}/{kafka.topic}{more}")
+    return parsed.with_tls(Tls(ca_file=kafka.folder / ca))
+
+
+def test_whoever_is_let_in_sends_and_takes(kafka):
+    with sink_of(address(kafka, "me:right")) as sink:
+        sink.send([Message(body=b"a")])
+    with source_of(address(kafka, "me:right", group="g")) as source:
+        (taken,) = source.take(1, wait_secs=SOON_SECS)
+    assert taken.message.body == b"a"
+
+
+@pytest.mark.parametrize(
+    ("login", "problem"), [("me:wrong", "Authentication failed"), ("nobody:right", "TOPIC_AUTHORIZATION_FAILED")]
+)
+def test_whoever_is_not_let_in_is_told_so_at_the_start(kafka, login, problem):
+    began = time.monotonic()
+    with pytest.raises(BrokerRefusedError, match=problem):
+        source_of(address(kafka, login, group="g"))
+    with pytest.raises(BrokerRefusedError, match=problem):
+        sink_of(address(kafka, login))
+    assert time.monotonic() - began < SOON_SECS
+
+
+def test_a_group_that_is_not_allowed_is_refused(kafka):
+    with source_of(address(kafka, "half:right", group="g")) as source:
+        with pytest.raises(BrokerRefusedError, match="GROUP_AUTHORIZATION_FAILED"):
+            source.take(1, wait_secs=SOON_SECS)
+        assert source.is_settling
+
+
+def test_a_broker_of_another_authority_is_not_trusted(kafka):
+    with pytest.raises(BrokerRefusedError, match="can't be trusted"):
+        source_of(address(kafka, "me:right", group="g", ca="other.pem"))
+
+
+def test_certificates_prove_nothing_without_tls(kafka):
+    with pytest.raises(SettingsError, match="write kafkas://"):
+        BrokerAddress.parse(kafka.address(kafka.topic, "g")).with_tls(Tls(ca_file=kafka.folder / "ca.pem"))
+
+
+def test_a_mechanism_that_is_not_known_is_refused(kafka):
+    with pytest.raises(SettingsError, match="no mechanism 'GUESS'"):
+        source_of(f"kafka://me:x@{HOST}:{kafka.port}/{kafka.topic}?group=g&mechanism=GUESS")

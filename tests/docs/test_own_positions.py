@@ -1,0 +1,40 @@
+"""The source with positions of `docs/clients.md` as it stands there: killed between bridges, nothing comes twice."""
+
+import json
+import sys
+
+import pytest
+
+from tests.docs.markdown import blocks, run
+
+BRIDGE = """
+import sys
+from receiver.bridge import BridgeOptions, Mode, Origin, open_bridge
+
+count, mode = int(sys.argv[1]), Mode(sys.argv[2])
+del EVENTS[count:]
+origin = Origin(EventSource, "here", "queue://events")
+bridge = open_bridge(origin, "file:out.jsonl", "sqlite:///receiver.db", BridgeOptions(mode=mode))
+bridge.run(stop_when_idle_secs=0)
+"""
+
+
+@pytest.mark.parametrize("mode", ["EXACTLY_ONCE", "AT_LEAST_ONCE", "APP_CONTROLLED"])
+def test_a_source_with_positions_goes_on_where_it_was(tmp_path, mode):
+    (block,) = blocks("docs/clients.md", "python", "Brokers that forget nothing")
+    (tmp_path / "client.py").write_text(block + BRIDGE)
+    for count in (4, 4, 10):
+        run([sys.executable, "client.py", str(count), mode], tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["body_base64"] for line in lines] == [
+        "MA==",
+        "MQ==",
+        "Mg==",
+        "Mw==",
+        "NA==",
+        "NQ==",
+        "Ng==",
+        "Nw==",
+        "OA==",
+        "OQ==",
+    ]
