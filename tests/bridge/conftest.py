@@ -18,7 +18,6 @@ from receiver.retrying import Backoff
 from tests.bridge.bridged import Route
 from tests.bridge.broker_proxy import broker_proxy
 from tests.bridge.campaign import FOR_EVER, Queue, Store
-from tests.bridge.kafka_broker import new_broker as new_kafka
 from tests.brokers.cached import fetched
 from tests.brokers.kafka import fetch
 from tests.durable.proxy import proxied
@@ -36,13 +35,6 @@ def artemis_with_login(artemis_home):
 def kafka_jars():
     """Where the program of a real Kafka is."""
     return fetched(fetch)
-
-
-@pytest.fixture(scope="session")
-def running_kafka(kafka_jars):
-    """A real Kafka that runs for the whole session, unless a test restarts it."""
-    with new_kafka(kafka_jars) as broker:
-        yield broker
 
 
 class Connected(NamedTuple):

@@ -323,7 +323,7 @@ def raw(monkeypatch):
             address = BrokerAddress.parse(queue)
             with monkeypatch.context() as patch:
                 patch.setattr(amqp, "decoded", lambda data: Message(body=data))
-                patch.setattr(stomp, "decoded", lambda frame: Message(body=frame.body, properties=frame.headers))
+                patch.setattr(stomp, "decoded", lambda frame, _: Message(body=frame.body, properties=frame.headers))
                 with {"amqp": AmqpSource, "stomp": StompSource}[address.protocol](address) as source:
                     until, taken = time.monotonic() + SOON_SECS, []
                     while len(taken) < count and time.monotonic() < until:
@@ -378,9 +378,8 @@ def outcome(kind, pair, seen):
 
 def documented(pair):
     """By kind, what the table says."""
-    rows = re.findall(
-        r"^\| ([^|]+?) \|" + r" (yes|plain|no|parked|-) \|" * len(PAIRS) + "$", DOC.read_text(), re.MULTILINE
-    )
+    section = DOC.read_text().partition("\n## What each pair of protocols carries\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+?) \|" + r" (yes|plain|no|parked|-) \|" * len(PAIRS) + "$", section, re.MULTILINE)
     return {row[0]: row[1 + PAIRS.index(pair)] for row in rows}
 
 

@@ -13,19 +13,14 @@ from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.kafka_message import NULL_VALUE
 from receiver.bridge.opening import BridgeOptions
 from receiver.bridge.options import IdRule, MissingIds, Mode
+from receiver.demo.server import HOST
 from receiver.durable.audit import audit
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessagesLostError, SettingsError
-from tests.bridge.kafka_broker import HOST
 from tests.stores import execute
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
 SOON_SECS = 20
-
-
-@pytest.fixture
-def kafka(running_kafka):
-    return running_kafka
 
 
 @pytest.fixture
@@ -381,7 +376,7 @@ def test_a_topic_made_anew_is_loud(bridged, kafka, topic):
     send(kafka, topic, numbered(10))
     bridged.run()
     kafka.delete(topic)
-    kafka.make(topic, 2)
+    kafka.declare(topic, 2)
     send(kafka, topic, numbered(30, 10))
     with pytest.raises(MessagesLostError, match="deleted and made anew"):
         bridged.run()

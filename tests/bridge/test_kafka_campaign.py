@@ -122,7 +122,7 @@ class Group:
 def test_every_effect_once_by_a_group(request, plan, size, seed, tmp_path):
     if plan in LONG and size == "small":
         pytest.skip("for --campaign=long")
-    kafka, (mode, database, kind) = request.getfixturevalue("running_kafka"), plan
+    kafka, (mode, database, kind) = request.getfixturevalue("kafka"), plan
     store = request.getfixturevalue("sqlite_url" if database == "sqlite" else "fresh_postgres_url")
     file = tmp_path / "orders.jsonl"
     if kind == "table":

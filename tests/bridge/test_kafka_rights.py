@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from receiver.bridge import Message, Tls, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
-from receiver.demo.server import free_ports
+from receiver.demo.server import HOST, free_ports
 from receiver.errors import BrokerRefusedError, SettingsError
-from tests.bridge.kafka_broker import HOST, KafkaBroker
+from tests.brokers.kafka import Broker
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
@@ -30,7 +30,7 @@ USERS = {"me": "right", "half": "right", "nobody": "right"}
 """All of them with a password; `me` may do all, `half` may read the topic and has no group."""
 
 
-class SecureKafka(KafkaBroker):
+class SecureKafka(Broker):
     """Beside its plain port, one through TLS that wants to know who it is."""
 
     def __init__(self, jars, folder, certificate):

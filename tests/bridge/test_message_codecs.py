@@ -26,6 +26,7 @@ from receiver.bridge.connectors.amqp_sections import (  # noqa: E402
     sections_of,
     value_of,
 )
+from receiver.bridge.connectors.products.product import StompDialect  # noqa: E402
 from receiver.bridge.connectors.stomp_frames import Frame, FrameReader  # noqa: E402
 from receiver.bridge.targets import Outcome  # noqa: E402
 from receiver.errors import MessageRefusedError  # noqa: E402
@@ -217,7 +218,7 @@ def test_stomp_goes_on_as_it_came(properties, headers, body):
     sent = Message(body=body, properties=properties, headers=headers)
     frame = Frame("MESSAGE", stomp.encoded_headers(sent), body)
     pieces = iter([frame.encoded()])
-    came = stomp.decoded(FrameReader(lambda: next(pieces, b""), pytest.fail, max_body_bytes=99).read())
+    came = stomp.decoded(FrameReader(lambda: next(pieces, b""), pytest.fail, max_body_bytes=99).read(), StompDialect())
     own = stomp.PROTOCOLS_OWN
     assert (came.body, came.headers) == (body, headers)
     assert came.properties == {name: value for name, value in properties.items() if name not in own}

@@ -25,7 +25,7 @@ from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 from receiver.settings import BridgeSettings
 from tests.bridge.test_connectors import NEVER_SECS, bodies, take, texts
 from tests.brokers import classic as classic_broker
-from tests.brokers.cached import fetched, new_broker
+from tests.brokers.cached import new_broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -55,8 +55,7 @@ class Strict(classic_broker.Broker):
 
 @pytest.fixture(scope="session")
 def strict_classic():
-    home = fetched(classic_broker.fetch)
-    with new_broker(lambda folder: Strict(home, folder)) as broker:
+    with new_broker(classic_broker, Strict) as broker:
         broker.start()
         yield broker
 

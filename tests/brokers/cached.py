@@ -54,15 +54,16 @@ def fetch_jars(cache: Path, name: str, artifacts: Sequence[str], without: Sequen
 
 
 @contextmanager
-def new_broker(product: ModuleType) -> Iterator[Server]:
+def new_broker(product: ModuleType, make: Callable[[Path, Path], Server] | None = None) -> Iterator[Server]:
     """A broker of the product, not running yet; whatever happens, it has ended afterwards and left nothing.
 
     The product's module has `fetch` and `Broker`, and `FOLDERS` where its brokers have to be within what is fetched.
+    `make` makes another than its `Broker`.
     """
     home = fetched(product.fetch)
     folders = home / product.FOLDERS if hasattr(product, "FOLDERS") else None
     with tempfile.TemporaryDirectory(prefix="receiver-broker-", dir=folders, ignore_cleanup_errors=True) as folder:
-        broker = product.Broker(home, Path(folder))
+        broker = (make or product.Broker)(home, Path(folder))
         try:
             yield broker
         finally:

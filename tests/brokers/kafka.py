@@ -1,6 +1,7 @@
 """A real Kafka of one node, broker and controller in one (KRaft), of the libraries that it needs."""
 
 import subprocess
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -71,13 +72,30 @@ class Broker(Server):
         """Start and wait until it is up."""
         self.launch([*self._java, "kafka.Kafka", str(self._config)], lambda said: "Kafka Server started" in said)
 
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.servers})
+
     def declare(self, topic: str, partitions: int = 1, **config: str) -> None:
         """Make a topic; `retention_ms="1000"` and so on."""
         given = {name.replace("_", "."): value for name, value in config.items()}
-        admin = AdminClient({"bootstrap.servers": self.servers})
-        made = admin.create_topics([NewTopic(topic, partitions, 1, config=given)], operation_timeout=ANSWERS_SECS)
+        new = NewTopic(topic, partitions, 1, config=given)
+        made = self.admin().create_topics([new], operation_timeout=ANSWERS_SECS)
         made[topic].result(ANSWERS_SECS)
+        time.sleep(0.1)  # until all that asks has heard of it
 
-    def address(self, topic: str, group: str) -> str:
+    def new_topic(self, partitions: int = 1, **config: str) -> str:
+        """The name of a topic of its own."""
+        name = f"orders-{uuid.uuid4().hex}"
+        self.declare(name, partitions, **config)
+        return name
+
+    def delete(self, topic: str) -> None:
+        (deleted,) = self.admin().delete_topics([topic]).values()
+        deleted.result(ANSWERS_SECS)
+        time.sleep(0.5)
+
+    def address(self, topic: str, group: str | None = None, **options: str) -> str:
         """The address of a topic as the bridge takes it."""
-        return f"kafka://{self.servers}/{topic}?group={group}"
+        given = {"group": group, **options} if group else options
+        more = "&".join(f"{name}={value}" for name, value in given.items())
+        return f"kafka://{self.servers}/{topic}" + (f"?{more}" if more else "")
