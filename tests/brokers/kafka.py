@@ -78,8 +78,8 @@ class Broker(Server):
     def declare(self, topic: str, partitions: int = 1, **config: str) -> None:
         """Make a topic; `retention_ms="1000"` and so on."""
         given = {name.replace("_", "."): value for name, value in config.items()}
-        new = NewTopic(topic, partitions, 1, config=given)
-        made = self.admin().create_topics([new], operation_timeout=ANSWERS_SECS)
+        admin = self.admin()  # kept by its name, for its answers end with it
+        made = admin.create_topics([NewTopic(topic, partitions, 1, config=given)], operation_timeout=ANSWERS_SECS)
         made[topic].result(ANSWERS_SECS)
         time.sleep(0.1)  # until all that asks has heard of it
 
@@ -90,7 +90,8 @@ class Broker(Server):
         return name
 
     def delete(self, topic: str) -> None:
-        (deleted,) = self.admin().delete_topics([topic]).values()
+        admin = self.admin()
+        (deleted,) = admin.delete_topics([topic]).values()
         deleted.result(ANSWERS_SECS)
         time.sleep(0.5)
 
