@@ -36,21 +36,24 @@ def pytest_xdist_auto_num_workers():
     return (os.cpu_count() or 1) + 1
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Where several processes run tests, each file belongs to one, and so does all of one folder.
-
-    First of all hooks, for that of pytest-xdist reads the marks.
-    """
-
     def place(item):
         folder = item.path.parent.name
         return SLOWEST_FIRST.index(folder) if folder in SLOWEST_FIRST else len(SLOWEST_FIRST)
 
     items.sort(key=place)
-    for item in items:
-        is_together = item.path.parent.name == TOGETHER
-        item.add_marker(pytest.mark.xdist_group(TOGETHER if is_together else str(item.path)))
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Where several processes run tests, each file belongs to one, and so does all of one folder."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            path = nodeid.partition("::")[0]
+            return TOGETHER if f"/{TOGETHER}/" in path else path
+
+    return ByFile(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,7 +11,9 @@ from receiver.errors import (
     BrokerError,
     BrokerRefusedError,
     MessageRefusedError,
+    MessagesLostError,
     OutputError,
+    PositionMovedError,
     SettingsError,
     StoreBusyError,
     StoreCorruptError,
@@ -111,7 +113,14 @@ def test_an_interrupt_is_no_failure_to_wait_for(clock):
 
 
 PASSING = {BrokerError, BrokerRefusedError, OutputError, StoreError, StoreBusyError}
-LASTING = {MessageRefusedError, StoreCorruptError, StoreVersionError, SettingsError}
+LASTING = {
+    MessageRefusedError,
+    MessagesLostError,
+    PositionMovedError,
+    StoreCorruptError,
+    StoreVersionError,
+    SettingsError,
+}
 
 
 def test_which_errors_may_pass():
@@ -148,6 +157,7 @@ def test_nobody_else_doubles_pauses_or_catches_to_sleep():
     assert sleepers == {
         "retrying.py",
         "bridge/modes/inbox_flow.py",  # lets others have the lease
+        "durable/async_receiver.py",  # lets others have the lock, and the event loop
         "demo/server.py",  # until the broker says that it is up
         "demo/supervisor.py",  # until the demo has come so far
         "demo/sender.py",  # for ever, at one pace
