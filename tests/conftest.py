@@ -36,8 +36,12 @@ def pytest_xdist_auto_num_workers():
     return (os.cpu_count() or 1) + 1
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Where several processes run tests, each file belongs to one, and so does all of one folder."""
+    """Where several processes run tests, each file belongs to one, and so does all of one folder.
+
+    First of all hooks, for that of pytest-xdist reads the marks.
+    """
 
     def place(item):
         folder = item.path.parent.name
