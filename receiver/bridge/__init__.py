@@ -9,7 +9,8 @@
 | `received.py` | a message as it is handed on, and the mark by which a ring of bridges is noticed |
 | `targets/` | files, brokers, functions |
 | `metrics.py` | the figures for Prometheus |
-| `connectors/` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP, AMQP 1.0 and Kafka |
+| `probing.py` | `receiver probe`: how a broker redelivers |
+| `connectors/` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP, AMQP 1.0 and Kafka; `products/`: what each broker product does differently |
 | `memory.py` | a broker in memory, the reference for what connectors must do |
 """
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from receiver.bridge.connectors import Delivery, Message, PositionedSource, Source
+from receiver.bridge.connectors import Advance, Delivery, Message, PositionedSource, Source
 from receiver.bridge.modes import Figures, Flow, Taken
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received, sent_at_ms
@@ -86,9 +86,9 @@ class Bridge:
     def run(self, *, stop_when_idle_secs: float | None = None) -> None:
         """Bridge until `stop` is called, or until no message has come for so long and none waits.
 
-        What can't be reached is an error at the start, and waited for later. `BrokerRefusedError`,
-        `MessageRefusedError`, `MessagesLostError`, `StoreCorruptError`, `StoreVersionError`, `ClosedError` and `SettingsError` end it at any
-        time. Nothing is lost by that but in BEST_EFFORT: the broker has what isn't acknowledged, and the inbox what is.
+        What can't be reached is an error at the start, and waited for later. `BrokerRefusedError`, `MessageRefusedError`,
+        `MessagesLostError`, `StoreCorruptError`, `StoreVersionError`, `ClosedError` and `SettingsError` end it at any time.
+        Nothing is lost by that but in BEST_EFFORT: the broker has what isn't acknowledged, and the inbox what is.
         """
         with ExitStack() as closing:
             closing.callback(self.close)
@@ -218,9 +218,11 @@ class Bridge:
             )
         if returned:
             self._warn_of_ring(messages[min(returned)])
-        of = self._source
-        advances = of.advances(deliveries) if isinstance(of, PositionedSource) else ()
-        return Taken(messages, refused, returned, advances)
+        return Taken(messages, refused, returned, self._advances(deliveries))
+
+    def _advances(self, deliveries: list[Delivery]) -> Sequence[Advance]:
+        source = self._source
+        return source.advances(deliveries) if isinstance(source, PositionedSource) else ()
 
     def _ids_of(self, message: Message) -> tuple[str | None, str | None]:
         if message.refused is not None:

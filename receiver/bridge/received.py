@@ -101,7 +101,7 @@ class Received(NamedTuple):
 
 
 def sent_at_ms(message: Message) -> int | None:
-    """JMSTimestamp in milliseconds, also of a broker that has it in seconds (RabbitMQ); None for one that can't be meant."""
+    """JMSTimestamp in milliseconds, also where a client has it in seconds; None for one that can't be meant."""
     time = message.jms_timestamp_ms or 0
     if _EARLIEST_SECS <= time < _EARLIEST_MS:
         return time * 1_000

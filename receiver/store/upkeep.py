@@ -240,7 +240,9 @@ class Dropped(NamedTuple):
 
 
 def drop_domain(address: str, domain: DomainState) -> Dropped:
-    """Forget all ids of a domain, and delete its messages, targets and positions, in one transaction that has the domain to itself.
+    """Forget all ids of a domain, and delete its messages, targets and positions.
+
+    It is one transaction, which has the domain to itself.
 
     Its receivers that are still open raise `StoreError` from then on. The numbers that its bridges have given to messages
     without an id are kept, for none of them may come again.

@@ -18,8 +18,6 @@ from receiver.retrying import Backoff
 from tests.bridge.bridged import Route
 from tests.bridge.broker_proxy import broker_proxy
 from tests.bridge.campaign import FOR_EVER, Queue, Store
-from tests.brokers.cached import fetched
-from tests.brokers.kafka import fetch
 from tests.durable.proxy import proxied
 from tests.postgres import fresh_database
 
@@ -29,12 +27,6 @@ def artemis_with_login(artemis_home):
     with new_broker(artemis_home, require_login=True) as broker:
         broker.start()
         yield broker
-
-
-@pytest.fixture(scope="session")
-def kafka_jars():
-    """Where the program of a real Kafka is."""
-    return fetched(fetch)
 
 
 class Connected(NamedTuple):
@@ -62,8 +54,6 @@ def address_of(broker: Broker, protocol: str, path: str, login: str = "") -> Bro
 
 CONNECTORS = {"stomp": (StompSource, StompSink), "amqp": (AmqpSource, AmqpSink)}
 REAL = [pytest.param(protocol, marks=[pytest.mark.artemis, pytest.mark.slow]) for protocol in CONNECTORS]
-
-
 LACKS = {
     "amqp-rabbitmq": frozenset({"known ids"}),
     "amqp-rabbitmq-quorum": frozenset({"known ids"}),
@@ -73,8 +63,8 @@ LACKS = {
     "stomp-rabbitmq-quorum": frozenset({"known ids", "large bodies", "long headers"}),
     "stomp-classic": frozenset({"known ids"}),
 }
-"""Of products beside Artemis, what each doesn't do by a protocol: drop known ids, take a body of 4 MB, or a header of more
-than 255 bytes or a slash in JMSReplyTo."""
+"""Of products beside Artemis, what each doesn't do by a protocol: drop known ids, take a body above 4 MiB, or take a header
+above 255 bytes and a slash in JMSReplyTo."""
 PRODUCTS = [pytest.param(name, marks=[pytest.mark.broker, pytest.mark.slow]) for name in LACKS]
 
 

@@ -16,12 +16,7 @@ import pytest
 
 proton = pytest.importorskip("proton")
 
-from receiver.bridge.connectors import (  # noqa: E402
-    Message,
-    amqp,
-    source_of,
-    stomp,
-)
+from receiver.bridge.connectors import Message, amqp, source_of, stomp  # noqa: E402
 from receiver.bridge.connectors.address import BrokerAddress  # noqa: E402
 from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource  # noqa: E402
 from receiver.bridge.connectors.amqp_sections import (  # noqa: E402
@@ -397,13 +392,13 @@ def test_the_table_says_what_is_handed_on(request, store, raw, bridge_that_dies,
     raw.send(from_, [make(name, kind) for name, kind in sent.items()])
     bridge_that_dies(from_, to, store)
     parked = {row.unique_message_id: row.error for row in parked_of(store, from_)}
-    found = dict.fromkeys(KINDS, "-") | dict.fromkeys(sent, "lost") | dict.fromkeys(parked, "parked")
+    outcomes = dict.fromkeys(KINDS, "-") | dict.fromkeys(sent, "lost") | dict.fromkeys(parked, "parked")
     for message in raw.take(to, len(sent) - len(parked)):
         seen = came_by(target, message)
         kind = seen.properties["uniqueMessageId"]
         if kind in sent:
-            found[kind] = outcome(sent[kind], pair, seen)
-    assert found == documented(pair) | DIFFERS.get(way, {})
+            outcomes[kind] = outcome(sent[kind], pair, seen)
+    assert outcomes == documented(pair) | DIFFERS.get(way, {})
     assert all("can't be sent by STOMP: its body is an amqp-" in error for error in parked.values())
 
 

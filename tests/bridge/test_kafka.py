@@ -18,7 +18,7 @@ from receiver.durable.audit import audit
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessagesLostError, SettingsError
 from tests.stores import execute
 
-pytestmark = [pytest.mark.artemis, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 SOON_SECS = 20
 
@@ -88,14 +88,14 @@ def bridged(request, kafka, topic, tmp_path):
 
 
 def offsets_of_group(kafka, topic, group="g"):
-    consumer = Consumer({"bootstrap.servers": f"{HOST}:{kafka.port}", "group.id": group})
+    consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": group})
     at = consumer.committed([TopicPartition(topic, number) for number in range(2)], timeout=10)
     consumer.close()
     return [each.offset for each in at]
 
 
 def set_offsets_of_group(kafka, topic, *offsets, group="g"):
-    consumer = Consumer({"bootstrap.servers": f"{HOST}:{kafka.port}", "group.id": group})
+    consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": group})
     at = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
     consumer.commit(offsets=at, asynchronous=False)
     consumer.close()
@@ -158,7 +158,7 @@ def test_what_a_message_has_comes_as_it_was(kafka, topic):
 
 
 def test_ids_are_offsets_and_sources_are_keys_where_no_header_says_otherwise(kafka, topic):
-    producer = Producer({"bootstrap.servers": f"{HOST}:{kafka.port}"})
+    producer = Producer({"bootstrap.servers": kafka.servers})
     for key in (b"web", "é".encode(), b"\xff", b"", None):
         producer.produce(topic, key=key, value=b"a", partition=1)
     producer.flush(10)
@@ -178,7 +178,7 @@ def test_ids_are_offsets_and_sources_are_keys_where_no_header_says_otherwise(kaf
 
 
 def test_a_record_without_a_value_stays_one(kafka, topic):
-    producer = Producer({"bootstrap.servers": f"{HOST}:{kafka.port}"})
+    producer = Producer({"bootstrap.servers": kafka.servers})
     producer.produce(topic, key=b"gone")
     producer.produce(topic, key=b"empty", value=b"")
     producer.flush(10)
@@ -188,7 +188,7 @@ def test_a_record_without_a_value_stays_one(kafka, topic):
     assert arrived["empty"].properties == {}
     again = kafka.new_topic()
     send(kafka, again, arrived.values())
-    consumer = Consumer({"bootstrap.servers": f"{HOST}:{kafka.port}", "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.subscribe([again])
     records = {record.key(): record.value() for record in (consumer.poll(SOON_SECS), consumer.poll(SOON_SECS))}
     consumer.close()
@@ -318,9 +318,9 @@ def test_a_bridge_that_begins_at_the_end_keeps_that_at_once(bridged, kafka, topi
 
 def delete_records(kafka, topic, *offsets):
     at = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
-    for done in (admin := kafka.admin()).delete_records(at).values():
+    admin = kafka.admin()  # kept by its name, for its answers end with it
+    for done in admin.delete_records(at).values():
         done.result(10)
-    del admin
 
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.BEST_EFFORT])
@@ -366,7 +366,7 @@ def test_a_beginning_is_kept_before_the_first_message(bridged, kafka, topic):
 
 
 def offsets_behind(kafka, topic):
-    consumer = Consumer({"bootstrap.servers": f"{HOST}:{kafka.port}", "group.id": "g"})
+    consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": "g"})
     ends = [consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10)[1] for number in range(2)]
     consumer.close()
     return ends

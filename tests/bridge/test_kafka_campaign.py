@@ -19,7 +19,7 @@ from tests.bridge.mortal_bridge import MortalBridge
 from tests.bridge.resending import body_of
 from tests.stores import execute, rows_of
 
-pytestmark = [pytest.mark.artemis, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 PARTITIONS = 3
 SESSION_SECS = 1

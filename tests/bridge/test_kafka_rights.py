@@ -20,9 +20,10 @@ from receiver.bridge import Message, Tls, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.demo.server import HOST, free_ports
 from receiver.errors import BrokerRefusedError, SettingsError
-from tests.brokers.kafka import Broker
+from tests.brokers.cached import fetched
+from tests.brokers.kafka import Broker, fetch
 
-pytestmark = [pytest.mark.artemis, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 SOON_SECS = 20
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -58,14 +59,14 @@ def authority():
 
 
 @pytest.fixture(scope="module")
-def kafka(kafka_jars, authority):
+def kafka(authority):
     with tempfile.TemporaryDirectory(prefix="receiver-kafka-") as text:
         folder = Path(text)
         certificate = authority.issue_cert(HOST, "localhost", key_type=trustme.KeyType.RSA)
         write_for_kafka(certificate, folder / "broker.pem")
         authority.cert_pem.write_to_path(folder / "ca.pem")
         trustme.CA().cert_pem.write_to_path(folder / "other.pem")
-        broker = SecureKafka(kafka_jars, folder, folder / "broker.pem")
+        broker = SecureKafka(fetched(fetch), folder, folder / "broker.pem")
         broker.folder = folder
         try:
             broker.start()

@@ -10,7 +10,7 @@ proton = pytest.importorskip("proton")
 from hypothesis import example, given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Message  # noqa: E402
+from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Message, kafka_message  # noqa: E402
 from receiver.bridge.connectors import stomp_message as stomp  # noqa: E402
 from receiver.bridge.connectors.amqp_message import decoded, encoded  # noqa: E402
 from receiver.bridge.connectors.amqp_sections import (  # noqa: E402
@@ -195,10 +195,15 @@ def test_a_decimal_is_a_number_as_text(value, text):
     assert str(Decimal(text)) == text
 
 
-@pytest.mark.parametrize("kind", ["amqp-value", "amqp-sequence"])
-def test_stomp_refuses_what_only_amqp_has(kind):
-    with pytest.raises(MessageRefusedError, match=kind):
-        stomp.encoded_headers(Message(body=b"", body_kind=kind))
+@pytest.mark.parametrize(
+    ("kind", "why"), [("amqp-value", "amqp-value"), ("amqp-sequence", "amqp-sequence"), (UNREAD, "couldn't be read")]
+)
+@pytest.mark.parametrize(
+    ("protocol", "encode"), [("STOMP", stomp.encoded_headers), ("Kafka", kafka_message.encoded)], ids=["stomp", "kafka"]
+)
+def test_what_only_amqp_has_is_refused(protocol, encode, kind, why):
+    with pytest.raises(MessageRefusedError, match=f"can't be sent by {protocol}: .*{why}"):
+        encode(Message(body=b"", body_kind=kind))
 
 
 STOMP_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)

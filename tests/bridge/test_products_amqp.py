@@ -19,7 +19,7 @@ from tests.bridge.test_connectors import NEVER_SECS, SOON_SECS, bodies, take, te
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 THERE = "products-amqp"
-"""A queue that every product has."""
+"""A queue that is there on every product."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,8 @@ def address(request):
     return address
 
 
-def password_of(address):
+def with_password(address):
+    """As text, which shows none by itself."""
     return f"amqp://{address.user}:{address.password}@{str(address).partition('//')[2].rpartition('@')[2]}"
 
 
@@ -91,8 +92,8 @@ REFUSED = [
 @pytest.mark.parametrize("case", REFUSED, ids=str)
 def test_what_is_refused_ends_the_bridge(address, case, tmp_path):
     """It neither waits nor ends as if all were well, and says what to do."""
-    place, memory = address(case.product, case.path, case.login), MemoryBroker()
-    text = str(place) if place.user is None else password_of(place)
+    refused, memory = address(case.product, case.path, case.login), MemoryBroker()
+    text = str(refused) if refused.user is None else with_password(refused)
     if case.role == "source":
         from_, to = text, f"file:{tmp_path / 'out'}"
     else:

@@ -23,6 +23,14 @@ def blocks(page: str, language: str, heading: str | None = None) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
+def replaced(text: str, real: dict[str, str]) -> str:
+    """The text with what is real in place of what is shown, each of which it has."""
+    for shown, instead in real.items():
+        assert shown in text
+        text = text.replace(shown, instead)
+    return text
+
+
 def commands(block: str) -> list[list[str]]:
     """The lines of a shell's block as arguments for this Python, which has the package and stands for its command."""
     programs = {"receiver": ["-m", "receiver"], "python": []}

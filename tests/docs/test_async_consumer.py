@@ -13,7 +13,7 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 
 from receiver.demo.server import HOST
 from tests.docs.bridge import Base
-from tests.docs.markdown import blocks
+from tests.docs.markdown import blocks, replaced
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -41,17 +41,13 @@ def consumer(rabbitmq, queue, store_url, tmp_path):
     url = make_url(store_url)
     driver = "aiosqlite" if url.get_backend_name() == "sqlite" else "asyncpg"
     by_driver = url.set(drivername=f"{url.get_backend_name()}+{driver}").render_as_string(hide_password=False)
-    replaced = {
+    real = {
         "postgresql://bridge@db.example.com/bridge": store_url,
         "postgresql+asyncpg://bridge@db.example.com/bridge": by_driver,
         "amqp://guest:guest@localhost/": f"amqp://guest:guest@{HOST}:{rabbitmq.amqp_port}/",
         'get_queue("orders")': f'get_queue("{queue}")',
     }
-    script = SCRIPT
-    for shown, real in replaced.items():
-        assert shown in script
-        script = script.replace(shown, real)
-    (tmp_path / "consumer.py").write_text(script, encoding="utf-8")
+    (tmp_path / "consumer.py").write_text(replaced(SCRIPT, real), encoding="utf-8")
     return lambda: subprocess.Popen([sys.executable, "consumer.py"], cwd=tmp_path)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from receiver.bridge import Message, sink_of
 from receiver.demo.artemis import HOST
-from tests.docs.markdown import blocks, run
+from tests.docs.markdown import blocks, replaced, run
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
@@ -68,17 +68,13 @@ def queue():
 
 @pytest.fixture
 def script(running_artemis, artemis_home, queue):
-    replaced = {
+    real = {
         "apache-artemis-2.44.0": str(artemis_home),
         "bridge.run()\n": ENDS,
         "localhost:61616": f"{HOST}:{running_artemis.core_port}",
         'createQueue("orders")': f'createQueue("{queue}")',
     }
-    text = "\n".join(["import sys", *shown_blocks()])
-    for shown, real in replaced.items():
-        assert shown in text
-        text = text.replace(shown, real)
-    return text
+    return replaced("\n".join(["import sys", *shown_blocks()]), real)
 
 
 @pytest.fixture

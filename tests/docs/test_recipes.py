@@ -18,7 +18,7 @@ from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from receiver.demo.server import HOST, JAVA_ARGS, Server, free_ports
-from tests.docs.markdown import blocks
+from tests.docs.markdown import blocks, replaced
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -48,15 +48,12 @@ SENT_AT_ONCE = 20
 class Consumer:
     """A recipe in a folder of its own; `send` is called with ids that are to be sent."""
 
-    def __init__(self, folder, recipe, replaced, send):
+    def __init__(self, folder, recipe, real, send):
         self.folder, self.send, self.sent = folder, send, 0
         rows, script = (blocks(PAGE, "python", HEADING)[number] for number in (ROWS, recipe))
         assert len(script.splitlines()) <= 60
-        for shown, real in replaced.items():
-            assert shown in script
-            script = script.replace(shown, real)
         (folder / "rows.py").write_text(rows + DYING, encoding="utf-8")
-        (folder / "consumer.py").write_text(script, encoding="utf-8")
+        (folder / "consumer.py").write_text(replaced(script, real), encoding="utf-8")
         with closing(sqlite3.connect(folder / "orders.db")) as database:
             database.execute("CREATE TABLE orders (id TEXT, body TEXT)")
 
@@ -109,8 +106,8 @@ def draw(seed):
 
 @pytest.fixture
 def each_row_once(tmp_path, draw, request):
-    def check(recipe, replaced, send, redelivers_after_secs=0.0):
-        consumer = Consumer(tmp_path, recipe, replaced, send)
+    def check(recipe, real, send, redelivers_after_secs=0.0):
+        consumer = Consumer(tmp_path, recipe, real, send)
         kills = KILLS[request.config.getoption("--campaign")]
         for number in range(kills):
             consumer.killed(("before", "after", "random")[number % 3], draw)
@@ -134,8 +131,8 @@ def test_pika(rabbitmq, each_row_once, tmp_path):
                 properties = pika.BasicProperties(delivery_mode=2, headers={"uniqueMessageId": id_})
                 channel.basic_publish("", queue, b"10 EUR", properties)
 
-        replaced = {"localhost:5672": f"{HOST}:{rabbitmq.amqp_port}", 'consume("orders"': f'consume("{queue}"'}
-        each_row_once(PIKA, replaced, send)
+        real = {"localhost:5672": f"{HOST}:{rabbitmq.amqp_port}", 'consume("orders"': f'consume("{queue}"'}
+        each_row_once(PIKA, real, send)
 
 
 @pytest.fixture
@@ -150,17 +147,17 @@ def topic(kafka, tmp_path):
             producer.produce(name, b"10 EUR", headers={"uniqueMessageId": id_})
         assert producer.flush(30) == 0
 
-    replaced = {
+    real = {
         "localhost:9092": kafka.servers,
         '["orders"]': f'["{name}"]',
         '"group.id": "orders"': f'"group.id": "{name}", "session.timeout.ms": 2000, "heartbeat.interval.ms": 300',
     }
-    return name, replaced, send
+    return name, real, send
 
 
 def test_kafka_by_hand(topic, each_row_once):
-    _, replaced, send = topic
-    each_row_once(KAFKA, replaced, send)
+    _, real, send = topic
+    each_row_once(KAFKA, real, send)
 
 
 def ending(process):
@@ -169,8 +166,8 @@ def ending(process):
 
 
 def test_kafka_by_hand_writes_nothing_for_a_partition_that_it_has_lost(topic, tmp_path):
-    _, replaced, send = topic
-    consumer = Consumer(tmp_path, KAFKA, replaced, send)
+    _, real, send = topic
+    consumer = Consumer(tmp_path, KAFKA, real, send)
     consumer.send_more()
     with consumer.started() as process:
         consumer.wait(process, lambda: len(consumer.rows()) == consumer.sent)
@@ -182,8 +179,8 @@ def test_kafka_by_hand_writes_nothing_for_a_partition_that_it_has_lost(topic, tm
 
 
 def test_kafka_by_hand_says_what_retention_has_deleted(kafka, topic, tmp_path):
-    name, replaced, send = topic
-    consumer = Consumer(tmp_path, KAFKA, replaced, send)
+    name, real, send = topic
+    consumer = Consumer(tmp_path, KAFKA, real, send)
     send([str(n) for n in range(50)])
     gone = [TopicPartition(name, partition, OFFSET_END) for partition in range(2)]
     admin = AdminClient({"bootstrap.servers": kafka.servers})
@@ -220,8 +217,8 @@ def test_nats(launched, each_row_once, tmp_path):
             await stream.publish("orders", b"10 EUR", headers={"uniqueMessageId": id_})
         await client.close()
 
-    replaced = {"localhost:4222": f"{HOST}:{port}", "ack_wait=30": "ack_wait=2"}
-    each_row_once(NATS, replaced, lambda ids: asyncio.run(streamed(ids)), redelivers_after_secs=2)
+    real = {"localhost:4222": f"{HOST}:{port}", "ack_wait=30": "ack_wait=2"}
+    each_row_once(NATS, real, lambda ids: asyncio.run(streamed(ids)), redelivers_after_secs=2)
 
 
 def test_redis_streams(launched, each_row_once, tmp_path):
@@ -268,5 +265,5 @@ def test_sqs(elasticmq, each_row_once):
             attributes = {"uniqueMessageId": {"DataType": "String", "StringValue": id_}}
             sqs.send_message(QueueUrl=url, MessageBody="10 EUR", MessageAttributes=attributes)
 
-    replaced = {'boto3.client("sqs")': f'boto3.client("sqs", **{given})'}
-    each_row_once(SQS, replaced, send, redelivers_after_secs=2)
+    real = {'boto3.client("sqs")': f'boto3.client("sqs", **{given})'}
+    each_row_once(SQS, real, send, redelivers_after_secs=2)

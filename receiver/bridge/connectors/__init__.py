@@ -17,11 +17,14 @@ from receiver.store.positions import Advance, Positions
 
 __all__ = [
     "CONTENT_TYPE",
+    "CORRELATION_ID",
     "DELIVERY_MODE",
     "DUPLICATE_ID",
     "EXPIRATION",
+    "JMS_TYPE",
     "NON_PERSISTENT",
     "PRIORITY",
+    "REPLY_TO",
     "UNREAD",
     "Advance",
     "Delivery",
@@ -32,6 +35,7 @@ __all__ = [
     "Sink",
     "Source",
     "body_limit_bytes",
+    "check_body",
     "check_carried",
     "check_durable",
     "connectors_of",
@@ -42,7 +46,8 @@ __all__ = [
 
 DUPLICATE_ID = "_AMQ_DUPL_ID"
 """The property that switches the duplicate detection of Artemis on."""
-CONTENT_TYPE, PRIORITY, DELIVERY_MODE, EXPIRATION = "ContentType", "JMSPriority", "JMSDeliveryMode", "JMSExpiration"
+CORRELATION_ID, REPLY_TO, JMS_TYPE, CONTENT_TYPE = "JMSCorrelationID", "JMSReplyTo", "JMSType", "ContentType"
+PRIORITY, DELIVERY_MODE, EXPIRATION = "JMSPriority", "JMSDeliveryMode", "JMSExpiration"
 """Headers that are set only where a message differs from most: a priority that isn't 4, NON_PERSISTENT, and when it ends,
 in milliseconds since 1970."""
 NON_PERSISTENT = "NON_PERSISTENT"
@@ -72,16 +77,17 @@ class Message:
     """When it was sent (JMSTimestamp), None where nothing says so."""
     body_kind: str | None = None
     """None where the body is text or bytes. `amqp-value` or `amqp-sequence` where it is something else, such as a map: then
-    it is the sections of AMQP that have it, which only AMQP can send. `UNREAD` where it's all of the message."""
+    `body` has AMQP's sections of it, which only AMQP can send. `UNREAD` where `body` is all of the message."""
     amqp: bytes | None = None
-    """What came by AMQP and the fields above can't hold, as sections: annotations, types of properties and so on. They go
-    along by AMQP."""
+    """What came by AMQP and the other fields can't hold, as sections: annotations, types of properties and so on. Only AMQP
+    sends them on."""
     refused: str | None = None
     """Why it can't be read. A bridge parks it with this reason."""
     default_id: str | None = None
-    """Its uniqueMessageId where no property has one, and what the protocol has by its text is unique for ever."""
+    """Its uniqueMessageId where no property has one: a name that the broker never gives again, as Kafka's
+    `TOPIC-PARTITION-OFFSET`."""
     default_source: str | None = None
-    """Its messageSourceId where no property has one; where it is sent, what it is to be kept in order by, a key of Kafka."""
+    """Its messageSourceId where no property has one. Kafka takes it from the record's key, and sends it as the key."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,6 +219,13 @@ def check_durable(address: BrokerAddress) -> None:
             f"{address} names no subscription, and what a topic gets while nobody listens is gone",
             hint=f"write {address}?subscription=NAME, or choose --mode BEST_EFFORT",
         )
+
+
+def check_body(message: Message, protocol: str) -> None:
+    """`MessageRefusedError` for a body that is neither text nor bytes, by a protocol that has nothing else."""
+    if message.body_kind is not None:
+        why = "it couldn't be read" if message.body_kind == UNREAD else f"its body is an {message.body_kind}"
+        raise MessageRefusedError(f"a message can't be sent by {protocol}: {why}", hint="send it by AMQP")
 
 
 def check_carried(address: BrokerAddress, *properties: str) -> None:

@@ -17,10 +17,13 @@ from typing import Any, NamedTuple
 
 from receiver.bridge.connectors import (
     CONTENT_TYPE,
+    CORRELATION_ID,
     DELIVERY_MODE,
     EXPIRATION,
+    JMS_TYPE,
     NON_PERSISTENT,
     PRIORITY,
+    REPLY_TO,
     UNREAD,
     Message,
     Property,
@@ -47,13 +50,13 @@ __all__ = ["decoded", "encoded"]
 
 _KINDS = {VALUE: "amqp-value", SEQUENCE: "amqp-sequence"}
 """Of bodies that are neither text nor bytes."""
+_MESSAGE_ID, _CORRELATION_ID, _CONTENT_TYPE, _ENCODING, _EXPIRES, _CREATED = 0, 5, 6, 7, 8, 9
 _FIELDS = 13
-"""Of the section of properties, by AMQP's names: message-id, user-id, to, subject, reply-to, correlation-id, content-type,
+"""Of the section of properties, by position: message-id, user-id, to, subject, reply-to, correlation-id, content-type,
 content-encoding, absolute-expiry-time, creation-time, group-id, group-sequence, reply-to-group-id."""
-_CORRELATION_ID, _CONTENT_TYPE, _ENCODING, _EXPIRES = 5, 6, 7, 8
 _GROUPS = slice(10, 13)
 _NO_GROUP = [None] * 3
-_JMS_FIELDS = {"JMSType": 3, "JMSReplyTo": 4, "JMSCorrelationID": _CORRELATION_ID, CONTENT_TYPE: _CONTENT_TYPE}
+_JMS_FIELDS = {JMS_TYPE: 3, REPLY_TO: 4, CORRELATION_ID: _CORRELATION_ID, CONTENT_TYPE: _CONTENT_TYPE}
 _OF_HEADER = frozenset((PRIORITY, DELIVERY_MODE, EXPIRATION))
 _LEFT_OUT = {
     # Where it went, and when it was to be delivered there.
@@ -86,25 +89,25 @@ def decoded(data: bytes) -> Message:
 
 
 def _decoded(data: bytes) -> Message:
-    found: dict[int, bytes] = {}
+    sections: dict[int, bytes] = {}
     bodies: list[tuple[int, bytes]] = []
     for code, value in sections_of(data):
         if DATA <= code <= VALUE:
             bodies.append((code, value))
-        elif found.setdefault(code, value) is not value:
+        elif sections.setdefault(code, value) is not value:
             raise ValueError(f"it has two sections {code:#x}")
-    fields = _fields(found)
-    typed = _properties(found)
+    fields = _fields(sections)
+    typed = _properties(sections)
     is_plain = _PLAIN_TYPES.issuperset(map(type, typed.values()))
-    header = _header(found.get(HEADER, _EMPTY_LIST))
+    header = _header(sections.get(HEADER, _EMPTY_LIST))
     body = _body(bodies)
     kept = b"".join(
         (
-            _annotations(found[ANNOTATIONS]) if ANNOTATIONS in found else b"",
-            b"" if _is_plain(fields) else section(PROPERTIES, found[PROPERTIES]),
-            b"" if is_plain else section(APPLICATION_PROPERTIES, found[APPLICATION_PROPERTIES]),
+            _annotations(sections[ANNOTATIONS]) if ANNOTATIONS in sections else b"",
+            b"" if _is_plain(fields) else section(PROPERTIES, sections[PROPERTIES]),
+            b"" if is_plain else section(APPLICATION_PROPERTIES, sections[APPLICATION_PROPERTIES]),
             body.kept,
-            section(FOOTER, found[FOOTER]) if FOOTER in found else b"",
+            section(FOOTER, sections[FOOTER]) if FOOTER in sections else b"",
         )
     )
     return Message(
@@ -113,16 +116,16 @@ def _decoded(data: bytes) -> Message:
         body_kind=body.kind,
         properties=typed if is_plain else {name: _plain(value) for name, value in typed.items()},
         headers=_headers(header, fields),
-        message_id=None if fields[0] is None else str(_plain(fields[0])),
+        message_id=None if fields[_MESSAGE_ID] is None else str(_plain(fields[_MESSAGE_ID])),
         redelivered=header.redelivered,
-        jms_timestamp_ms=None if fields[9] is None else int(fields[9]) or None,
+        jms_timestamp_ms=None if fields[_CREATED] is None else int(fields[_CREATED]) or None,
         amqp=kept or None,
     )
 
 
-def _fields(found: Mapping[int, bytes]) -> list[Any]:
-    """The section of properties, each of which has its place there."""
-    fields = value_of(found[PROPERTIES]) if PROPERTIES in found else []
+def _fields(sections: Mapping[int, bytes]) -> list[Any]:
+    """The section of properties as a list, None where one isn't set; what each position is: at `_FIELDS`."""
+    fields = value_of(sections[PROPERTIES]) if PROPERTIES in sections else []
     if not isinstance(fields, list) or len(fields) > _FIELDS:
         raise ValueError("its properties aren't those of AMQP")
     return fields + [None] * (_FIELDS - len(fields))
@@ -134,9 +137,9 @@ def _is_plain(fields: list[Any]) -> bool:
     return is_id_plain and fields[_ENCODING] is None and fields[_GROUPS] == _NO_GROUP
 
 
-def _properties(found: Mapping[int, bytes]) -> dict[str, Any]:
+def _properties(sections: Mapping[int, bytes]) -> dict[str, Any]:
     """What the application has set, each value with its type."""
-    typed = value_of(found[APPLICATION_PROPERTIES]) if APPLICATION_PROPERTIES in found else {}
+    typed = value_of(sections[APPLICATION_PROPERTIES]) if APPLICATION_PROPERTIES in sections else {}
     if not isinstance(typed, dict) or any(type(name) is not str for name in typed):
         raise ValueError("its application properties aren't named by text")
     return typed
@@ -272,12 +275,12 @@ def _fields_sent(headers: Mapping[str, str], kept: list[Any]) -> list[Any]:
                 raise ValueError("a zero byte in a header")
     if CONTENT_TYPE in headers:
         fields[_CONTENT_TYPE] = proton.symbol(headers[CONTENT_TYPE])
-    if str(_plain(kept[_CORRELATION_ID])) == headers.get("JMSCorrelationID"):
+    if str(_plain(kept[_CORRELATION_ID])) == headers.get(CORRELATION_ID):
         fields[_CORRELATION_ID] = kept[_CORRELATION_ID]
     if EXPIRATION in headers:
         fields[_EXPIRES] = proton.timestamp(int(headers[EXPIRATION]))
-    fields[0] = f"ID:{uuid.uuid4()}"
-    fields[9] = proton.timestamp(time.time_ns() // 1_000_000)
+    fields[_MESSAGE_ID] = f"ID:{uuid.uuid4()}"
+    fields[_CREATED] = proton.timestamp(time.time_ns() // 1_000_000)
     while fields[-1] is None:
         fields.pop()
     return fields

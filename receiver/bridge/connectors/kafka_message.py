@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from receiver.bridge.connectors import DUPLICATE_ID, Message, Property
+from receiver.bridge.connectors import (
+    CORRELATION_ID,
+    DUPLICATE_ID,
+    JMS_TYPE,
+    REPLY_TO,
+    Message,
+    Property,
+    check_body,
+)
 from receiver.errors import MessageRefusedError
 
 __all__ = ["NULL_VALUE", "decoded", "encoded"]
 
-_JMS_NAMES = ("JMSCorrelationID", "JMSReplyTo", "JMSType")
+_JMS_NAMES = (CORRELATION_ID, REPLY_TO, JMS_TYPE)
 NULL_VALUE = "kafkaNullValue"
 """The property of a record without a value, by which a compacted topic deletes what its key had."""
 _NO_TIMESTAMP = 0
@@ -39,6 +47,7 @@ def decoded(record: Any) -> Message:
 
 def encoded(message: Message) -> dict[str, Any]:
     """The arguments by which a producer sends the message; `MessageRefusedError` where Kafka can't express it."""
+    check_body(message, "Kafka")
     named = {**message.properties, **message.headers}
     named.pop(DUPLICATE_ID, None)  # means nothing here
     is_null = not message.body and bool(named.pop(NULL_VALUE, False))

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 
 from receiver.bridge.connectors import (
     CONTENT_TYPE,
+    CORRELATION_ID,
     DELIVERY_MODE,
     EXPIRATION,
+    JMS_TYPE,
     NON_PERSISTENT,
     PRIORITY,
+    REPLY_TO,
     UNREAD,
     Message,
     Property,
+    check_body,
 )
 from receiver.bridge.connectors.products.product import StompDialect
 from receiver.bridge.connectors.stomp_frames import Frame, UnreadableError
@@ -20,13 +24,7 @@ from receiver.errors import MessageRefusedError
 
 __all__ = ["PROTOCOLS_OWN", "decoded", "encoded_headers", "unread"]
 
-_REPLY_TO = "JMSReplyTo"
-_JMS_NAMES = {
-    "correlation-id": "JMSCorrelationID",
-    "reply-to": _REPLY_TO,
-    "type": "JMSType",
-    "content-type": CONTENT_TYPE,
-}
+_JMS_NAMES = {"correlation-id": CORRELATION_ID, "reply-to": REPLY_TO, "type": JMS_TYPE, "content-type": CONTENT_TYPE}
 _SET_BY_FEW = {"priority": PRIORITY, "expires": EXPIRATION}
 _FROM_AMQP, _ENCODING, _AMQP_TYPE = "JMS_AMQP_HEADER", "JMS_AMQP_ORIGINAL_ENCODING", "JMS_AMQP_ContentType"
 _OBJECT = "application/x-java-serialized-object"
@@ -74,8 +72,8 @@ def _check_body(headers: Mapping[str, str]) -> None:
 
 def _jms_headers(headers: Mapping[str, str], dialect: StompDialect) -> dict[str, str]:
     said = {jms_name: headers[name] for name, jms_name in _JMS_NAMES.items() if name in headers}
-    if _REPLY_TO in said:
-        said[_REPLY_TO] = said[_REPLY_TO].removeprefix(dialect.reply_prefix)
+    if REPLY_TO in said:
+        said[REPLY_TO] = said[REPLY_TO].removeprefix(dialect.reply_prefix)
     if (priority := headers.get("priority", "4")) != "4":
         said[PRIORITY] = priority
     if (expires_ms := headers.get("expires", "0")) != "0":
@@ -97,9 +95,7 @@ def _is_utf8(body: bytes) -> bool:
 def encoded_headers(message: Message) -> dict[str, str]:
     """The headers that the message is sent with, beside those of its destination; `MessageRefusedError` where STOMP can't
     express it."""
-    if message.body_kind is not None:
-        why = "it couldn't be read" if message.body_kind == UNREAD else f"its body is an {message.body_kind}"
-        raise MessageRefusedError(f"a message can't be sent by STOMP: {why}", hint="send it by AMQP")
+    check_body(message, "STOMP")
     properties = message.properties.items()
     # A property that bears the name of a header can't be distinguished from it: another protocol's would spoil the frame.
     headers = {name: _text(value) for name, value in properties if value is not None and name not in PROTOCOLS_OWN}
