@@ -45,9 +45,7 @@ def machine() -> dict[str, str | int | float]:
 
 
 def as_json(comparison: Comparison) -> dict[str, object]:
-    goal = comparison.goal
-    reached = goal.reached_by(comparison.ratio) if goal else None
-    return asdict(comparison) | {"ratio": comparison.ratio, "reached": reached}
+    return asdict(comparison) | {"ratio": comparison.ratio, "reached": comparison.is_reached}
 
 
 def as_text(comparison: Comparison) -> str:
@@ -63,9 +61,9 @@ def as_text(comparison: Comparison) -> str:
     ]
     goal = comparison.goal
     if goal:
-        bound = "at most" if goal.at_most else "at least"
-        verdict = "reached" if goal.reached_by(comparison.ratio) else "MISSED"
-        lines.append(f"  goal    {bound} {goal.ratio:g}, better {goal.aim:g}: {verdict}")
+        bound = f"{'at most' if goal.at_most else 'at least'} {goal.ratio:g}, better {goal.aim:g}"
+        enough = "" if goal.enough is None else f", or {figure(goal.enough)} {comparison.unit}"
+        lines.append(f"  goal    {bound}{enough}: {'reached' if comparison.is_reached else 'MISSED'}")
     return "\n".join(lines)
 
 

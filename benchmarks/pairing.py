@@ -20,6 +20,8 @@ class Goal:
     ratio: float
     aim: float
     at_most: bool = False
+    enough: float | None = None
+    """What of ours will do, whatever the ratio."""
 
     def reached_by(self, ratio: float) -> bool:
         return ratio <= self.ratio if self.at_most else ratio >= self.ratio
@@ -43,6 +45,13 @@ class Comparison:
     @property
     def ratio(self) -> float:
         return statistics.median(self.ratios)
+
+    @property
+    def is_reached(self) -> bool | None:
+        if self.goal is None:
+            return None
+        is_enough = self.goal.enough is not None and self.ours >= self.goal.enough
+        return is_enough or self.goal.reached_by(self.ratio)
 
 
 def by_turns(
