@@ -12,7 +12,8 @@ class Closing(ABC):
     """Closes as its `with` block is left; for whoever likes to inherit that."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what it holds."""
 
     def __enter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@
 | `PositionMovedError` | another process that took over | connect again, and go on where it is |
 | `MessagesLostError` | a broker that no longer has what wasn't taken | say how to go on, as the hint says |
 | `MessageRefusedError` | one message that can't be taken or sent as it is | take or send the others without it |
+| `MessageUnfitError` | one message that its target can't have, however often it is sent | send it elsewhere, or otherwise |
 | `SparkError` | the installation of Spark and Java, or the cluster | as the hint says |
 | `ClosedError` | the caller | use the receiver before it is closed, in the process that opened it |
 
@@ -37,6 +38,7 @@ __all__ = [
     "IdFormatError",
     "LogFormatError",
     "MessageRefusedError",
+    "MessageUnfitError",
     "MessagesLostError",
     "MissingExtraError",
     "MissingProgramError",
@@ -175,6 +177,11 @@ class MessageRefusedError(BrokerError):
 
     It stays where it was. Connecting again helps the other messages, not this one.
     """
+
+
+class MessageUnfitError(MessageRefusedError):
+    """The target can't have the message as it is: its protocol can't express it, or it is larger than the broker says that it
+    takes. Trying again won't help."""
 
 
 class PositionMovedError(BrokerError):

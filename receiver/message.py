@@ -50,10 +50,9 @@ class Tier(StrEnum):
 
 
 class Receipt(NamedTuple):
-    """One arrival of a message; a redelivery is another receipt.
+    """One arrival of a message. A redelivery is another receipt.
 
-    The first three fields stand in the order of the plain tuples that `receive_many` takes as well. Ids are exact
-    text. None and the empty text mean the same: no id (`Verdict.UNCHECKED`), or the anonymous source.
+    Ids are exact text. None and the empty text mean the same: no id (`Verdict.UNCHECKED`), or the anonymous source.
     """
 
     unique_message_id: str | None
@@ -94,11 +93,11 @@ time, and the garbage collector needn't look at it again. `ReceiptRow._make` nam
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The verdict on one receipt; for a duplicate also what caught it, and by how much.
+    """The verdict on one receipt. For a duplicate it also says what caught it, and how close it was.
 
-    `window_left` and `expiry_left_us` are the headroom: the duplicate would still have been caught had that many
-    more distinct ids of the source come first, or had the time queue's newest entry been that much younger. Raise an
-    alarm when both come near 0.
+    `window_left` and `expiry_left_us` are the headroom. The duplicate would still have been caught after that many more
+    distinct ids of the source, or if the time queue's newest entry had been that much younger. Raise an alarm when both
+    come near 0.
     """
 
     verdict: Verdict
@@ -112,13 +111,13 @@ class Decision:
     distance: int | None = None
     """Receipts that the domain recorded since the newest earlier one of the id, this one counted: 1 for the next."""
     body_differs: bool | None = None
-    """Whether the body's digest is another than each that came with the id before; None where it isn't known."""
+    """Whether the body's digest differs from each one that came with the id before; None if that isn't known."""
     delivered_anyway: bool = False
-    """A duplicate that a durable receiver lets pass: it only observes, or the id came with another body."""
+    """Whether a durable receiver delivers this duplicate: it only observes, or the id came with another body."""
 
     @property
     def deliver(self) -> bool:
-        """Whether the message goes on to the application: all but duplicates do, and those that pass anyway."""
+        """Whether the message goes on to the application: if it is no duplicate, or is delivered anyway."""
         return self.verdict is not Verdict.DUPLICATE or self.delivered_anyway
 
 

@@ -41,11 +41,13 @@ def name_bytes(name: str, value: object) -> bytes:
 
 
 class Maker(Closing):
+    """What both makers have: a connection to the store, closed with `close` or at the end of a `with` block."""
+
     def __init__(self, url: str, settings: StoreSettings | None) -> None:
         self._kept = KeptConnection(url, settings, type(self).__name__)
 
     def close(self) -> None:
-        """End the connection to the store. Closing again does nothing, and so does a process forked off."""
+        """Close the connection to the store. Closing again does nothing. In a forked process it does nothing either."""
         self._kept.close()
 
     def _run(self, work: Callable[[Connection], _T], connection: Connection | None) -> _T:
@@ -98,9 +100,16 @@ class DedupKeyMaker(Maker):
 
     @classmethod
     def open(cls, url: str, *, sender: str, store_settings: StoreSettings | None = None) -> Self:
-        """Open the keys of a sender in a store, `sqlite:///file` or `postgresql+psycopg://…`, made if it is new.
+        """Open the keys of a sender in a store. Makes the tables if they are new.
 
-        References of different senders are different. Raises SettingsError and StoreError.
+        Args:
+            url: The store: `sqlite:///file` or `postgresql+psycopg://…`.
+            sender: The sender's name. References of different senders are different.
+            store_settings: How this process uses the store.
+
+        Raises:
+            SettingsError: An argument is invalid.
+            StoreError: The store can't be reached, is damaged, or belongs to a newer version.
         """
         return cls(sender, url, store_settings)
 
@@ -109,10 +118,15 @@ class DedupKeyMaker(Maker):
         super().__init__(url, settings)
 
     def key_for(self, reference: str, *, connection: Connection | None = None) -> str:
-        """The key to send this message with: 32 characters, the same until its send is confirmed, then another.
+        """The key to send this message with: 32 characters. It stays the same until the send is confirmed.
 
-        It is committed before this returns. With the caller's own connection it joins the transaction there: send once
-        that is committed, for if it is rolled back, the key is gone. After StoreError, ask again.
+        Args:
+            reference: Your name for this act of sending.
+            connection: A connection of yours whose transaction keeps the key. Send after your commit: a rollback takes
+                the key back. None: the key is committed before this returns.
+
+        Raises:
+            StoreError: The key isn't known to be kept. Ask again.
         """
         stored = name_bytes("reference", reference)
 
@@ -129,17 +143,22 @@ class DedupKeyMaker(Maker):
         return self._run(make, connection)
 
     def confirm(self, reference: str, *, connection: Connection | None = None) -> None:
-        """The broker has the message, so its key isn't needed any more. A reference that isn't pending is no error.
+        """Forget the key, as the broker has the message. A reference that isn't pending is no error.
 
-        With the caller's own connection it joins the transaction there. After StoreError, confirm again.
+        Args:
+            reference: Your name for this act of sending.
+            connection: A connection of yours, whose transaction this joins. None: it is committed before this returns.
+
+        Raises:
+            StoreError: It isn't known to be forgotten. Confirm again.
         """
         stored = name_bytes("reference", reference)
         self._run(lambda own: own.execute(delete(dedup_keys).where(self._is(stored))), connection)
 
     def pending(self) -> list[Pending]:
-        """What was given a key and isn't confirmed, oldest first: what to send again after a crash.
+        """The messages that have a key and aren't confirmed, oldest first. Send them again after a crash.
 
-        Of processes that share the sender's name, what any of them is about to send is pending too.
+        If other processes share the sender's name, this includes what they are about to send.
         """
         keys = dedup_keys.c
         query = (
@@ -174,9 +193,16 @@ class SequenceIdMaker(Maker):
 
     @classmethod
     def open(cls, url: str, *, message_source_id: str, store_settings: StoreSettings | None = None) -> Self:
-        """Open the numbers of a source in a store, `sqlite:///file` or `postgresql+psycopg://…`, made if it is new.
+        """Open the numbers of a source in a store. Makes the tables if they are new.
 
-        Raises SettingsError and StoreError.
+        Args:
+            url: The store: `sqlite:///file` or `postgresql+psycopg://…`.
+            message_source_id: The source's name, the second part of each id.
+            store_settings: How this process uses the store.
+
+        Raises:
+            SettingsError: An argument is invalid.
+            StoreError: The store can't be reached, is damaged, or belongs to a newer version.
         """
         return cls(message_source_id, url, store_settings)
 
@@ -186,11 +212,19 @@ class SequenceIdMaker(Maker):
         super().__init__(url, settings)
 
     def next(self, *, connection: Connection | None = None) -> str:
-        """The id of the next message. After StoreError, ask again: at worst there is a gap."""
+        """The id of the next message.
+
+        Args:
+            connection: A connection of yours, whose transaction this joins. None: the number is committed before this
+                returns.
+
+        Raises:
+            StoreError: Ask again. At worst there is a gap.
+        """
         return self.next_many(1, connection=connection)[0]
 
     def next_many(self, count: int, *, connection: Connection | None = None) -> list[str]:
-        """The ids of the next messages, with consecutive numbers, in one transaction."""
+        """The ids of the next `count` messages, with consecutive numbers, in one transaction. Otherwise as `next`."""
         if count.__class__ is not int or not 0 <= count <= _MOST_AT_ONCE:
             raise SettingsError(f"count must be a whole number from 0 to {_MOST_AT_ONCE:,}, not {count!r:.80}")
 

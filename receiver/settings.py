@@ -137,19 +137,26 @@ def expiry_us_of(secs: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverSettings:
-    """The two windows of a domain, by Apama's names, and when a process retires its sources.
+    """The two windows of a domain, by Apama's names, and when a process retires sources.
 
-    The windows belong to the domain and hold for all processes; each process retires sources by its own settings.
+    The windows belong to the domain and hold for all processes. Each process retires sources by its own settings. The
+    defaults are in `settings.yaml`, or in the file that the variable RECEIVER_SETTINGS names. So are those of the classes
+    below.
+
+    Raises:
+        SettingsError: W and E are both 0, or a value is no number, negative or too large.
     """
 
     dup_detection_per_source_expiry_window_size: int = field(
         default_factory=lambda: default("receiver", "dup_detection_per_source_expiry_window_size")
     )
+    """W: how many of its newest ids each source keeps; 0: no per-source tier."""
     dup_detection_expiry_time_secs: float = field(
         default_factory=lambda: default("receiver", "dup_detection_expiry_time_secs")
     )
+    """E in seconds, to a microsecond: how long an id stays that newer ones pushed out of W; 0: no time tier."""
     max_sources: int = field(default_factory=lambda: default("receiver", "max_sources"))
-    """Beyond so many, the sources heard of longest ago are retired, a tenth at a time; 0: no bound."""
+    """When there are more, the sources silent for longest are retired, a tenth at a time; 0: no limit."""
     retire_sources_after_days: float = field(default_factory=lambda: default("receiver", "retire_sources_after_days"))
     """A source is retired once it hasn't sent for longer, by the domain's own time; 0: never."""
 
@@ -170,10 +177,17 @@ class ReceiverSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """How a process uses a store. No property of the domain, so processes that share one may differ."""
+    """How a process uses a store. Processes that share a store may differ.
+
+    Raises:
+        SettingsError: A value is invalid.
+    """
 
     lock_timeout_secs: float = field(default_factory=lambda: default("store", "lock_timeout_secs"))
+    """How long a batch waits for others before it fails with `StoreBusyError`; at most a day."""
     sqlite_synchronous: str = field(default_factory=lambda: default("store", "sqlite_synchronous"))
+    """When SQLite syncs its log: `FULL` at each commit, `EXTRA` the folder too. With `NORMAL` a power cut may take back the
+    last commits."""
 
     def __post_init__(self) -> None:
         _checked("lock_timeout_secs", self.lock_timeout_secs, least=0)
@@ -187,16 +201,19 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Where a receiver records its receipts, and when it begins another file.
+    """Where a receiver records its receipts, and when it begins another file. `receiver simulate` reads the same path.
 
-    `path` is a folder, or a file's path that ends with `.jsonl.zst` or `.parquet`. The files written stand in the
-    folder and begin with the file's name, `receipts` for a folder; `receiver simulate` reads them by the same path.
+    Raises:
+        SettingsError: A value is invalid.
     """
 
     path: StrPath
+    """A folder, or a file's path that ends with `.jsonl.zst` or `.parquet`. The files stand in the folder. Their names begin
+    with the file's name, or with `receipts`."""
     rotate_bytes: int = field(default_factory=lambda: default("recording", "rotate_bytes"), kw_only=True)
-    """The size of a file while it is written; the finished file is compressed, and smaller."""
+    """The size at which another file begins. The finished file is compressed, and smaller."""
     rotate_secs: float = field(default_factory=lambda: default("recording", "rotate_secs"), kw_only=True)
+    """The age at which another file begins."""
     keep_files: int | None = field(default_factory=lambda: default("recording", "keep_files"), kw_only=True)
     """How many finished files of this path are kept, whichever process wrote them; None keeps all."""
 
@@ -251,13 +268,24 @@ class CompareSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeSettings:
-    """How a bridge takes messages, and what becomes of those that fail."""
+    """How a bridge takes messages, and what becomes of those that fail.
+
+    Raises:
+        SettingsError: A value is invalid.
+    """
 
     max_batch_size: int = field(default_factory=lambda: default("bridge", "max_batch_size"))
+    """How many messages a batch has at most."""
     max_batch_interval_millis: int = field(default_factory=lambda: default("bridge", "max_batch_interval_millis"))
+    """How long after its first message a batch ends at the latest."""
     max_body_bytes: int = field(default_factory=lambda: default("bridge", "max_body_bytes"))
+    """A message with a larger body stays with the broker, and the bridge stops."""
     max_tries: int = field(default_factory=lambda: default("bridge", "max_tries"))
+    """How often a message that fails by itself is tried before it is parked."""
     status_secs: float = field(default_factory=lambda: default("bridge", "status_secs"))
+    """How often the status line is logged; 0: never."""
+    stuck_after_secs: float = field(default_factory=lambda: default("bridge", "stuck_after_secs"))
+    """After how long without progress `/livez` says that the bridge is stuck."""
 
     def __post_init__(self) -> None:
         _checked("max_batch_size", self.max_batch_size, least=1, whole=True)
@@ -265,3 +293,4 @@ class BridgeSettings:
         _checked("max_body_bytes", self.max_body_bytes, least=0, whole=True)
         _checked("max_tries", self.max_tries, least=1, whole=True)
         _checked("status_secs", self.status_secs, least=0)
+        _checked("stuck_after_secs", self.stuck_after_secs, least=0)

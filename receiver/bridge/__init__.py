@@ -8,8 +8,9 @@
 | `modes/` | what the modes differ in, the flow of BEST_EFFORT, and the figures of a bridge; `inbox_flow.py`, `controlled_flow.py` |
 | `received.py` | a message as it is handed on, and the mark by which a ring of bridges is noticed |
 | `targets/` | files, brokers, functions |
+| `health.py` | whether it is live and ready, for a supervisor |
 | `metrics.py` | the figures for Prometheus |
-| `probing.py` | `receiver probe`: how a broker redelivers |
+| `probing.py`, `probed_consumer.py` | `receiver probe`: how a broker redelivers, and the consumer that ends |
 | `connectors/` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP, AMQP 1.0 and Kafka; `products/`: what each broker product does differently |
 | `memory.py` | a broker in memory, the reference for what connectors must do |
 """

@@ -9,7 +9,8 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from receiver.bridge.connectors import Advance, Delivery, Message, PositionedSource, Source
+from receiver.bridge.connectors import Advance, Delivery, Message, PipelinedSource, PositionedSource, Source
+from receiver.bridge.health import Health
 from receiver.bridge.modes import Figures, Flow, Taken
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received, sent_at_ms
@@ -28,13 +29,16 @@ _BATCH_BYTES = 16 << 20
 """A batch with so many bytes in bodies ends, so that no more of them are in memory at once."""
 _TEND_SECS = 1.0
 _BACKOFF = Backoff(0.1, 30.0)
+_WELL_SECS = 10.0
+"""So long a connection has to stand that gives nothing, until what went wrong before it is forgotten: a broker may confirm a
+subscription and refuse it a moment later."""
 
 
 class Bridge:
-    """One bridge from a source to a target; `open_bridge` makes it of addresses.
+    """One bridge from a source to a target. `open_bridge` makes it.
 
-    `run` may be called once; `close` is for whoever doesn't get to that. `stop` may be called from any thread, and from
-    a signal's handler.
+    Call `run` once. Call `close` if `run` is never called. `stop` may be called from any thread, and from a signal's
+    handler.
     """
 
     def __init__(
@@ -60,11 +64,19 @@ class Bridge:
         self._passed = passed
         self._warned_of: set[str] = set()
         self._settings = settings or BridgeSettings()
+        self.health = Health(self._settings.stuck_after_secs)
         self._source: Source | None = None
         self._refusals = Refusals()
         """Those of the broker that messages are taken from."""
         self._pauses_secs = _BACKOFF.pauses_secs()
         """Before the next connection; they grow while each is lost before anything went through it."""
+        self._unanswered: Callable[[], None] | None = None
+        """Waits until the broker has answered the last acknowledgement; None where it has."""
+        self._unanswered_count = 0
+        """How many messages that is about."""
+        self._target_due_secs = 0.0
+        """When it is next seen whether the target can be reached."""
+        self._target_pauses_secs = _BACKOFF.pauses_secs()
         self._most = self._settings.max_batch_size
         self._busy_at = 0.0
         """When a message was last handled, or a connection made."""
@@ -75,7 +87,7 @@ class Bridge:
         """Whether all that it needs has been reached."""
 
     def status_line(self) -> str:
-        """Apama's status line, of what was received and what was handed on."""
+        """Apama's status line: what was received and what was handed on."""
         return self.figures.line(self.receiver.status())
 
     def stop(self) -> None:
@@ -83,36 +95,75 @@ class Bridge:
         self.is_stopping = True
         self._stop_asked.put(None)
 
-    def run(self, *, stop_when_idle_secs: float | None = None) -> None:
-        """Bridge until `stop` is called, or until no message has come for so long and none waits.
+    def run(self, *, stop_when_idle_secs: float | None = None, waits_at_start: bool = False) -> None:
+        """Bridge until `stop` is called.
 
-        What can't be reached is an error at the start, and waited for later. `BrokerRefusedError`, `MessageRefusedError`,
-        `MessagesLostError`, `StoreCorruptError`, `StoreVersionError`, `ClosedError` and `SettingsError` end it at any time.
-        Nothing is lost by that but in BEST_EFFORT: the broker has what isn't acknowledged, and the inbox what is.
+        What can't be reached is an error at the start, unless the bridge `waits_at_start`. Later the bridge waits for it. An
+        error loses no message, except in BEST_EFFORT: the broker has what isn't acknowledged, and the inbox has the rest.
+
+        Args:
+            stop_when_idle_secs: Also stop once no message has come for so long and none waits.
+            waits_at_start: Also wait at the start for what can't be reached.
+
+        Raises:
+            BrokerError: At the start, the broker can't be reached. `BrokerRefusedError`, `MessageRefusedError` and
+                `MessagesLostError` end it at any time.
+            StoreError: At the start, the store can't be reached. `StoreCorruptError` and `StoreVersionError` end it at
+                any time.
+            SettingsError: At any time.
+            ClosedError: At any time.
         """
         with ExitStack() as closing:
             closing.callback(self.close)
-            self._target.connect()
-            self._flow.prepare()
-            self._source = self._connected()
+            if not self._begin(waits=waits_at_start):
+                return
             self.has_started = True
             policy = self.receiver.figures().policy
             _LOGGER.info("taking messages for %s, domain %s, %s", self._target.name, self.receiver.domain, policy)
             self._busy_at = tended_at = time.monotonic()
             while not self.is_stopping:
+                self.health.moves()
                 self._most = self._most_at_once()
                 deliveries = self._take()
                 now = time.monotonic()
                 if now - tended_at >= _TEND_SECS:
                     self._until_done(self._flow.tend)
+                    self._check_target()
                     tended_at = now
                 if deliveries:
                     self._handle(deliveries)
                     self._busy_at = time.monotonic()
+                elif not self._is_answered():
+                    continue
                 elif self.figures.waiting:
                     self._deliver()
                 elif stop_when_idle_secs is not None and self._is_idle(now - stop_when_idle_secs):
                     return
+            self._is_answered()
+
+    def _begin(self, *, waits: bool) -> bool:
+        """Connect with all that it needs; False if a stop was asked for before that was done."""
+        for step in (self._target.connect, self._flow.prepare, self._connect_source):
+            self.health.moves()
+            if not waits:
+                step()
+            elif not self._until_done(step):
+                return False
+        return True
+
+    def _check_target(self) -> None:
+        """See whether the target can be reached, also while nothing is handed on. It isn't waited for here."""
+        check = getattr(self._target, "check", None)
+        if check is None or time.monotonic() < self._target_due_secs:
+            return
+        try:
+            check()
+        except BrokerError as error:  # meant or not: the next message will tell
+            self._complain(error, "target")
+            self._target_due_secs = time.monotonic() + next(self._target_pauses_secs)
+        else:
+            self.health.works("target")
+            self._target_pauses_secs = _BACKOFF.pauses_secs()
 
     def _most_at_once(self) -> int:
         """As many messages as a batch may have, and no more than the window has ids.
@@ -132,7 +183,7 @@ class Bridge:
         return self._source is not None and not getattr(self._source, "is_settling", False) and self._busy_at <= since
 
     def close(self) -> None:
-        """End all connections; `run` does so at its end. Closing again does nothing."""
+        """Close all connections. `run` does so at its end. Closing again does nothing."""
         self.figures.has_ended = True
         self._lose_source()
         self._target.close()
@@ -153,7 +204,7 @@ class Bridge:
                 raise
             self._lost(error)
             return []
-        if not taken:
+        if not taken and self._unanswered is None and time.monotonic() - self._busy_at >= _WELL_SECS:
             self._is_well()
         until = time.monotonic() + self._settings.max_batch_interval_millis / 1_000
         with suppress(BrokerError, StoreError):  # the next one who asks will hear of it
@@ -168,29 +219,69 @@ class Bridge:
         self._deliver()  # first what came before
         if self.figures.waiting and self.is_stopping:
             return
+        if not self._may_wait_with(deliveries) and not self._is_answered():
+            return  # they come again by another connection
         taken = self._received(deliveries)
         try:
             if not self._until_done(partial(self._flow.before_acknowledging, taken)):
                 return
-            self._source.acknowledge(deliveries)  # type: ignore[union-attr] # what was taken has a source
+            self._hear_answer()
+            self._acknowledge(deliveries)
         except PositionMovedError as error:  # these are another's now
             self._lost(error)
         except BrokerError as error:  # they may come again
             self._lost(error)
-        else:
-            self._is_well()
         self._deliver()
+
+    def _may_wait_with(self, deliveries: list[Delivery]) -> bool:
+        """Whether these may be kept before the broker has answered the last acknowledgement.
+
+        If the connection is lost meanwhile, both batches come again. So they have no more messages than one may have: what
+        keeps the ids of one through that, keeps theirs.
+        """
+        return self._unanswered_count + len(deliveries) <= min(self._most, self.receiver.window)
+
+    def _acknowledge(self, deliveries: list[Delivery]) -> None:
+        """Have the broker forget these. Its answer is waited for at once, or before the next are acknowledged."""
+        source = self._source
+        if isinstance(source, PipelinedSource):
+            self._unanswered, self._unanswered_count = source.begin_acknowledging(deliveries), len(deliveries)
+        else:
+            source.acknowledge(deliveries)  # type: ignore[union-attr] # what was taken has a source
+            self._is_well()
+
+    def _hear_answer(self) -> None:
+        """Wait until the broker has answered the last acknowledgement."""
+        wait, self._unanswered, self._unanswered_count = self._unanswered, None, 0
+        if wait is not None:
+            wait()
+            self._is_well()
+
+    def _is_answered(self) -> bool:
+        """Wait for the same; False if the connection is lost instead, so that what it was about may come again."""
+        try:
+            self._hear_answer()
+        except BrokerError as error:
+            self._lost(error)
+            return False
+        return True
 
     def _deliver(self) -> None:
         """Hand on what waits, if anything does."""
         if self.figures.waiting:
-            self._until_done(partial(self._flow.deliver_waiting, lambda: self.is_stopping))
+            self._until_done(partial(self._flow.deliver_waiting, self._has_enough))
+
+    def _has_enough(self) -> bool:
+        """Asked after each lease."""
+        self.health.moves()
+        return self.is_stopping
 
     def _received(self, deliveries: list[Delivery]) -> Taken:
         now_us = time.time_ns() // 1_000
         messages, refused, returned = [], {}, {}
         for index, delivery in enumerate(deliveries):
             message = delivery.message
+            self.health.moves()
             try:
                 id_, source = self._ids_of(message)
             except MessageRefusedError as error:
@@ -257,17 +348,19 @@ class Bridge:
             self._warned_of.add(of)
             _LOGGER.warning(text, *values)
 
-    def _until_done(self, action: Callable[[], None]) -> bool:
+    def _until_done(self, action: Callable[[], object]) -> bool:
         """Try again after growing pauses until it works; False if a stop was asked for before it did."""
         refusals = Refusals()
         for pause_secs in _BACKOFF.pauses_secs():
+            self.health.moves()
             try:
                 action()
             except ReceiverError as error:
                 if not may_pass(error) or refusals.are_meant(error):
                     raise
-                self._complain(error)
+                self._complain(error, "step")
             else:
+                self.health.works("step")
                 return True
             if self._stops_within(pause_secs):
                 break
@@ -275,13 +368,18 @@ class Bridge:
 
     def _stops_within(self, secs: float) -> bool:
         """Wait so long, or until a stop is asked for; whether it is."""
+        self.health.moves()
         if not self.is_stopping:
             with suppress(Empty):
                 self._stop_asked.get(timeout=secs)
         return self.is_stopping
 
-    def _reconnect(self) -> None:
+    def _connect_source(self) -> None:
         self._source = self._connected()
+        self.health.works("source")
+
+    def _reconnect(self) -> None:
+        self._connect_source()
         self._busy_at = time.monotonic()
         _LOGGER.info("connected again")
 
@@ -296,7 +394,7 @@ class Bridge:
 
     def _lost(self, error: BrokerError | StoreError) -> None:
         """Give up the connection, and wait before the next: longer each time where one after the other is lost."""
-        self._complain(error)
+        self._complain(error, "source")
         self._lose_source()
         if self._refusals.are_meant(error):
             raise error
@@ -309,10 +407,13 @@ class Bridge:
 
     def _lose_source(self) -> None:
         source, self._source = self._source, None
+        self._unanswered, self._unanswered_count = None, 0
         if source is not None:
             source.close()
 
-    def _complain(self, error: ReceiverError) -> None:
+    def _complain(self, error: ReceiverError, of: str) -> None:
+        """Log what has failed, which the bridge isn't ready for: the `source`, the `target`, or the `step` under way."""
+        self.health.fails(of, error)
         if not isinstance(error, OutputError):
             self.figures.connection_errors += 1
         _LOGGER.warning("%s", error)

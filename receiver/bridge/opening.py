@@ -38,34 +38,41 @@ _TARGETS = "write file:PATH, - for standard output, stomp://..., amqp://... or k
 
 
 class Origin(NamedTuple):
-    """Where messages come from, for a client of the application's own."""
+    """Where messages come from, for a client of your own."""
 
     connect: Callable[[], Source]
-    """Makes a connected source, at first and whenever the one before has raised `BrokerError`."""
+    """Makes a connected source. It is called at the start, and after each `BrokerError` of the source before."""
     connection_id: str
     destination: str
-    """By these two domains are named: `queue://NAME` or `topic://NAME`."""
+    """`queue://NAME` or `topic://NAME`. The domain is named by this and `connection_id`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeOptions:
-    """How a bridge is to work; the defaults are the command's."""
+    """How a bridge works. The defaults are those of the command `receiver bridge`."""
 
     mode: Mode = Mode.EXACTLY_ONCE
     domain: str = "default"
+    """The KEY that makes the domain, as in `Receiver.open`."""
     connection_id: str | None = None
-    """None: the broker's host and port, and the subscription, which has its own copy of each message."""
+    """None: the broker's host and port, and the subscription, if there is one."""
     receiver_id: str | None = None
     """Which of a connection's receivers this is, for the domain of a topic, or by the KEY `receiver`."""
     ids: IdRule = field(default_factory=IdRule)
+    """Which id and source a message has."""
     windows: ReceiverSettings | None = None
-    """None for those that the domain has."""
+    """W and E; None: those that the domain has."""
     policy: str | None = None
+    """Another system's rule, as in `Receiver.open`."""
     record: str | None = None
+    """Where receipts are recorded, as in `Receiver.open`."""
     tls: Tls = field(default_factory=Tls)
     from_password: str | None = None
+    """The password for `from_`; None: the address has it, or there is none."""
     to_password: str | None = None
+    """The password for `to`, likewise."""
     settings: BridgeSettings = field(default_factory=BridgeSettings)
+    """How large batches and bodies may be, how often a message is tried."""
     store_settings: StoreSettings | None = None
 
 
@@ -75,10 +82,18 @@ def open_bridge(
     store: str | None = None,
     options: BridgeOptions | None = None,
 ) -> Bridge:
-    """A bridge from a queue or a durable subscription to a target, both as in the command `receiver bridge`.
+    """Make a bridge from a queue or a durable subscription to a target. `Bridge.run` connects to the brokers.
 
-    `from_` may also be an `Origin`, and `to` a function as that of `python:MODULE:FUNCTION`, or a target of any kind.
-    Only BEST_EFFORT needs no store. Raises SettingsError and StoreError; brokers aren't connected yet.
+    Args:
+        from_: The address of a queue, as in `receiver bridge`, or an `Origin` for a client of your own.
+        to: The target, as in `receiver bridge`, or a function, or a `Target`. A function is called with each message.
+        store: The store: `sqlite:///file` or `postgresql+psycopg://…`. Only BEST_EFFORT needs none.
+        options: The mode, the domain and the rest.
+
+    Raises:
+        SettingsError: An argument is invalid, or two of them contradict each other.
+        StoreError: The store can't be reached, is damaged, or belongs to a newer version.
+        MissingExtraError: The library of a protocol isn't installed.
     """
     options = options or BridgeOptions()
     origin = _origin(from_, options) if isinstance(from_, str) else from_
@@ -126,6 +141,8 @@ def open_bridge(
             settings=options.settings,
             figures=figures,
         )
+        if isinstance(target, PythonTarget):
+            target.moves = bridge.health.moves
         opened.pop_all()
     return bridge
 
@@ -142,6 +159,8 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
     source = _address(text, options.from_password, options.tls)
     if options.mode.keeps:
         check_durable(source)
+    elif source.is_stream:
+        raise SettingsError(f"{source}: only a store knows how far it was taken", hint="choose another mode")
     connectors_of(source)  # now, before a python: target puts the current folder on sys.path
     check_carried(source, options.ids.id_property, options.ids.source_property)
     # Each subscription has a copy of its own of each message, which is no duplicate.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from asyncio import CancelledError
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from receiver.errors import MessageRefusedError, SettingsError
@@ -20,25 +21,25 @@ _OF_JMS = "ID:"
 
 
 class Mode(StrEnum):
-    """What a bridge promises; `docs/bridge.md` has the table of it, target by target."""
+    """What a bridge promises. `docs/bridge.md` says it for each kind of target."""
 
     BEST_EFFORT = "BEST_EFFORT"
-    """Acknowledged on receipt, nothing kept: what is under way is lost with the bridge."""
+    """Messages are acknowledged on receipt, and nothing is kept. If the bridge dies, it loses what is under way."""
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
-    """Kept in the inbox before it is acknowledged, and handed on whatever came before: duplicates are only counted."""
+    """A message is kept in the inbox before it is acknowledged. Duplicates are handed on, and only counted."""
     EXACTLY_ONCE = "EXACTLY_ONCE"
-    """Kept in the inbox together with its id before it is acknowledged, and not handed on if that id came before."""
+    """A message is kept in the inbox with its id before it is acknowledged. Duplicates aren't handed on."""
     APP_CONTROLLED = "APP_CONTROLLED"
-    """Handed on first; what the application writes and the id are committed together, then it is acknowledged."""
+    """A message is handed on first. What the application writes is committed with the id, then it is acknowledged."""
 
     @property
     def keeps(self) -> bool:
-        """Whether a store keeps what may not be lost with the bridge."""
+        """Whether a store keeps messages, so that nothing is lost with the bridge."""
         return self is not Mode.BEST_EFFORT
 
     @property
     def detects(self) -> bool:
-        """Whether a duplicate isn't handed on."""
+        """Whether duplicates are held back."""
         return self in {Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED}
 
 
@@ -46,7 +47,7 @@ class MissingIds(StrEnum):
     """What becomes of a message without an id of its own."""
 
     MESSAGE_ID = "message-id"
-    """Its JMSMessageID, if it has one, is its id. This catches what the broker delivers twice, not what is sent twice."""
+    """Its JMSMessageID is its id. This only catches the broker's redeliveries, not what is sent twice."""
     REFUSE = "refuse"
     """It is parked."""
 
@@ -57,16 +58,17 @@ _PAIR = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdRule:
-    """Which id a message has and of which source: by two of its properties, or by a function; and what becomes of one
-    without an id."""
+    """Which id and source a message has: by two of its properties, or by a function."""
 
     id_property: str = _ID
-    """What is sent on to a broker has its id in a property of this name too, also where a function says it."""
+    """The property with the id. A message sent on to a broker has its id there too, even if a function said it."""
     source_property: str = _SOURCE
+    """The property with the source."""
     function: Callable[[Message], tuple[str | int | None, str | int | None]] | str | None = None
-    """Returns a message's id and source, each None where it has none. As text it is `MODULE:FUNCTION`, which
-    `open_bridge` imports. None: they are properties."""
+    """Returns a message's id and source, each None if it has none. Text is `MODULE:FUNCTION`, which `open_bridge`
+    imports. None: the two properties have them."""
     missing: MissingIds = MissingIds.MESSAGE_ID
+    """What becomes of a message without an id."""
 
     def __post_init__(self) -> None:
         if not (self.id_property and self.source_property):
@@ -80,10 +82,11 @@ class IdRule:
             )
 
     def ids_of(self, message: Message) -> tuple[str | None, str | None]:
-        """The message's id and source, each None where it has none.
+        """The message's id and source, each None if it has none.
 
-        `MessageRefusedError` where they can't be ids: bytes, a truth value, a number with a fraction; or where there is
-        none and there has to be; or where the function fails.
+        Raises:
+            MessageRefusedError: A value can't be an id (bytes, true or false, a number with a fraction), an id is
+                required and missing, or the function failed.
         """
         if self.function is not None:
             id_, source = self._by_function(message)
@@ -105,7 +108,7 @@ class IdRule:
         function = self.function
         assert callable(function)  # noqa: S101 - `open_bridge` has imported it
         try:
-            result: Any = function(message)
+            result: Any = function(_read_only(message))
             if isinstance(result, tuple) and len(result) == _PAIR:
                 return _text(result[0], "the function's", "id"), _text(result[1], "the function's", "source")
             why = not_done(result) or f"it returned {result!r:.80}, not (id, source)"
@@ -120,11 +123,19 @@ class IdRule:
 
 
 def _text(value: object, whose: str, name: str) -> str | None:
-    if value is None or isinstance(value, str):
-        return value or None
+    if value is None:
+        return None
+    if isinstance(value, str):  # a kind of its own may compare otherwise
+        return str.__str__(value) or None
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+        return int.__repr__(value)
     raise MessageRefusedError(f"{whose} {name} is {value!r:.80}, neither text nor a whole number")
+
+
+def _read_only(message: Message) -> Message:
+    """A function that changed a message would change what is handed on, or what the store can't keep."""
+    properties, headers = MappingProxyType(message.properties), MappingProxyType(message.headers)
+    return replace(message, properties=properties, headers=headers)
 
 
 def not_done(result: object) -> str | None:

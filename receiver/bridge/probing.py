@@ -1,61 +1,40 @@
 """How a broker redelivers: what `receiver probe` does to a queue, and what it sees.
 
-A consumer in a process of its own takes messages and ends in one of several ways while it holds some. Then another takes
-whatever comes. Apama's page on reliable receivers asks its users to test their brokers so.
+A consumer takes messages and ends in one of several ways while it holds some. Then another takes whatever comes. Apama's
+page on reliable receivers asks its users to test their brokers so.
 """
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
-import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-from receiver.bridge.connectors import DUPLICATE_ID, Delivery, Message, Source, sink_of, source_of
+from receiver.bridge.connectors import DUPLICATE_ID, Message, Source, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.options import IdRule
-from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
+from receiver.bridge.probed_consumer import NUMBER, RUN, TAKE_SECS, Ending, Life, Receipt, consuming, receipts_of
+from receiver.errors import BrokerRefusedError, SettingsError
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
-__all__ = ["LEAST_MESSAGES", "Ending", "Probe", "Redelivery", "Selectors", "probe"]
+__all__ = ["LEAST_MESSAGES", "Probe", "Redelivery", "Selectors", "probe"]
 
 LEAST_MESSAGES = 100
-_RUN, _NUMBER, _HALF = "receiverProbe", "receiverProbeNumber", "receiverProbeHalf"
-"""Properties of what a probe sends: which run it is of, its number in it, and what a selector selects by."""
+_HALF = "receiverProbeHalf"
+"""The property of what a probe sends that a selector selects by."""
 _BODY = b"." * 200
 _MARGIN = 2
 """As of `receiver simulate`."""
 _QUIET_SECS = 1.0
 """So long nothing has to come before no more is expected."""
-_TAKE_SECS = 0.25
-_STARTS_SECS = 60.0
 _SELECTS_SECS = 10.0
 _CUTS = 5
 """Acknowledgements that are cut off; each ends at another moment."""
 _SHARE_HELD = 2
 """A consumer takes a half of what was sent, and acknowledges a tenth of that."""
-
-
-class Ending(StrEnum):
-    """How a consumer ends that holds messages."""
-
-    CLOSED = "closed"
-    """It closes its connection without acknowledging."""
-    KILLED = "killed"
-    """Its process is killed, and the system ends its connection."""
-    ACKNOWLEDGING = "acknowledging"
-    """Its process is killed while it acknowledges: the broker may have heard of that or not."""
-    FROZEN = "frozen"
-    """It says nothing more, and its connection stays open: as if its host had lost the network."""
 
 
 class Selectors(StrEnum):
@@ -85,15 +64,15 @@ class Redelivery:
     out_of_order: int
     """Messages that came behind one that was sent later."""
     acknowledged_again: int
-    """Messages that came again though the broker had answered their acknowledgement."""
+    """Messages that came again though they had been acknowledged; see `Probe.answers_acknowledgements`."""
     missing: int
     """Messages that never came."""
     window_need: int
     """The least W that would have caught all that came again, by itself; 0 where nothing did."""
     expiry_need_us: int
     """The longest time between two receipts of one message."""
-    is_in_vain: bool
-    """Whether the frozen consumer had to be killed, for its messages didn't come while it lived."""
+    patience_ran_out: bool
+    """Whether a frozen consumer's messages didn't come for so long that it was killed. How long it takes isn't known then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +86,10 @@ class Probe:
     redeliveries: tuple[Redelivery, ...]
     selectors: Selectors
     selectors_why: str
-    """The broker's words, where it refuses one."""
+    """Why one is refused, and the way round."""
     drops_known_ids: bool
+    answers_acknowledgements: bool
+    """Whether the broker says that it has heard of an acknowledgement. Else one may be lost with its connection."""
 
     @property
     def window(self) -> int:
@@ -121,33 +102,27 @@ class Probe:
         return math.ceil(_MARGIN * max((each.expiry_need_us for each in self.redeliveries), default=0) / 1e6)
 
 
-class _Receipt(NamedTuple):
-    number: int
-    at_us: int
-    redelivered: bool
-
-
 class _Round(NamedTuple):
     """The life and end of one consumer, and what came afterwards."""
 
-    answered: list[_Receipt]
-    """What it took, and the broker answered its acknowledgement."""
-    held: list[_Receipt]
+    answered: list[Receipt]
+    """What it took and acknowledged, and the broker has answered that, if it does such a thing."""
+    held: list[Receipt]
     """What else it took."""
-    after: list[_Receipt]
+    after: list[Receipt]
     """What the next consumer got."""
     expected: set[int]
     """The messages that have to come afterwards."""
     ended_us: int
-    is_in_vain: bool
+    patience_ran_out: bool
 
     @property
-    def again(self) -> list[_Receipt]:
+    def again(self) -> list[Receipt]:
         held = _numbers(self.held)
         return [each for each in self.after if each.number in held]
 
     @property
-    def new(self) -> list[_Receipt]:
+    def new(self) -> list[Receipt]:
         """First receipts."""
         before = _numbers(self.answered) | _numbers(self.held)
         return [*self.answered, *self.held, *(each for each in self.after if each.number not in before)]
@@ -167,11 +142,17 @@ def probe(
     how many are done, and how many there are. `SettingsError` for a topic and for a queue that isn't empty or that others
     use; `BrokerError` where the broker can't be reached or refuses.
     """
+    if address.keeps_what_is_taken:
+        raise SettingsError(
+            f"{address}: there what was taken stays, and comes again from a position, not because a consumer has ended",
+            hint="it needs no probe: a bridge keeps the position in its store. For what senders repeat, receiver simulate "
+            "sizes W and E",
+        )
     if address.is_topic or address.selector is not None:
         raise SettingsError(f"{address} is no plain queue", hint="name a scratch queue, without a selector")
     if messages < LEAST_MESSAGES:
         raise SettingsError(f"{messages} messages say too little", hint=f"take {LEAST_MESSAGES} or more")
-    _check_empty(address)
+    answers_acknowledgements = _check_empty(address)
     run = _Run(address, messages // len(endings), patience_secs)
     redeliveries = []
     for index, ending in enumerate(endings):
@@ -186,13 +167,16 @@ def probe(
         selectors=selectors,
         selectors_why=why,
         drops_known_ids=run.drops_known_ids(),
+        answers_acknowledgements=answers_acknowledgements,
     )
 
 
-def _check_empty(address: BrokerAddress) -> None:
+def _check_empty(address: BrokerAddress) -> bool:
+    """Whether it answers acknowledgements; `SettingsError` for a queue that isn't empty."""
     with source_of(address) as source:
         if source.take(1, wait_secs=_QUIET_SECS):
             raise SettingsError(f"{address} isn't empty", hint="name a scratch queue that nobody else uses")
+        return getattr(source, "answers_acknowledgements", True)
 
 
 class _Run:
@@ -214,28 +198,29 @@ class _Run:
         numbers = set(self._send(count))
         held = count // _SHARE_HELD
         acknowledged = max(held // 10, 1)
-        with _consumer(_Life(self._address, self._id, ending, acknowledged, held)) as consumer:
+        with consuming(Life(self._address, self._id, ending, acknowledged, held)) as consumer:
             before = consumer.receipts
             certain = before if ending is Ending.ACKNOWLEDGING else before[:acknowledged]
             expected = numbers - _numbers(certain)
             ended_us = consumer.end()
-            after, is_in_vain = self._collect(expected), False
+            after, patience_ran_out = self._collect(expected), False
             if ending is Ending.FROZEN and expected > _numbers(after):
-                is_in_vain = True
+                patience_ran_out = True
                 consumer.kill()
                 after += self._collect(expected - _numbers(after))
-        return _Round(before[:acknowledged], before[acknowledged:], after, expected, ended_us, is_in_vain)
+        return _Round(before[:acknowledged], before[acknowledged:], after, expected, ended_us, patience_ran_out)
 
     def selectors(self) -> tuple[Selectors, str]:
         """What becomes of a selector that half of the messages meet."""
         numbers = self._send(10)
         chosen = {number for number in numbers if number % 2}
+        selecting = replace(self._address, selector=f"{_HALF} = 'odd'")
         try:
-            with source_of(replace(self._address, selector=f"{_HALF} = 'odd'")) as source:
+            with source_of(selecting) as source:
                 came = self._taken(source, chosen, secs=_SELECTS_SECS)
         except (BrokerRefusedError, SettingsError) as error:
             self._collect(set(numbers))
-            return Selectors.REFUSED, error.message
+            return Selectors.REFUSED, str(error).removeprefix(f"{selecting}: ")
         self._collect(set(numbers) - _numbers(came))
         return (Selectors.WORK if _numbers(came) == chosen else Selectors.IGNORED), ""
 
@@ -257,43 +242,32 @@ class _Run:
         rule = IdRule()
         named = {rule.id_property: f"{self._id}-{number}", rule.source_property: self._id}
         return Message(
-            body=_BODY, is_text=True, properties=named | {_RUN: self._id, _NUMBER: str(number), _HALF: half} | more
+            body=_BODY, is_text=True, properties=named | {RUN: self._id, NUMBER: str(number), _HALF: half} | more
         )
 
-    def _collect(self, expected: set[int], secs: float | None = None) -> list[_Receipt]:
+    def _collect(self, expected: set[int], secs: float | None = None) -> list[Receipt]:
         """What a new consumer gets: until all that is expected has come and no more comes, or patience is over."""
         with source_of(self._address) as source:
             return self._taken(source, expected, secs)
 
-    def _taken(self, source: Source, expected: set[int], secs: float | None = None) -> list[_Receipt]:
-        came: list[_Receipt] = []
+    def _taken(self, source: Source, expected: set[int], secs: float | None = None) -> list[Receipt]:
+        came: list[Receipt] = []
         heard_at = time.monotonic()
         until = heard_at + (self._patience_secs if secs is None else secs)
         while True:
-            taken = source.take(self._share, wait_secs=_TAKE_SECS)
+            taken = source.take(self._share, wait_secs=TAKE_SECS)
             now = time.monotonic()
             if taken:
                 heard_at = now
-                receipts = _receipts(taken, self._id)
+                receipts = receipts_of(taken, self._id)
                 source.acknowledge(taken)
                 came += receipts
             elif now >= until or (expected <= _numbers(came) and now - heard_at >= _QUIET_SECS):
                 return came
 
 
-def _numbers(receipts: Sequence[_Receipt]) -> set[int]:
+def _numbers(receipts: Sequence[Receipt]) -> set[int]:
     return {each.number for each in receipts}
-
-
-def _receipts(taken: Sequence[Delivery], run: str) -> list[_Receipt]:
-    now_us = time.time_ns() // 1_000
-    receipts = []
-    for delivery in taken:
-        message = delivery.message
-        if message.properties.get(_RUN) != run:
-            raise SettingsError("others send to this queue", hint="name a scratch queue that nobody else uses")
-        receipts.append(_Receipt(int(str(message.properties[_NUMBER])), now_us, message.redelivered))
-    return receipts
 
 
 def _figures(ending: Ending, rounds: Sequence[_Round]) -> Redelivery:
@@ -312,11 +286,11 @@ def _figures(ending: Ending, rounds: Sequence[_Round]) -> Redelivery:
         missing=sum(len(one.expected - _numbers(one.after)) for one in rounds),
         window_need=max(window for window, _ in needs),
         expiry_need_us=max(expiry_us for _, expiry_us in needs),
-        is_in_vain=any(one.is_in_vain for one in rounds),
+        patience_ran_out=any(one.patience_ran_out for one in rounds),
     )
 
 
-def _needs(receipts: Sequence[_Receipt]) -> tuple[int, int]:
+def _needs(receipts: Sequence[Receipt]) -> tuple[int, int]:
     """The least window that catches all that comes again, and the longest time between two receipts of one message."""
     latest_us: dict[int, int] = {}  # in the order of the latest receipts, as the window has its ids
     window = expiry_us = 0
@@ -328,103 +302,9 @@ def _needs(receipts: Sequence[_Receipt]) -> tuple[int, int]:
     return window, expiry_us
 
 
-def _out_of_order(receipts: Sequence[_Receipt]) -> int:
+def _out_of_order(receipts: Sequence[Receipt]) -> int:
     latest, count = -1, 0
     for number, _, _ in receipts:
         count += number < latest
         latest = max(latest, number)
     return count
-
-
-class _Life(NamedTuple):
-    """What a consumer is to do."""
-
-    address: BrokerAddress
-    run: str
-    ending: Ending
-    acknowledged: int
-    """How many messages it acknowledges first."""
-    held: int
-    """How many it takes then."""
-
-
-class _Consumer:
-    """A process that has taken messages, and how it ends."""
-
-    def __init__(self, process: Any, pipe: Connection, life: _Life) -> None:
-        self._process, self._pipe, self._ending = process, pipe, life.ending
-        self.receipts: list[_Receipt] = []
-        while len(self.receipts) < life.acknowledged + life.held:
-            self.receipts += self._heard()
-
-    def _heard(self) -> Any:
-        if not self._pipe.poll(_STARTS_SECS):
-            raise BrokerError("the consumer got nothing of what was sent", hint="see that nobody else uses the queue")
-        said = self._pipe.recv()
-        if isinstance(said, Exception):
-            raise said
-        return said
-
-    def end(self) -> int:
-        """Let it end in its way; the time of that, in microseconds since 1970."""
-        if self._ending is Ending.FROZEN:
-            os.kill(self._process.pid, signal.SIGSTOP)
-        elif self._ending is Ending.KILLED:
-            self.kill()
-        else:
-            self._pipe.send("end")
-            self._heard()
-        ended_us = time.time_ns() // 1_000
-        if self._ending is Ending.ACKNOWLEDGING:
-            self.kill()
-        return ended_us
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.join()
-
-
-@contextmanager
-def _consumer(life: _Life) -> Iterator[_Consumer]:
-    processes = multiprocessing.get_context("spawn")
-    ours, its = processes.Pipe()
-    process = processes.Process(target=_consume, args=(life, its), name="receiver probe", daemon=True)
-    process.start()
-    its.close()
-    try:
-        yield _Consumer(process, ours, life)
-    finally:
-        process.kill()
-        process.join()
-        ours.close()
-
-
-def _consume(life: _Life, pipe: Connection) -> None:
-    """The consumer's process: say what it takes, and end when it is told to."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
-    with suppress(EOFError, OSError):
-        try:
-            with source_of(life.address) as source:
-                _take(source, life.run, life.acknowledged, pipe)
-                kept = _take(source, life.run, life.held, pipe, acknowledges=False)
-                pipe.recv()
-                if life.ending is Ending.ACKNOWLEDGING:
-                    pipe.send("acknowledging")
-                    source.acknowledge(kept)
-                    pipe.recv()
-            pipe.send("closed")
-        except Exception as error:  # noqa: BLE001 - the parent raises it
-            pipe.send(error)
-
-
-def _take(source: Source, run: str, count: int, pipe: Connection, *, acknowledges: bool = True) -> list[Delivery]:
-    taken: list[Delivery] = []
-    until = time.monotonic() + _STARTS_SECS
-    while len(taken) < count and time.monotonic() < until:
-        came = source.take(count - len(taken), wait_secs=_TAKE_SECS)
-        receipts = _receipts(came, run)
-        if acknowledges:
-            source.acknowledge(came)
-        taken += came
-        pipe.send(receipts)
-    return taken

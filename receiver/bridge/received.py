@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from math import isfinite
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -28,6 +29,9 @@ _EARLIEST_SECS = 10**9
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KEPT = tuple(name for name in InboxRow._fields if name not in {"sequence", "tries"})
 """What the inbox keeps of a message, beside its number and its failed tries."""
+_kept_of = attrgetter(*_KEPT)
+_BEFORE_TRIES = InboxRow._fields.index("tries") - 1
+"""How many of those stand in a row between its number and its failed tries."""
 
 
 class Received(NamedTuple):
@@ -68,12 +72,13 @@ class Received(NamedTuple):
 
     def row(self, sequence: int) -> InboxRow:
         """The message as the inbox keeps it, not yet tried."""
-        return InboxRow(sequence=sequence, tries=0, **{name: getattr(self, name) for name in _KEPT})
+        kept = _kept_of(self)
+        return InboxRow._make((sequence, *kept[:_BEFORE_TRIES], 0, *kept[_BEFORE_TRIES:]))
 
     @classmethod
     def of_row(cls, row: InboxRow) -> Received:
         """The message as the inbox has kept it."""
-        return cls(sequence=row.sequence, **{name: getattr(row, name) for name in _KEPT})
+        return cls(sequence=row.sequence, **dict(zip(_KEPT, _kept_of(row), strict=True)))
 
     def json_line(self) -> bytes:
         """As a line of JSON: the columns of a log of receipts, the properties and the body.

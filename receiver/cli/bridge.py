@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +17,9 @@ import typer
 
 from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.cli.options import Domain, FromPasswordFile, TlsCa, TlsCert, TlsKey, password_of
+from receiver.cli.serving import Listening, load_metrics, serve
 from receiver.cli.streams import plain_output
-from receiver.errors import MissingExtraError, SettingsError
+from receiver.errors import SettingsError
 from receiver.settings import BridgeSettings, ReceiverSettings
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["EPILOG", "bridge"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
-_LISTENING = re.compile(r"(?:([^\[\]:]+|\[[^\[\]]+\]):)?([0-9]{1,5})")
-_LARGEST_PORT = 65_535
 _IDS = IdRule()
 
 EPILOG = """Examples:
@@ -53,7 +50,7 @@ _Source = Annotated[
     typer.Argument(
         metavar="FROM",
         help="stomp://[USER@]HOST[:61613]/queue/NAME, amqp://[USER@]HOST[:5672]/queue/NAME, or "
-        "/topic/NAME?subscription=SUB; ?selector=CONDITION (behind a subscription &selector=) takes those that meet it, ?vhost=NAME a virtual host. kafka://[USER@]HOST[:9092]/TOPIC?group=GROUP. stomps://, amqps:// and kafkas:// with TLS.",
+        "/topic/NAME?subscription=SUB; ?selector=CONDITION (behind a subscription &selector=) takes those that meet it, ?vhost=NAME a virtual host. kafka://[USER@]HOST[:9092]/TOPIC?group=GROUP. amqp://.../stream/NAME, of RabbitMQ. stomps://, amqps:// and kafkas:// with TLS.",
     ),
 ]
 _Target = Annotated[
@@ -139,6 +136,21 @@ _MetricsPort = Annotated[
         "for all that it has.",
     ),
 ]
+_HealthPort = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS:]PORT",
+        help="Serve /livez and /readyz to a supervisor such as Kubernetes on this port, on all of this machine's IPv4 "
+        "addresses unless one is given. With it, brokers that can't be reached at the start are waited for.",
+    ),
+]
+_StuckAfterSecs = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        help="After so long without progress /livez says no; 0: never. [default: {bridge.stuck_after_secs}]",
+    ),
+]
 _StopWhenIdle = Annotated[
     float | None, typer.Option(metavar="SECS", min=0, help="Stop once no message has come for so long.")
 ]
@@ -169,6 +181,8 @@ def bridge(
     record: _Record = None,
     status_secs: _StatusSecs = None,
     metrics_port: _MetricsPort = None,
+    health_port: _HealthPort = None,
+    stuck_after_secs: _StuckAfterSecs = None,
     stop_when_idle: _StopWhenIdle = None,
     from_password_file: FromPasswordFile = None,
     to_password_file: _ToPasswordFile = None,
@@ -187,9 +201,10 @@ def bridge(
     from receiver.bridge.opening import BridgeOptions, open_bridge
 
     _logging_to_stderr(verbose=verbose)
-    metrics_address = None if metrics_port is None else _listening_address(metrics_port)
-    if metrics_address is not None:
-        _load_metrics()  # now, before a python: target puts the current folder on sys.path
+    metrics = None if metrics_port is None else Listening.of("--metrics-port", metrics_port, "127.0.0.1")
+    health = None if health_port is None else Listening.of("--health-port", health_port, "0.0.0.0")  # noqa: S104 - Kubernetes asks from outside
+    if metrics is not None:
+        load_metrics()  # now, before a python: target puts the current folder on sys.path
     options = BridgeOptions(
         mode=mode,
         domain=domain,
@@ -208,9 +223,10 @@ def bridge(
         plain_output(),  # a target's: nothing counts as delivered that nobody reads
         closing(open_bridge(source, target, store, options)) as opened,
         _stopped_by_signals(opened),
-        _reporting(opened, options.settings.status_secs, metrics_address),
+        _logging_status(opened, options.settings.status_secs),
     ):
-        opened.run(stop_when_idle_secs=stop_when_idle)
+        serve(opened, metrics, health)
+        opened.run(stop_when_idle_secs=stop_when_idle, waits_at_start=health is not None)
 
 
 def _windows(window: int | None, expiry_secs: float | None) -> ReceiverSettings | None:
@@ -241,17 +257,6 @@ def _logging_to_stderr(*, verbose: bool) -> None:
     _LOGGER.setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
-def _listening_address(text: str) -> tuple[str, int]:
-    """The address and the port of `[ADDRESS:]PORT`; without an address, this machine's loopback."""
-    parts = _LISTENING.fullmatch(text)
-    if parts is None or int(parts[2]) > _LARGEST_PORT:
-        raise SettingsError(
-            f"--metrics-port must be [ADDRESS:]PORT with a port up to {_LARGEST_PORT}, not {text!r:.80}",
-            hint="write 9100, 0.0.0.0:9100 or [::1]:9100",
-        )
-    return (parts[1] or "127.0.0.1").strip("[]"), int(parts[2])
-
-
 @contextmanager
 def _stopped_by_signals(bridge: Bridge) -> Iterator[None]:
     """Stop the bridge cleanly at the first SIGTERM or Ctrl-C, and the process at the second.
@@ -280,19 +285,9 @@ def _stopped_by_signals(bridge: Bridge) -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _load_metrics() -> None:
-    """Load the library that serves metrics, before `_reporting` needs it; `MissingExtraError` if it isn't installed."""
-    try:
-        import_module("receiver.bridge.metrics")
-    except ImportError as error:
-        raise MissingExtraError("metrics", "--metrics-port") from error
-
-
 @contextmanager
-def _reporting(bridge: Bridge, status_secs: float, metrics_address: tuple[str, int] | None) -> Iterator[None]:
-    """Log the status line every `status_secs` seconds (0: never) and at the end; serve metrics if there is an address."""
-    if metrics_address is not None:
-        _serve_metrics(bridge, *metrics_address)
+def _logging_status(bridge: Bridge, status_secs: float) -> Iterator[None]:
+    """Log the status line every `status_secs` seconds (0: never) and at the end."""
     ended = threading.Event()
     if status_secs > 0:
         thread = threading.Thread(target=_log_status, args=(bridge, status_secs, ended), name="Status", daemon=True)
@@ -315,18 +310,3 @@ def _log_status(bridge: Bridge, status_secs: float, ended: threading.Event) -> N
         _LOGGER.info("%s", bridge.status_line())
         if is_last:
             return
-
-
-def _serve_metrics(bridge: Bridge, address: str, port: int) -> None:
-    from prometheus_client import start_http_server
-
-    from receiver.bridge.metrics import export
-
-    export(bridge)
-    try:
-        start_http_server(port, address)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a name that can't be one of a host
-        why = getattr(error, "strerror", None) or error
-        raise SettingsError(
-            f"metrics can't be served on port {port} of {address}: {why}", hint="choose another --metrics-port"
-        ) from error

@@ -9,11 +9,11 @@ ever waited for in the loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
+from functools import partial, wraps
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
@@ -180,7 +180,8 @@ class _Tasks:
             raise failure
 
     def abandon_later(self, batch: Batch, error: BaseException) -> None:
-        """End a batch in the thread, if it has begun by then; other tasks wait until that is done."""
+        """End a batch in the thread, if it has begun by then; other batches wait until that is done, also of its own task."""
+        self._held_by = None
 
         def abandon() -> None:
             if batch.is_open:
@@ -206,9 +207,9 @@ def _event_of(future: Future[Any]) -> asyncio.Event:
 
 
 class AsyncReceiver:
-    """The durable receiver of one domain, for the tasks of one event loop; made by `AsyncReceiver.open`.
+    """A `Receiver` for the tasks of one event loop. `AsyncReceiver.open` makes it.
 
-    Tasks may share it: their batches wait for each other. `on_duplicate` is called in a thread.
+    Tasks may share it. Their batches wait for each other. `on_duplicate` is called in a thread.
     """
 
     def __init__(self, tasks: _Tasks) -> None:
@@ -217,7 +218,7 @@ class AsyncReceiver:
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> Self:
-        """Open a domain; arguments and errors are those of `Receiver.open`."""
+        """Open a domain. Arguments and errors are those of `Receiver.open`."""
         opener = ThreadPoolExecutor(1, thread_name_prefix="receiver")
         opening = opener.submit(partial(_Worked.open, url, **options))
         opener.shutdown(wait=False)
@@ -236,12 +237,13 @@ class AsyncReceiver:
         await self.close()
 
     async def close(self) -> None:
-        """End the connection to the store, once no batch is under way. Closing again does nothing."""
+        """Close the connection to the store, once no batch is under way. Closing again does nothing."""
         if not self.is_closed:
             await self._tasks.close()
 
     @property
     def is_closed(self) -> bool:
+        """Whether it was closed."""
         return self._receiver.is_closed
 
     @property
@@ -250,15 +252,18 @@ class AsyncReceiver:
         return self._receiver.domain
 
     def batch(self, connection: AsyncConnection | AsyncSession | None = None) -> AsyncBatch:
-        """A batch of receipts: one database transaction, ended with the `async with` block.
+        """A batch of receipts: one database transaction, which ends with the `async with` block.
 
-        With the caller's own `AsyncConnection` or `AsyncSession` it joins the transaction under way there, and is
-        recorded if and when the caller commits it. `StoreBusyError` if the domain can't be had in time.
+        Args:
+            connection: An `AsyncConnection` or `AsyncSession` of yours to the same database. The batch joins its
+                transaction, and is recorded when you commit. None: the batch has a transaction of its own.
+
+        Errors are those of `Receiver.batch`. In another event loop than the receiver's, it is a `ClosedError`.
         """
         return AsyncBatch(self._tasks, connection)
 
     async def status(self) -> Status:
-        """As of a `Receiver`; while a batch is under way the database isn't asked what became of earlier ones."""
+        """As `Receiver.status`. While a batch is under way it doesn't ask the database about earlier ones."""
         if self.is_closed or self._tasks.is_busy:
             return self._receiver.figures_now()
         await self._tasks.acquire()
@@ -268,12 +273,24 @@ class AsyncReceiver:
             self._tasks.release()
 
     def figures(self) -> Status:
-        """As of a `Receiver`."""
+        """As `Receiver.figures`."""
         return self._receiver.figures()
 
 
+def _awaited(
+    method: Callable[Concatenate[Batch, _P], _T],
+) -> Callable[Concatenate[AsyncBatch, _P], Coroutine[Any, Any, _T]]:
+    """A method of `Batch` that waits for nothing, as a coroutine."""
+
+    @wraps(method)
+    async def awaited(self: AsyncBatch, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
+        return method(self._batch, *arguments, **named)
+
+    return awaited
+
+
 class AsyncBatch:
-    """A batch under way: `async with orders.batch() as batch:`. As a `Batch`, with coroutines."""
+    """A batch under way: `async with orders.batch() as batch:`. It is a `Batch` with coroutines."""
 
     def __init__(self, tasks: _Tasks, connection: AsyncConnection | AsyncSession | None) -> None:
         self._tasks = tasks
@@ -324,25 +341,9 @@ class AsyncBatch:
         if self._tasks.receiver.has_unreported:
             await self._tasks.in_thread(self._tasks.receiver.report)
 
-    async def receive(
-        self,
-        unique_message_id: str | None,
-        message_source_id: str | None = None,
-        *,
-        received_at_us: int | None = None,
-        redelivered: bool = False,
-        jms_timestamp_ms: int | None = None,
-        body_digest: str | None = None,
-    ) -> Decision:
-        """As `Batch.receive`. Nothing is waited for: what was decided is recorded when the batch ends."""
-        return self._batch.receive(
-            unique_message_id,
-            message_source_id,
-            received_at_us=received_at_us,
-            redelivered=redelivered,
-            jms_timestamp_ms=jms_timestamp_ms,
-            body_digest=body_digest,
-        )
+    receive = _awaited(Batch.receive)
+    """What was decided is recorded when the batch ends."""
+    advance = _awaited(Batch.advance)
 
     async def receive_many(
         self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]
@@ -354,10 +355,6 @@ class AsyncBatch:
             decisions += few
             await asyncio.sleep(0)
         return decisions
-
-    async def advance(self, *, min_msg_time_us: int) -> None:
-        """As `Batch.advance`."""
-        self._batch.advance(min_msg_time_us=min_msg_time_us)
 
     async def run_sync(
         self, function: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **named: _P.kwargs

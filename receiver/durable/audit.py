@@ -28,8 +28,9 @@ from receiver.store.invariants import (
     readable,
     shown_columns,
 )
+from receiver.store.positions import PositionRow
 from receiver.store.snapshot import Advance, RawRow, Snapshot, snapshot
-from receiver.store.tables import REVISION, DomainState, inbox, parked, receipt_rows
+from receiver.store.tables import REVISION, DomainState, inbox, parked, printable, receipt_rows
 
 __all__ = ["StoreFigures", "StoredDomain", "audit", "look"]
 
@@ -56,6 +57,8 @@ class StoredDomain:
     """Sources whose newest ids are kept; None as with `remembered_ids`, and where the policy keeps none by source."""
     silent_sources: int | None = None
     """Those of them that haven't sent for a day, by the domain's own time."""
+    positions: tuple[PositionRow, ...] = ()
+    """Of sources whose brokers forget nothing; none where the table can't be read."""
 
     @property
     def policy(self) -> str:
@@ -184,6 +187,8 @@ def _figures(
     with readable(store, findings, None):
         waiting, set_aside = (store.message_count(table.name, state.domain_id) for table in (inbox, parked))
         figures = replace(figures, inbox=waiting, parked=set_aside)
+    with readable(store, findings, None):
+        figures = replace(figures, positions=_positions(store, state))
     with readable(store, findings, name):
         if not with_ids:
             return replace(figures, rows=store.row_count(state.domain_id))
@@ -202,6 +207,13 @@ def _figures(
                 silent = len(longer_silent_than(policy, 1))
                 figures = replace(figures, sources=policy.sources, silent_sources=silent)
     return figures
+
+
+def _positions(store: Snapshot, state: DomainState) -> tuple[PositionRow, ...]:
+    of_domain = (tuple(raw)[1:] for raw in store.positions() if raw.domain_id == state.domain_id)
+    return tuple(
+        PositionRow(*map(printable, values)) for values in of_domain if all(isinstance(v, bytes) for v in values)
+    )
 
 
 def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: Advance) -> Policy:

@@ -39,9 +39,9 @@ class BatchOptions(NamedTuple):
 class Batch:
     """A batch under way: `with orders.batch() as batch:`.
 
-    While it lasts the domain is locked, so keep it short. Leaving it commits what was received, or, where it joined the
-    caller's transaction, leaves that to the caller. Leaving it by an exception records nothing. Several threads may use
-    it one after another, but not at the same time.
+    It locks the domain until it ends, so keep it short. When the block ends normally, the batch is committed. If it
+    joined a transaction of yours, your commit does that. When an exception leaves the block, nothing is recorded. Threads
+    may use a batch one after another, but not at the same time.
     """
 
     def __init__(
@@ -121,20 +121,35 @@ class Batch:
 
     @property
     def is_open(self) -> bool:
+        """Whether the block is still being executed."""
         return self._is_open
 
     @property
     def connection(self) -> Connection:
-        """The batch's own connection and transaction: what is written through it is committed with the ids, or not at
-        all. Leave committing and rolling back to the batch."""
+        """The connection of the batch's transaction. What you write through it is committed with the ids, or not at all.
+
+        Leave committing and rolling back to the batch.
+
+        Raises:
+            ClosedError: The batch is over.
+        """
         if not self._is_open:
             raise ClosedError("the batch is over")
         self._lends = True  # so there may be something to commit, even without receipts
         return self._transaction.log.connection
 
     def advance(self, *, min_msg_time_us: int) -> None:
-        """Tell `cmq` without retention the earliest send time, in microseconds since 1970, of all messages that aren't
-        consumed yet: ids of messages sent long enough before it are forgotten. It is recorded with the batch."""
+        """Move the clock of the policy `cmq:retry=...,network=...`. It forgets ids of messages sent long enough before.
+
+        This is recorded with the batch.
+
+        Args:
+            min_msg_time_us: The earliest send time of all messages that aren't consumed yet, in microseconds since 1970.
+
+        Raises:
+            SettingsError: The time is no such time, or the domain has another policy.
+            ClosedError: The batch is over.
+        """
         if not self._is_open:
             raise ClosedError("the batch is over")
         if not isinstance(self._policy, CmqMinimumTimeCache):
@@ -154,12 +169,21 @@ class Batch:
         jms_timestamp_ms: int | None = None,
         body_digest: str | None = None,
     ) -> Decision:
-        """Decide on one receipt; it is recorded when the batch ends.
+        """Decide on one receipt. It is recorded when the batch ends.
 
-        `received_at_us` is None for the clock's time now, else microseconds since 1970. `redelivered` and
-        `jms_timestamp_ms` are JMSRedelivered and JMSTimestamp (None or 0 where it isn't set), for the figures and, the
-        time, for the policy `cmq:retry=...,network=...`. `body_digest` is any text that distinguishes bodies. A wrong
-        argument is a `SettingsError`; nothing has changed then, and the batch may go on.
+        Args:
+            unique_message_id: The message's id. None or empty: it isn't checked, and is delivered.
+            message_source_id: Who sent it. None or empty: the anonymous source.
+            received_at_us: When it came, in microseconds since 1970. None: now.
+            redelivered: What the broker says (JMSRedelivered), for the figures.
+            jms_timestamp_ms: When it was sent (JMSTimestamp), in milliseconds since 1970; None or 0 if not set. For the
+                figures, and for the policy `cmq:retry=...,network=...`.
+            body_digest: Any text that distinguishes bodies, such as a hash. With it, reused ids are noticed.
+
+        Raises:
+            SettingsError: An argument is invalid. Nothing has changed, and the batch may go on.
+            IdFormatError: The policy can't judge such an id. Nothing has changed, and the batch may go on.
+            ClosedError: The batch is over.
         """
         return self._decide(
             unique_message_id, message_source_id, received_at_us, redelivered, jms_timestamp_ms, body_digest
@@ -168,7 +192,8 @@ class Batch:
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]) -> list[Decision]:
         """Decide on receipts in order, as `receive` does one by one.
 
-        Takes `Receipt`s or tuples `(unique_message_id, message_source_id, received_at_us)`.
+        Args:
+            receipts: `Receipt`s, or tuples `(unique_message_id, message_source_id, received_at_us)`.
         """
         decide = self._decide
         return [decide(*receipt) for receipt in receipts]

@@ -32,9 +32,9 @@ class Duplicate:
     redelivered: bool
     """Whether the broker said so itself (JMSRedelivered)."""
     decision: Decision
-    """Its `window_left` and `expiry_left_us` say what was left of the window and of the expiry."""
+    """The verdict. Its `window_left` and `expiry_left_us` say how close it was."""
     headroom: float | None
-    """The share that was left of the window or of the expiry, whichever is more; from 0 to 1."""
+    """The share of the window or of the expiry that was left, whichever is more: from 0 to 1."""
     need: Need | None
     """The least W and the least E that would have caught it, each by itself; None where the policy has no two tiers."""
 
@@ -45,11 +45,12 @@ class Duplicate:
 
     @property
     def distance(self) -> int | None:
-        """Receipts of the domain since then, this one counted."""
+        """Receipts of the domain since the id came last, this one counted."""
         return self.decision.distance
 
     @property
     def tier(self) -> Tier | None:
+        """Which tier still held the id; None if the policy has no two tiers."""
         return self.decision.tier
 
     @property
@@ -59,7 +60,7 @@ class Duplicate:
 
     @property
     def delivered(self) -> bool:
-        """Whether it was delivered all the same."""
+        """Whether it was delivered anyway."""
         return self.decision.deliver
 
 

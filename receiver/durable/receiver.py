@@ -28,9 +28,9 @@ __all__ = ["Receiver"]
 
 
 class Receiver(Closing):
-    """The durable receiver of one domain; made by `Receiver.open`, and closed when it is no longer needed.
+    """A durable receiver of one domain. `Receiver.open` makes it. Close it with `close`, or use it in a `with` block.
 
-    Threads may share it: their batches wait for each other. A process forked off must open its own.
+    Threads may share it. Their batches wait for each other. A forked process must open its own.
     """
 
     def __init__(
@@ -64,19 +64,33 @@ class Receiver(Closing):
         store_settings: StoreSettings | None = None,
         record: Recording | StrPath | None = None,
     ) -> Self:
-        """Open the domain of a channel in a store, and make either if it is new.
+        """Open the domain of a channel in a store. Makes the tables and the domain if they are new.
 
-        `url` is `sqlite:///file`, `postgresql+psycopg://…`, or `memory://` for a receiver that keeps nothing.
-        `connection_id`, `destination` and `receiver_id` name the channel that receipts come through, and `domain` is
-        the KEY that makes the domain of it. `settings` are the domain's window and expiry, None for those it has; others
-        resize it, for all processes. `policy` goes by another system's rule instead, such as
-        `artemis:id_cache_size=20000`; a bare name keeps the sizes that the domain has, and a domain keeps its policy.
-        With `reject_batches`, for `artemis` alone, a batch is one of its transactions: judged by what earlier batches
-        left, and rejected as a whole (`BatchRejectedError`) for one duplicate. With `observe_only` every message is
-        delivered, and duplicates are only reported. `id_reuse` says what becomes of a known id that comes with another
-        body: `duplicate` or `deliver`; it is reported either way. `on_duplicate` is called with each duplicate of a
-        committed batch. `record` is a folder, or a `Recording`, in which the receipts of committed batches become a
-        log that `receiver simulate` reads.
+        Args:
+            url: The store: `sqlite:///file`, `postgresql+psycopg://…`, or `memory://`, which keeps nothing.
+            connection_id: The connection that receipts come over, such as a broker's name.
+            destination: The queue or topic: `queue://NAME`, `topic://NAME` or `NAME`.
+            receiver_id: Which of the connection's receivers this is. Only some domains need it.
+            domain: The KEY that makes the domain's name from these three: `default`, `destination`, `connection`,
+                `receiver` or `name:TEXT`.
+            settings: W and E of the domain, and when sources are retired. Other sizes than the domain has resize it
+                for all processes. None takes the domain's sizes, or the defaults for a new domain.
+            policy: Another system's rule, such as `artemis:id_cache_size=20000`. A bare name takes the sizes that the
+                domain has. None takes the domain's policy.
+            observe_only: Deliver every message, and only report duplicates.
+            reject_batches: Reject a batch as a whole if one of its ids came in an earlier batch. Only for the policy
+                `artemis`.
+            id_reuse: What becomes of a known id that comes with another body: `duplicate` drops it, `deliver`
+                delivers it. It is reported either way. None takes the default.
+            on_duplicate: Called with a `Duplicate` for each duplicate of a committed batch.
+            store_settings: How this process uses the store, such as how long it waits for a lock.
+            record: A folder, or a `Recording`. The receipts of committed batches are written there as a log, which
+                `receiver simulate` reads.
+
+        Raises:
+            SettingsError: An argument is invalid, or contradicts what the domain has.
+            StoreError: The store can't be reached, is damaged, or belongs to a newer version.
+            MissingExtraError: The database's driver, or what `record` needs, isn't installed.
         """
         channel = Channel(
             _text("connection_id", connection_id),
@@ -109,7 +123,7 @@ class Receiver(Closing):
         return cls(session, options, on_duplicate, recorder)
 
     def close(self) -> None:
-        """End the connection to the store, and the log that is recorded. Closing again does nothing."""
+        """Close the connection to the store, and finish the log that is recorded. Closing again does nothing."""
         self._session.close()
         self._notify()
         if self._recorder is not None:
@@ -123,7 +137,7 @@ class Receiver(Closing):
 
     @property
     def observe_only(self) -> bool:
-        """Whether duplicates are delivered, and only reported."""
+        """Whether every message is delivered, and duplicates are only reported."""
         return self._options.observe_only
 
     @property
@@ -133,7 +147,7 @@ class Receiver(Closing):
 
     @property
     def store_id(self) -> int:
-        """The domain's random number, which no other domain of any store has."""
+        """The domain's random number. No other domain has it, in any store."""
         return self._session.store_id
 
     @property
@@ -142,10 +156,18 @@ class Receiver(Closing):
         return self._session.cache.sizes[0]
 
     def batch(self, connection: Connection | None = None) -> Batch:
-        """A batch of receipts: one database transaction, ended with the `with` block.
+        """A batch of receipts: one database transaction, which ends with the `with` block.
 
-        With the caller's own SQLAlchemy connection the batch joins the transaction under way there, and is recorded if
-        and when the caller commits it. `StoreBusyError` if the domain can't be had in time.
+        Args:
+            connection: A SQLAlchemy connection of yours to the same database. The batch joins its transaction, and is
+                recorded when you commit. None: the batch has a transaction of its own.
+
+        Raises:
+            StoreBusyError: As the block begins: others held the domain for longer than `lock_timeout_secs`, or this
+                thread has a batch open already.
+            StoreError: As the block begins or ends: the batch isn't known to be committed.
+            ClosedError: The receiver is closed, or was opened by another process.
+            BatchRejectedError: As the block ends, with `reject_batches`: one of the ids came before.
         """
         return Batch(self._options, self.counters, begin=partial(self._begin, connection), notify=self._notify)
 
@@ -170,14 +192,17 @@ class Receiver(Closing):
             report(event, self._on_duplicate)
 
     def status(self) -> Status:
-        """The figures of the JMS status line, of the batches that are known to be committed."""
+        """The receiver's figures, of the batches that are known to be committed.
+
+        Asks the database what became of a batch whose outcome isn't known yet.
+        """
         self._session.look_up()
         self._session.count_silent_sources()
         self._notify()
         return self.figures(self.counters.rate())
 
     def figures(self, rate: float = 0.0) -> Status:
-        """As `status`, but without rRate, and without asking the database: it costs little and never waits."""
+        """As `status`, but with `rate` as rRate, and without asking the database. It costs little and never waits."""
         return self.counters.status(self.domain, self._session.cache, self._recorder, rate)
 
 

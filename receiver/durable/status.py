@@ -119,7 +119,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)-5s [%(process)d:%(threadName)s] - %(messa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Counted since the receiver was opened, of batches known to be committed where nothing else is said."""
+    """A receiver's figures: if nothing else is said, of the batches known to be committed since it was opened."""
 
     domain: str
     policy: str
@@ -137,7 +137,7 @@ class Status:
     rRedel: int  # noqa: N815
     """Receipts flagged JMSRedelivered."""
     rMaxDeliverySecs: float  # noqa: N815
-    """The longest time from JMSTimestamp to receipt among those; 0.0 when there is none."""
+    """The longest time from JMSTimestamp to receipt of the redelivered ones, in seconds; 0.0 if there is none."""
     rDupsDet: int  # noqa: N815
     """Duplicates detected."""
     rDupIds: int  # noqa: N815
@@ -145,7 +145,7 @@ class Status:
     sources: int
     """Sources whose newest ids are kept, as of this receiver's last batch; 0 where the policy keeps none by source."""
     silent_sources: int
-    """Those of them that haven't sent for a day, by the domain's own time."""
+    """Those of the sources that haven't sent for a day, by the domain's own time."""
     retired_sources: int
     """Sources retired since the domain was made, as of this receiver's last batch."""
     time_tier_dups: int
@@ -160,6 +160,7 @@ class Status:
     """The largest needs of duplicates of the domain, over all its receivers and over the last day by the times of
     receipts, as of this receiver's last batch; None without any, and where the policy has no two tiers."""
     batches_committed: int
+    """Batches that were committed."""
     batches_rolled_back: int
     """Left by an exception, or rolled back by the caller whose transaction they had joined."""
     batches_failed: int
@@ -185,21 +186,32 @@ class Status:
 
     @property
     def window_need(self) -> int | None:
-        """The least W that alone would have caught each duplicate of the last day."""
+        """The least W that alone would have caught each duplicate of the last day.
+
+        It is exact up to W. If only the time tier still knew an id, the need is more than W, by an unknown amount. Then it
+        is W + 1, and `window_need_is_lower_bound` is true.
+
+        The last day is that of the receipts, in whole hours: the hour of the latest receipt and the 24 before it. A domain
+        that receives nothing keeps its figures. None: no duplicate was caught in that day, or the domain follows another
+        system's rule.
+        """
         return None if self.need is None else self.need.window
 
     @property
     def window_need_is_lower_bound(self) -> bool | None:
-        """Whether the window need may be larger: the time tier alone still knew an id, which W was too small for."""
+        """Whether the window need may be larger, because only the time tier still knew an id."""
         return None if self.need is None else self.need.is_lower_bound
 
     @property
     def expiry_need_secs(self) -> float | None:
-        """The least E that alone would have caught each duplicate of the last day."""
+        """The least E that alone would have caught each duplicate of the last day, in seconds.
+
+        It counts up to the receipt just before the duplicate, so silence adds nothing. None as for `window_need`.
+        """
         return None if self.need is None else self.need.expiry_us / 1_000_000
 
     def line(self) -> str:
-        """The figures as Apama's status line has them, those of senders and of a connection left out."""
+        """Apama's JMS status line, without the figures of senders and connections."""
         return status_line(
             rx=self.rx,
             rate=self.rRate,

@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from receiver.bridge.probing import Ending, Probe, Redelivery, Selectors
+from receiver.bridge.probed_consumer import Ending
+from receiver.bridge.probing import Probe, Redelivery, Selectors
 from receiver.report.terminal import add_figure_columns, add_row, heading, paragraph, plain_table
 from receiver.report.words import count, duration, or_dash
 from receiver.settings import BridgeSettings
@@ -38,6 +39,7 @@ def probe_object(probe: Probe) -> dict[str, Any]:
         "selectors": probe.selectors,
         "selectors_why": probe.selectors_why or None,
         "drops_known_ids": probe.drops_known_ids,
+        "answers_acknowledgements": probe.answers_acknowledgements,
         "asks_for": {"window": probe.window, "expiry_secs": probe.expiry_secs},
     }
 
@@ -93,7 +95,7 @@ def _reasons(probe: Probe) -> Iterator[str]:
             f"that: take twice the batch of yours, if that is larger ({BridgeSettings().max_batch_size:,} of receiver "
             "bridge). While other consumers go on, more ids come between; then E catches it."
         )
-    if any(each.is_in_vain for each in probe.redeliveries):
+    if any(each.patience_ran_out for each in probe.redeliveries):
         yield (
             "What a silent consumer held didn't come while it lived: E has to outlast that, and the probe doesn't know how "
             "long it is. Probe again with more --patience."
@@ -114,11 +116,16 @@ def _remarks(probe: Probe) -> Iterator[str]:
     if missing := sum(each.missing for each in probe.redeliveries):
         yield f"{count(missing, 'message')} never came. Look whether this queue limits deliveries or lets messages expire."
     if twice := sum(each.acknowledged_again for each in probe.redeliveries):
-        yield f"{count(twice, 'message')} came again though the broker had answered the acknowledgement."
+        said = (
+            "the broker had answered the acknowledgement" if probe.answers_acknowledgements else "it was acknowledged"
+        )
+        yield f"{count(twice, 'message')} came again though {said}."
+    if not probe.answers_acknowledgements:
+        yield "It answers no acknowledgement by this protocol: one may be lost with its connection, and its messages come again."
     yield {
         Selectors.WORK: "Selectors work.",
         Selectors.IGNORED: "It ignores selectors, and says nothing: don't use any.",
-        Selectors.REFUSED: f"It refuses selectors: {probe.selectors_why}",
+        Selectors.REFUSED: f"A selector is refused: {probe.selectors_why}.",
     }[probe.selectors]
     if probe.drops_known_ids:
         yield "It drops what is sent again with a known _AMQ_DUPL_ID: as a target each message takes effect once."

@@ -9,11 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from receiver.bridge.connectors.position_names import position_named
 from receiver.durable.audit import StoredDomain, StoreFigures
 from receiver.durable.needs import Need
 from receiver.report.terminal import line
 from receiver.report.words import count, duration, moment_or_none, named_domain, or_dash, sanitised, second, size
 from receiver.store.invariants import PROBLEMS, DomainName, StoreFinding
+from receiver.store.positions import PositionRow
 from receiver.store.tables import DomainState
 from receiver.store.upkeep import ParkedRow, TargetRow
 
@@ -49,6 +51,8 @@ def print_status(address: str, figures: StoreFigures, console: Console) -> None:
         line(console, f"  {domain.line()}")
         if domain.need is not None:
             line(console, f"  needs {_needs(domain.state, domain.need)}")
+        for row in _sorted_positions(domain):
+            line(console, f"  {_shown_position(row)}")
         console.print(_table(domain))
 
 
@@ -146,6 +150,20 @@ def _needs(state: DomainState, need: Need) -> str:
     return ", ".join(said for said, size in tiers.items() if size)
 
 
+def _sorted_positions(domain: StoredDomain) -> list[PositionRow]:
+    """By source, and partitions by number."""
+    return sorted(domain.positions, key=lambda row: (row.source, position_named(*row).partition or 0, row.name))
+
+
+def _shown_position(row: PositionRow) -> str:
+    named = position_named(*row)
+    if named.topic is not None:
+        return f"topic {named.topic}, group {named.group}, partition {named.partition}: next offset {named.next_offset}"
+    if named.stream is not None:
+        return f"stream {named.stream}: next offset {named.next_offset}"
+    return f"position of {row.source}, {row.name}: {row.position}"
+
+
 def _sources(domain: StoredDomain) -> str:
     if domain.sources is None or not domain.silent_sources:
         return or_dash(domain.sources)
@@ -200,6 +218,7 @@ def _status_of(domain: StoredDomain) -> dict[str, Any]:
         **_rows_of(domain),
         "inbox": domain.inbox,
         "parked": domain.parked,
+        "positions": [row._asdict() | position_named(*row)._asdict() for row in _sorted_positions(domain)],
         "line": domain.line(),
     }
 

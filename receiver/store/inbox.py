@@ -94,7 +94,7 @@ class Inbox(Closing):
     def add(self, connection: Connection, rows: Sequence[InboxRow]) -> None:
         """Have these messages wait, if and when the transaction on the connection is committed."""
         with translated(self._kept.url):
-            values = ((self.target_id, *inbox_rows.stored(row)) for row in rows)
+            values = ((self.target_id, *stored) for stored in inbox_rows.stored_many(rows))
             database_of(connection).add_waiting(driver_of(connection), _COLUMNS, values)
 
     def park(self, connection: Connection, row: InboxRow, error: str) -> None:

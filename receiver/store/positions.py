@@ -18,22 +18,30 @@ from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.engine import database_of, translated
 from receiver.store.tables import domains, positions, text_of, to_bytes
 
-__all__ = ["Advance", "Positions"]
+__all__ = ["Advance", "PositionRow", "Positions"]
 
 
 class Advance(NamedTuple):
-    """A position that is to be moved."""
+    """A position to move."""
 
     name: str
-    """Of what: a partition's number, for one."""
+    """What it is the position of, such as a partition's number."""
     expected: str | None
-    """Where it has to be for that; None: nowhere yet."""
+    """Where it must be before; None: there is none yet."""
     next: str
     """Where the next message is taken from, in the source's own words."""
 
 
+class PositionRow(NamedTuple):
+    """A position as it stands in a store."""
+
+    source: str
+    name: str
+    position: str
+
+
 class Positions:
-    """The positions of one source of a domain, by name. Whoever opened the inbox closes the connections."""
+    """The positions of one source of a domain, by name. A bridge gives them to its `PositionedSource`."""
 
     def __init__(self, kept: KeptConnection, reader: KeptConnection, domain_id: int, source: str) -> None:
         self.source = source
@@ -43,13 +51,21 @@ class Positions:
         self._key = {"domain_id": domain_id, "source": _stored(source)}
 
     def read(self) -> dict[str, str]:
-        """What is committed."""
+        """The committed positions, by name.
+
+        Raises:
+            StoreError: The store can't be reached.
+        """
         of_source = select(positions.c.name, positions.c.position).where(*self._itself())
         with self._reader.transaction(lambda connection: connection.execute(of_source).all()) as (_, rows):
             return {text_of(name): text_of(position) for name, position in rows}
 
     def begin(self, at: Mapping[str, str]) -> None:
-        """Keep these, at once, but for those that are there already."""
+        """Keep these positions at once, except those that are there already.
+
+        Raises:
+            StoreError: The store can't be reached, or the domain was dropped.
+        """
 
         def lock(connection: Connection) -> None:
             domain = select(domains.c.domain_id).where(domains.c.domain_id == self._domain_id)

@@ -13,6 +13,7 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from json.encoder import encode_basestring_ascii as _quoted
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -153,7 +154,11 @@ _encode = json.JSONEncoder(separators=(",", ":"), default=lambda value: {"base64
 
 def dumped(values: Mapping[str, Any]) -> str:
     """As JSON, all of it ASCII, so that any text is stored as it was; bytes are in base64."""
-    return _encode(dict(values)) if values else "{}"
+    if not values:
+        return "{}"
+    if {str}.issuperset(map(type, values.values())):  # as most have it, in half the time
+        return "{" + ",".join([f"{_quoted(name)}:{_quoted(value)}" for name, value in values.items()]) + "}"
+    return _encode(dict(values))
 
 
 def loaded(text: str) -> dict[str, Any]:
@@ -425,10 +430,15 @@ def _converter(
         return None if value is None else convert(value)
 
     one = one_or_none if is_nullable else convert
-    if convert is text_of and not is_nullable:  # ids, of which there are most: written out, which costs half
-        return one, lambda values: [value.decode("utf-8", "surrogatepass") for value in values]
     if is_few:
         return one, lambda values: list(map({value: one(value) for value in set(values)}.__getitem__, values))
+    # Ids, of which there are most: written out, which costs half.
+    if convert is text_of and not is_nullable:
+        return one, lambda values: [value.decode("utf-8", "surrogatepass") for value in values]
+    if convert is to_bytes:
+        return one, lambda values: [
+            None if value is None else value.encode("utf-8", "surrogatepass") for value in values
+        ]
     return one, lambda values: list(map(one, values))
 
 
@@ -449,4 +459,4 @@ def _all_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converte
 
 receipt_rows = Codec(ReceiptRow, receipts, few=["message_source_id"])
 domain_rows = Codec(DomainState, domains)
-inbox_rows = Codec(InboxRow, inbox)
+inbox_rows = Codec(InboxRow, inbox, few=["message_source_id", "destination"])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, runtime_checkable
 
 from receiver.bridge.connectors.address import BrokerAddress
-from receiver.errors import MessageRefusedError, SettingsError
+from receiver.errors import MessageRefusedError, MessageUnfitError, SettingsError
 from receiver.settings import BridgeSettings
 from receiver.store.positions import Advance, Positions
 
@@ -29,6 +29,7 @@ __all__ = [
     "Advance",
     "Delivery",
     "Message",
+    "PipelinedSource",
     "PositionedSource",
     "Positions",
     "Property",
@@ -102,27 +103,36 @@ class Delivery:
 class Source(Protocol):
     """Takes messages of one queue or durable subscription, and acknowledges them when it is asked to.
 
-    It may have an attribute `is_settling`: whether the broker hasn't said yet what it has for this source, so that an empty
-    `take` doesn't mean that nothing is left.
+    It may have an attribute `is_settling`. While it is true, the broker hasn't said yet what it has for this source. So an
+    empty `take` doesn't mean that nothing is left.
+
+    It may have an attribute `answers_acknowledgements`. If it is false, the broker answers no acknowledgement, and
+    `acknowledge` returns once the broker was told.
     """
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
-        """The next messages in the order in which the broker sends them, waiting so long for the first of them.
+        """The next messages, in the order in which the broker sends them.
 
-        Returns what is there once the first is: it doesn't wait for more. Empty if none came. A message that can't be
-        read has the reason in `Message.refused`. One that can't even be told from the next, or whose body is too large, is
-        a `MessageRefusedError`; it stays with the broker, behind it the rest.
+        Waits up to `wait_secs` for the first one, and not for more. Returns an empty list if none came. A message that
+        can't be read has the reason in `Message.refused`.
+
+        Raises:
+            MessageRefusedError: A message can't be separated from the next, or its body is too large. It stays with the
+                broker, and so do those behind it.
+            BrokerError: The connection is lost. The source is of no more use.
         """
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Let the broker forget these messages; they are all that was taken and not acknowledged, in order.
+        """Acknowledge these messages: all that were taken and aren't acknowledged yet, in order.
 
-        Returns when the broker has said that it has done so. A `BrokerError` means that this isn't known: they may come
-        again.
+        Returns once the broker has confirmed that it forgets them.
+
+        Raises:
+            BrokerError: It isn't known whether the broker forgets them. They may come again.
         """
 
     def close(self) -> None:
-        """End the connection. The broker delivers again what was taken and not acknowledged. Never raises."""
+        """Close the connection. The broker delivers again what isn't acknowledged. Never raises."""
 
     def __enter__(self) -> Self: ...
 
@@ -130,46 +140,63 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class PositionedSource(Source, Protocol):
-    """A `Source` of a broker that keeps what was taken, and counts on its consumers to know how far they are.
+class PipelinedSource(Source, Protocol):
+    """A `Source` that may be asked for the next messages while the broker hasn't answered an acknowledgement yet."""
 
-    How far that is stands in the store: it is moved in the transaction of the messages' ids, before they are acknowledged.
-    In BEST_EFFORT there is no store, `start` isn't called, and the source goes by what was acknowledged.
+    def begin_acknowledging(self, deliveries: Sequence[Delivery]) -> Callable[[], None]:
+        """As `acknowledge`, but it returns as soon as the broker is asked. What it returns waits for the answer, and is
+        called before the next are acknowledged. Meanwhile more may be taken; these count as acknowledged."""
+
+
+@runtime_checkable
+class PositionedSource(Source, Protocol):
+    """A `Source` of a broker that keeps every message. Its consumers must know how far they have read.
+
+    The store keeps these positions. The transaction that records the messages' ids also moves the positions, before the
+    messages are acknowledged. In BEST_EFFORT there is no store: `start` isn't called, and the source goes by what was
+    acknowledged.
     """
 
     positions_of: str
-    """What the positions are kept under, within the domain: a topic and a group, for one. All bridges that share the
-    messages between them have the same."""
+    """The name under which the domain keeps the positions, such as a topic and a group. Bridges that share the messages
+    have the same name."""
 
     def start(self, positions: Positions) -> None:
-        """Called once, before the first `take`. `positions.read()` has what is committed, by name, and may be called
-        whenever the broker gives this source another share; `positions.begin` keeps where it begins."""
+        """Called once, before the first `take`.
+
+        `positions.read()` returns the committed positions by name. Call it whenever the broker gives this source another
+        share. `positions.begin` keeps where the source begins.
+        """
 
     def advances(self, deliveries: Sequence[Delivery]) -> Sequence[Advance]:
-        """How these, all that was taken and not acknowledged, move the positions, and where those have to be for that.
+        """How these messages move the positions, and from where. They are all that were taken and aren't acknowledged.
 
-        Where they aren't, none of it is kept or handed on: the source is closed, and another made.
+        If the store's positions are elsewhere by now, nothing is kept or handed on. The source is closed, and another one
+        is made.
         """
 
 
 class Sink(Protocol):
     """Sends messages to one queue or topic.
 
-    It may have an attribute `drops_known_ids`: whether a message whose `DUPLICATE_ID` came before is dropped there. Where
-    it says no, whoever promises more is warned that messages may come twice.
+    It may have an attribute `drops_known_ids`: whether the broker drops a message whose `DUPLICATE_ID` came before. If it
+    is false, the bridge warns that messages may come twice. It may have a method `check`, which raises a `BrokerError` if
+    the connection is known to have ended, and doesn't wait.
     """
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send these in order, and return when the broker has said that it has them safe.
+        """Send these in order. Returns once the broker has confirmed that it has them.
 
-        A `BrokerError` means that this isn't known of any: send all of them again. A `MessageRefusedError` means besides
-        that one of them is to blame: whoever sends them one by one, each by a sink that is still of use, finds it. If the
-        protocol can't express it, none of them was sent; if the broker refuses it, others may have been, before it and
-        behind it.
+        Raises:
+            MessageUnfitError: The protocol can't express one of the messages, and none was sent. Or one is larger than the
+                broker takes. This message isn't tried again.
+            MessageRefusedError: The broker refused one of the messages. Others may have been sent. To find it, send them
+                one by one, each by a sink that still works.
+            BrokerError: It isn't known whether any was sent. Send all of them again.
         """
 
     def close(self) -> None:
-        """End the connection. Never raises."""
+        """Close the connection. Never raises."""
 
     def __enter__(self) -> Self: ...
 
@@ -194,12 +221,17 @@ def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:
 
 
 def source_of(address: BrokerAddress | str, *, max_body_bytes: int | None = None, durable: bool = True) -> Source:
-    """Connected to where messages are taken from; a message with a larger body is a `MessageRefusedError`.
+    """A source that is connected to an address.
 
-    None takes the size that the settings have. With `durable` a topic without a subscription is refused.
+    Args:
+        address: Text is read by `BrokerAddress.parse`.
+        max_body_bytes: The largest body that is taken. None: the settings' default.
+        durable: Refuse a topic without a subscription.
 
-    An address may be text, as `BrokerAddress.parse` takes it. `MissingExtraError` where the protocol's library isn't
-    installed, `BrokerError` where the broker can't be reached.
+    Raises:
+        SettingsError: The address is invalid.
+        BrokerError: The broker can't be reached.
+        MissingExtraError: The protocol's library isn't installed.
     """
     address = _parsed(address)
     if durable:
@@ -222,10 +254,10 @@ def check_durable(address: BrokerAddress) -> None:
 
 
 def check_body(message: Message, protocol: str) -> None:
-    """`MessageRefusedError` for a body that is neither text nor bytes, by a protocol that has nothing else."""
+    """`MessageUnfitError` for a body that is neither text nor bytes, by a protocol that has nothing else."""
     if message.body_kind is not None:
         why = "it couldn't be read" if message.body_kind == UNREAD else f"its body is an {message.body_kind}"
-        raise MessageRefusedError(f"a message can't be sent by {protocol}: {why}", hint="send it by AMQP")
+        raise MessageUnfitError(f"a message can't be sent by {protocol}: {why}", hint="send it by AMQP")
 
 
 def check_carried(address: BrokerAddress, *properties: str) -> None:
@@ -242,10 +274,12 @@ def check_carried(address: BrokerAddress, *properties: str) -> None:
 
 
 def sink_of(address: BrokerAddress | str) -> Sink:
-    """Connected to where messages are sent; errors as of `source_of`."""
+    """A sink that is connected to an address. Errors are those of `source_of`."""
     address = _parsed(address)
     if address.subscription is not None or address.selector is not None:
         raise SettingsError(f"{address}: what is sent is for all to take", hint="leave out what follows ?")
+    if address.is_stream:
+        raise SettingsError(f"{address}: a stream is sent to as any queue is", hint="write /queue/NAME")
     _, make = connectors_of(address)
     return make(address)
 
@@ -264,9 +298,10 @@ def _of_stomp() -> _Connectors:
 
 
 def _of_amqp() -> _Connectors:
-    from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource
+    from receiver.bridge.connectors.amqp import AmqpSink
+    from receiver.bridge.connectors.amqp_stream import amqp_source
 
-    return AmqpSource, AmqpSink
+    return amqp_source, AmqpSink
 
 
 def _of_kafka() -> _Connectors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -31,10 +31,14 @@ __all__ = [
 
 _PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671, "kafka": 9092, "kafkas": 9092}
 """By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
-_KAFKA = "kafka"
+_KAFKA, _STREAM = "kafka", "stream"
 _FORMS = ", ".join(
     [f"{scheme}://USER@HOST:{_PORTS[scheme]}/queue/NAME" for scheme in ("stomp", "amqp")]
-    + [".../topic/NAME?subscription=SUB", "kafka://USER@HOST:9092/TOPIC?group=GROUP"]
+    + [
+        ".../topic/NAME?subscription=SUB",
+        "amqp://USER@HOST:5672/stream/NAME",
+        "kafka://USER@HOST:9092/TOPIC?group=GROUP",
+    ]
 )
 _OPTIONS = {"subscription": "NAME", "selector": "CONDITION", "vhost": "NAME"}
 _KAFKA_OPTIONS = {
@@ -44,6 +48,7 @@ _KAFKA_OPTIONS = {
     "session": "SECS",
     "mechanism": "NAME",
 }
+_STREAM_OPTIONS = {"start": _KAFKA_OPTIONS["start"], "lost": "OFFSET", "vhost": "NAME"}
 """What may stand behind ?, and how its value is shown."""
 
 ANSWER_SECS = 30.0
@@ -80,27 +85,34 @@ class BrokerAddress:
     port: int
     tls: bool = False
     files: Tls = Tls()
-    """By which TLS proves who is who; no part of the address as text."""
+    """The certificates for TLS. They are no part of the address as text."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     is_topic: bool = False
+    is_stream: bool = False
+    """Whether the queue is a stream, whose messages stay where they are (RabbitMQ)."""
     name: str
     subscription: str | None = None
     """The durable subscription that messages of a topic are taken from."""
     selector: str | None = None
-    """Which messages are taken, as of JMS: a condition on their properties, such as `amount > 100`."""
+    """Which messages are taken, as in JMS: a condition on their properties, such as `amount > 100`."""
     vhost: str | None = None
-    """The broker's virtual host, where it has several; None for the one that it takes by itself."""
+    """The broker's virtual host; None for its default."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """What else stands behind ?, for the connector of the protocol: of Kafka `start`, `lost`, `session`, `mechanism`."""
+    """The other options behind `?`: for Kafka `start`, `lost`, `session` and `mechanism`, for streams `start` and `lost`."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT]/[queue/|topic/]NAME[?OPTION=VALUE[&...]]`, where each part
-        may have percent escapes and the options are `subscription`, `selector` and `vhost`; `SettingsError` for anything
-        else. A bare `/NAME` is a queue; of Kafka it is a topic, whose durable subscription is a consumer group."""
+        """Read `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT]/[queue/|topic/|stream/]NAME[?OPTION=VALUE[&...]]`.
+
+        Each part may have percent escapes. The options are `subscription`, `selector`, `vhost` and those in `options`. A bare
+        `/NAME` is a queue. With Kafka it is a topic, and a consumer group is its durable subscription.
+
+        Raises:
+            SettingsError: The text is no such address.
+        """
         try:
-            parts = urlsplit(text)
+            parts = urlsplit(_checked(text))
             port = parts.port
         except ValueError:
             raise SettingsError(f"{masked(text)!r:.200} is no address of a broker", hint=f"write {_FORMS}") from None
@@ -110,9 +122,16 @@ class BrokerAddress:
             raise SettingsError(f"{masked(text)!r:.200} is no address of a broker", hint=f"write {_FORMS}")
         is_kafka = parts.scheme.removesuffix("s") == _KAFKA
         kind, slash, rest = parts.path.removeprefix("/").partition("/")
-        is_kind = not is_kafka and kind in {"queue", "topic"} and (bool(slash) or not rest)
-        name = unquote(rest if is_kind else parts.path.removeprefix("/"))
-        options = _options(parts.query, text, _KAFKA_OPTIONS if is_kafka else _OPTIONS)
+        is_kind = not is_kafka and kind in {"queue", "topic", _STREAM} and (bool(slash) or not rest)
+        name = _unescaped(rest if is_kind else parts.path.removeprefix("/"), text)
+        is_stream = is_kind and kind == _STREAM
+        if is_stream and parts.scheme.startswith("stomp"):
+            raise SettingsError(
+                f"{masked(text)!r:.200}: STOMP doesn't keep track of streams",
+                hint="take it by AMQP: amqp://HOST/stream/NAME",
+            )
+        known = _KAFKA_OPTIONS if is_kafka else _STREAM_OPTIONS if is_stream else _OPTIONS
+        options = _options(parts.query, text, known)
         is_topic = is_kafka or (is_kind and kind == "topic")
         if not name:
             raise SettingsError(f"{masked(text)!r:.200} names no queue or topic", hint=f"write {_FORMS}")
@@ -125,9 +144,10 @@ class BrokerAddress:
             host=parts.hostname,
             port=_PORTS[parts.scheme] if port is None else port,
             tls=parts.scheme.endswith("s"),
-            user=None if parts.username is None else unquote(parts.username),
-            password=None if parts.password is None else unquote(parts.password),
+            user=None if parts.username is None else _unescaped(parts.username, text),
+            password=None if parts.password is None else _unescaped(parts.password, text),
             is_topic=is_topic,
+            is_stream=is_stream,
             name=name,
             subscription=options.pop("group" if is_kafka else "subscription", None),
             selector=options.pop("selector", None),
@@ -139,6 +159,11 @@ class BrokerAddress:
     def destination(self) -> str:
         """The destination by which domains are named: `queue://NAME` or `topic://NAME`."""
         return f"{'topic' if self.is_topic else 'queue'}://{self.name}"
+
+    @property
+    def keeps_what_is_taken(self) -> bool:
+        """Whether the broker forgets nothing, so that whoever takes has to know how far it is: Kafka, and streams."""
+        return self.protocol == _KAFKA or self.is_stream
 
     @property
     def target_name(self) -> str:
@@ -158,6 +183,13 @@ class BrokerAddress:
             and (self.host == other.host or not _hosts(self.host).isdisjoint(_hosts(other.host)))
         )
 
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """One of the options, the first of the choices where it isn't given; `SettingsError` for none of them."""
+        given = self.options.get(name, choices[0])
+        if given not in choices:
+            raise SettingsError(f"{self}: {name} is {' or '.join(choices)}")
+        return given
+
     def with_password(self, password: str | None) -> Self:
         """The same with this password, unless None is given or it has one."""
         return self if password is None or self.password is not None else replace(self, password=password)
@@ -176,7 +208,7 @@ class BrokerAddress:
         user = "" if self.user is None else f"{quote(self.user, safe='')}@"
         host = f"[{self.host}]" if ":" in self.host else self.host
         is_kafka = self.protocol == _KAFKA
-        kind = "" if is_kafka else "topic/" if self.is_topic else "queue/"
+        kind = "" if is_kafka else "topic/" if self.is_topic else "stream/" if self.is_stream else "queue/"
         given = {"group" if is_kafka else "subscription": self.subscription, "selector": self.selector}
         given |= {"vhost": self.vhost, **self.options}
         options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
@@ -203,8 +235,30 @@ def is_secure(text: str) -> bool:
     return is_broker(text) and text.partition(":")[0].endswith("s")
 
 
+def _checked(text: str) -> str:
+    """`ValueError` where a letter isn't Unicode, or would be left out, as the end of a line or a tab."""
+    if any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in text):
+        raise ValueError(text)
+    return text
+
+
+def _unescaped(part: str, text: str) -> str:
+    """Without percent escapes. Read anyhow, two names that aren't UTF-8 might become one."""
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise _no_utf8(text) from None
+
+
+def _no_utf8(text: str) -> SettingsError:
+    return SettingsError(f"{masked(text)!r:.200} has an escape that isn't UTF-8", hint="write %C3%A9 for é")
+
+
 def _options(query: str, text: str, known: Mapping[str, str]) -> dict[str, str]:
-    given = parse_qsl(query, keep_blank_values=True)
+    try:
+        given = parse_qsl(query, keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise _no_utf8(text) from None
     options = dict(given)
     if len(given) != len(options) or not options.keys() <= known.keys() or not all(options.values()):
         *but_last, last = (f"{name}={value}" for name, value in known.items())

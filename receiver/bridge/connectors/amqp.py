@@ -10,14 +10,15 @@ would wait for its answer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from receiver.bridge.connectors import Delivery, Message, body_limit_bytes, too_large
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
 from receiver.bridge.connectors.amqp_message import decoded, encoded
-from receiver.errors import MessageRefusedError
+from receiver.errors import MessageRefusedError, MessageUnfitError
 
 __all__ = ["AmqpSink", "AmqpSource"]
 
@@ -49,6 +50,10 @@ class AmqpSource(AmqpLink):
         """Why the message behind those that have come can't be taken."""
         super().__init__(address, client_id=address.subscription)
 
+    @property
+    def answers_acknowledgements(self) -> bool:
+        return self._dialect.has_transactions
+
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         with self._changed:
             self._check()
@@ -78,13 +83,23 @@ class AmqpSource(AmqpLink):
         return taken
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        self.begin_acknowledging(deliveries)()
+
+    def begin_acknowledging(self, deliveries: Sequence[Delivery]) -> Callable[[], None]:
         with self._changed:
             self._check()
-            if deliveries:
-                count = deliveries[-1].token - self._acknowledged  # and with the last all before
-                self._to_accept += count
-                self._acknowledged += count
-                self._ask(1)
+            return self._begin_to(deliveries[-1].token) if deliveries else _do_nothing
+
+    def acknowledge_to(self, token: int) -> None:
+        """Acknowledge a delivery, and with it all before."""
+        self._begin_to(token)()
+
+    def _begin_to(self, token: int) -> Callable[[], None]:
+        with self._changed:
+            self._check()
+            self._to_accept += token - self._acknowledged
+            self._acknowledged = token
+            return partial(self._wait_for, self._begin_asking(1))
 
     def _make_link(self) -> Any:
         address, dialect = self._address, self._dialect
@@ -228,12 +243,16 @@ class AmqpSink(AmqpLink):
             self._outgoing.extend(outgoing)
             self._ask(len(outgoing))
 
+    def check(self) -> None:
+        with self._changed:
+            self._check()
+
     def _check_sizes(self, outgoing: list[bytes]) -> None:
-        """`MessageRefusedError` for a message larger than the broker says it takes, which may end all of the connection."""
+        """`MessageUnfitError` for a message larger than the broker says it takes, which may end all of the connection."""
         most = self._link.remote_max_message_size
         largest = max(map(len, outgoing), default=0)
         if 0 < most < largest:
-            raise MessageRefusedError(
+            raise MessageUnfitError(
                 f"{self._address}: a message has {largest:,} bytes, and the broker takes no more than {most:,}",
                 hint="raise its limit, or leave this message out",
             )
@@ -274,6 +293,10 @@ class AmqpSink(AmqpLink):
         else:
             why = f"it refuses a message: {condition.description or condition.name}"
             self._fail(why, MessageRefusedError, "leave this message out")
+
+
+def _do_nothing() -> None:
+    """What there is to wait for where nothing was asked."""
 
 
 def _capabilities(address: BrokerAddress) -> Any:

@@ -42,6 +42,8 @@ AHEAD_BYTES = 4 << 20
 """What the broker may send ahead of `take`, and what waits to be written; a larger message goes all the same."""
 _CLOCK_SECS = 1.0
 """How often clocks are looked at when nothing comes: for heartbeats, and for answers that don't come."""
+_OPENED = 1
+"""How many things the broker has done once the link is open: that is the first which is asked of it."""
 _NOT_FOUND = "amqp:not-found"
 REFUSALS = {
     "amqp:unauthorized-access",
@@ -71,7 +73,7 @@ class AmqpLink(Closing):
         for hostname in [address.host] if address.vhost is None else amqp_hostnames(address.vhost):
             self._start(hostname, client_id or f"receiver-{uuid.uuid4().hex}")
             try:
-                self._ask(1)
+                self._wait_for(_OPENED)
             except BrokerError as error:
                 self.close()
                 if not self._may_mean_hostname(error):
@@ -89,8 +91,8 @@ class AmqpLink(Closing):
         self._failure: BrokerError | None = None
         self._is_open = False
         self._closes_at: float | None = None
-        self._asked, self._done = 0, 0
-        self._moved_at, self._waiting_bytes = 0.0, 0
+        self._asked, self._done = _OPENED, 0
+        self._moved_at, self._waiting_bytes = time.monotonic(), 0
         self._socket = connected(self._address)
         self._wakened, self._waker = socket.socketpair()
         for end in (self._wakened, self._waker):
@@ -154,6 +156,10 @@ class AmqpLink(Closing):
     def drops_known_ids(self) -> bool:
         return self._product is not None and self._product.drops_known_ids
 
+    @property
+    def has_streams(self) -> bool:
+        return self._product is not None and self._product.amqp.has_streams
+
     @abstractmethod
     def _make_link(self) -> Any: ...
 
@@ -181,13 +187,21 @@ class AmqpLink(Closing):
 
     def _ask(self, count: int) -> None:
         """Wake the thread, and wait until the broker has done so many more things."""
+        self._wait_for(self._begin_asking(count))
+
+    def _begin_asking(self, count: int) -> int:
+        """Wake the thread to have the broker do so many more things; how many it has done in all after them."""
         with self._changed:
             self._check()
             if self._asked == self._done:
                 self._moved_at = time.monotonic()
             self._asked += count
-            until = self._asked
             self._wake()
+            return self._asked
+
+    def _wait_for(self, until: int) -> None:
+        """Wait until the broker has done so many things in all."""
+        with self._changed:
             self._changed.wait_for(lambda: self._done >= until or self._failure is not None)
             if self._done < until:
                 self._check()

@@ -44,7 +44,7 @@ from receiver.bridge.connectors.amqp_sections import (
     sections_of,
     value_of,
 )
-from receiver.errors import MessageRefusedError
+from receiver.errors import MessageUnfitError
 
 __all__ = ["decoded", "encoded"]
 
@@ -224,11 +224,11 @@ def _content(encoded: bytes, codes: tuple[int, int]) -> bytes:
 
 
 def encoded(message: Message) -> bytes:
-    """As AMQP sends it; `MessageRefusedError` where AMQP can't express it."""
+    """As AMQP sends it; `MessageUnfitError` where AMQP can't express it."""
     try:
         return b"".join(_encoded(message))
     except WRONG as error:
-        raise MessageRefusedError(f"a message can't be sent by AMQP: {error}", hint="leave it out") from error
+        raise MessageUnfitError(f"a message can't be sent by AMQP: {error}", hint="leave it out") from error
 
 
 def _encoded(message: Message) -> Iterator[bytes]:

@@ -24,16 +24,18 @@ from receiver.bridge.connectors.kafka_client import (
     KafkaException,
     Producer,
     Quiet,
+    TopicLookup,
     TopicPartition,
     client_config,
-    described,
     error_of,
     failure_of,
 )
 from receiver.bridge.connectors.kafka_message import decoded, encoded
+from receiver.bridge.connectors.position_names import of_kafka
 from receiver.closing import Closing
 from receiver.errors import (
     BrokerError,
+    BrokerRefusedError,
     MessageRefusedError,
     MessagesLostError,
     ReceiverError,
@@ -62,10 +64,10 @@ class KafkaSource(Closing):
 
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int | None = None) -> None:
         check_durable(address)
-        self.positions_of = f"{address.name}?group={address.subscription}"
+        self.positions_of = of_kafka(address.name, address.subscription)
         self._address = address
         self._limit_bytes = body_limit_bytes(max_body_bytes)
-        self._begins_late = _choice(address, "start", ("earliest", "latest")) == "latest"
+        self._begins_late = address.choice("start", ("earliest", "latest")) == "latest"
         self._given_up = _given_up(address)
         self._positions: Positions | None = None
         self._kept: dict[int, str] = {}
@@ -77,7 +79,8 @@ class KafkaSource(Closing):
         self._at_end: set[int] = set()
         self._failure: ReceiverError | None = None
         config = self._config()
-        self._topic = described(address)
+        self._lookup = TopicLookup(address)
+        self._topic = self._lookup.ask()
         self._consumer = Consumer(config, logger=Quiet)
         self._consumer.subscribe([address.name], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
@@ -90,10 +93,7 @@ class KafkaSource(Closing):
         known = positions.read()
         topic_id = self._topic.id
         if topic_id and known.get(_TOPIC_ID, topic_id) != topic_id:
-            raise MessagesLostError(
-                f"{self._address}: the topic was deleted and made anew since the store's positions were kept",
-                hint="what it held then is gone; to take the new one, begin a domain of its own (--connection-id)",
-            )
+            raise self._made_anew()
         begin = {_TOPIC_ID: topic_id} if topic_id else {}
         if self._begins_late and not known:  # partitions that are added later are taken from their beginning
             begin |= {str(number): str(self._bounds(number)[1]) for number in self._topic.partitions}
@@ -110,6 +110,8 @@ class KafkaSource(Closing):
             records = []
         good = takewhile(self._accepts, records if self._failure is None else ())
         taken = [Delivery(decoded(record), (record.partition(), record.offset())) for record in good]
+        if taken and not self._is_of_the_topic():
+            taken = []
         if not taken:
             self._check()
         for delivery in taken:
@@ -123,6 +125,8 @@ class KafkaSource(Closing):
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         behind = _behind(deliveries)
+        if not behind:
+            return
         at = [TopicPartition(self._address.name, number, offset) for number, offset in behind.items()]
         try:
             # What counts is in the store: the group's own positions are for figures of its lag. Where there is no store
@@ -161,6 +165,25 @@ class KafkaSource(Closing):
     def _check(self) -> None:
         if self._failure is not None:
             raise type(self._failure)(self._failure.message, hint=self._failure.hint)
+
+    def _is_of_the_topic(self) -> bool:
+        """Whether what has just come is of the topic that the positions are of: it is if that is there after it has come."""
+        if self._positions is None or not self._topic.id:
+            return True
+        try:
+            if self._lookup.ask().id != self._topic.id:
+                self._failure = self._made_anew()
+        except BrokerRefusedError:  # it is gone, and what came is the last of it
+            return True
+        except BrokerError as error:
+            self._failure = error
+        return self._failure is None
+
+    def _made_anew(self) -> MessagesLostError:
+        return MessagesLostError(
+            f"{self._address}: the topic was deleted and made anew since the store's positions were kept",
+            hint="what it held then is gone; to take the new one, begin a domain of its own (--connection-id)",
+        )
 
     def _polled(self, at_most: int, wait_secs: float) -> list[Any]:
         """Records and errors that are there, once one is; the ends of partitions are no such thing."""
@@ -223,36 +246,51 @@ class KafkaSource(Closing):
         """By partition, where to go on; `MessagesLostError` where what comes next isn't there any more."""
         bounds = {number: self._bounds(number) for number in numbers}
         stored = self._stored(consumer, bounds)
-        beginnings, problems, ways_on = {}, [], []
-        for number, (low, high) in bounds.items():
-            known = stored[str(number)]
-            if number in self._next and self._kept.get(number) != known:
+        known = {number: stored[str(number)] for number in bounds}
+        self._check_unmoved(known)
+        wanted = {
+            number: self._past_given_up(number, _offset(known[number]), low) for number, (low, _) in bounds.items()
+        }
+        self._check_there(wanted, bounds)
+        self._kept |= known
+        return wanted | {number: offset for number, offset in self._next.items() if number in wanted}
+
+    def _check_unmoved(self, known: Mapping[int, str]) -> None:
+        """`BrokerError` where another bridge has gone on in a partition that this one was taking from."""
+        for number, position in known.items():
+            if number in self._next and self._kept.get(number) != position:
                 raise BrokerError(
                     f"{self._address}: another bridge has gone on in partition {number}", hint="go on there"
                 )
-            wanted = _offset(known)
-            if wanted < low <= self._given_up.get(number, -1):
-                _LOGGER.warning(
-                    "%s: partition %d goes on at offset %d, as was said; %d to %d are lost",
-                    *(self._address, number, low, wanted, low - 1),
-                )
-                wanted = low
-            elif wanted < low:
+
+    def _past_given_up(self, number: int, wanted: int, low: int) -> int:
+        """Where to go on in a partition: at its lowest offset where a person has given up all before that."""
+        if not wanted < low <= self._given_up.get(number, -1):
+            return wanted
+        _LOGGER.warning(
+            "%s: partition %d goes on at offset %d, as was said; %d to %d are lost",
+            *(self._address, number, low, wanted, low - 1),
+        )
+        return low
+
+    def _check_there(self, wanted: Mapping[int, int], bounds: Mapping[int, tuple[int, int]]) -> None:
+        """`MessagesLostError` where partitions no longer have what is wanted."""
+        problems, ways_on = [], []
+        for number, (low, high) in bounds.items():
+            offset = wanted[number]
+            if offset < low:
                 problems.append(
-                    f"offsets {wanted:,} to {low - 1:,} of partition {number} are gone, which weren't taken yet"
+                    f"offsets {offset:,} to {low - 1:,} of partition {number} are gone, which weren't taken yet"
                 )
                 ways_on.append(f"{number}:{low}")
-            elif wanted > high:
+            elif offset > high:
                 problems.append(
-                    f"partition {number} ends at offset {high:,}, though {wanted:,} were taken: it has lost some"
+                    f"partition {number} ends at offset {high:,}, though {offset:,} were taken: it has lost some"
                 )
-            self._kept[number] = known
-            beginnings[number] = self._next.get(number, wanted)
         if problems:
             way_on = f"&lost={','.join(ways_on)} behind the group goes on without them"
             other = "begin a domain of its own (--connection-id)"
             raise MessagesLostError(f"{self._address}: {'; '.join(problems)}", hint=way_on if ways_on else other)
-        return beginnings
 
     def _stored(self, consumer: Consumer, bounds: Mapping[int, tuple[int, int]]) -> Mapping[str, str]:
         """By partition, where to go on. Where it begins is kept at once: what comes from then on can't be lost unseen."""
@@ -286,13 +324,6 @@ def _offset(stored: str) -> int:
         return int(stored)
     except ValueError:
         raise StoreCorruptError(f"{stored!r:.80} is no offset", hint="restore a copy") from None
-
-
-def _choice(address: BrokerAddress, name: str, choices: Sequence[str]) -> str:
-    given = address.options.get(name, choices[0])
-    if given not in choices:
-        raise SettingsError(f"{address}: {name} is {' or '.join(choices)}")
-    return given
 
 
 def _secs(address: BrokerAddress, name: str, default: float) -> float:
@@ -334,7 +365,7 @@ class KafkaSink(Closing):
         self._failure: BrokerError | None = None
         if unknown := address.options.keys() - {"mechanism"}:
             raise SettingsError(f"{address}: {', '.join(sorted(unknown))} is for where messages come from")
-        described(address)
+        TopicLookup(address).ask()
         self._producer = Producer(config, logger=Quiet)
 
     def send(self, messages: Sequence[Message]) -> None:

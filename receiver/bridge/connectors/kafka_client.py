@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from concurrent.futures import wait
 from typing import Any, NamedTuple
 
 from receiver.bridge.connectors.address import ANSWER_SECS, BrokerAddress, connected
@@ -22,9 +24,9 @@ __all__ = [
     "Producer",
     "Quiet",
     "Topic",
+    "TopicLookup",
     "TopicPartition",
     "client_config",
-    "described",
     "error_of",
     "failure_of",
 ]
@@ -74,7 +76,10 @@ class Topic(NamedTuple):
 
 
 def client_config(address: BrokerAddress) -> dict[str, Any]:
-    """How any client reaches the cluster; `SettingsError` for a mechanism that isn't known."""
+    """How any client reaches the cluster; `SettingsError` for a mechanism that isn't known, and for a zero byte, at which
+    librdkafka would end a name."""
+    if any("\0" in (text or "") for text in (address.name, address.subscription, address.user, address.password)):
+        raise SettingsError(f"{address} has a zero byte (%00)", hint="leave it out")
     host = f"[{address.host}]" if ":" in address.host else address.host
     login = address.user is not None
     config: dict[str, Any] = {
@@ -98,31 +103,37 @@ def client_config(address: BrokerAddress) -> dict[str, Any]:
     return config
 
 
-def described(address: BrokerAddress) -> Topic:
-    """What the cluster says of the topic; `BrokerRefusedError` where there is none, or we may not know of it."""
-    connected(address).close()  # says within a moment what librdkafka would try for long
-    errors: list[BrokerError] = []
+class TopicLookup:
+    """Asks the cluster of one topic, again and again."""
 
-    def note(error: Any) -> None:
+    def __init__(self, address: BrokerAddress) -> None:
+        connected(address).close()  # says within a moment what librdkafka would try for long
+        self._address = address
+        self._errors: list[BrokerError] = []
+        config: dict[str, Any] = {**client_config(address), "error_cb": self._note}
+        config.pop("allow.auto.create.topics")
+        self._admin = AdminClient(config, logger=Quiet)
+
+    def ask(self) -> Topic:
+        """What it says; `BrokerRefusedError` where there is no such topic, or we may not know of it."""
+        name = self._address.name
+        asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=ANSWER_SECS)[name]
+        until = time.monotonic() + ANSWER_SECS
+        while not asked.done() and not self._errors and time.monotonic() < until:
+            wait([asked], _POLL_SECS)
+            self._admin.poll(0)
+        if self._errors:
+            raise self._errors[0]
+        try:
+            topic = asked.result(timeout=_POLL_SECS)
+        except (KafkaException, TimeoutError) as error:
+            raise failure_of(self._address, error) from error
+        id_ = str(topic.topic_id)
+        return Topic("" if id_ == _NO_ID else id_, tuple(partition.id for partition in topic.partitions))
+
+    def _note(self, error: Any) -> None:
         if error.code() in _REFUSALS:
-            errors.append(error_of(address, error))
-
-    config: dict[str, Any] = {**client_config(address), "error_cb": note}
-    config.pop("allow.auto.create.topics")
-    admin = AdminClient(config, logger=Quiet)
-    asked = admin.describe_topics(TopicCollection([address.name]), request_timeout=ANSWER_SECS)[address.name]
-    waited_secs = 0.0
-    while not asked.done() and not errors and waited_secs < ANSWER_SECS:
-        admin.poll(_POLL_SECS)
-        waited_secs += _POLL_SECS
-    if errors:
-        raise errors[0]
-    try:
-        topic = asked.result(timeout=_POLL_SECS)
-    except (KafkaException, TimeoutError) as error:
-        raise failure_of(address, error) from error
-    id_ = str(topic.topic_id)
-    return Topic("" if id_ == _NO_ID else id_, tuple(partition.id for partition in topic.partitions))
+            self._errors.append(error_of(self._address, error))
 
 
 def failure_of(address: BrokerAddress, error: Exception) -> BrokerError:

@@ -9,11 +9,12 @@ from receiver.bridge.connectors import (
     DUPLICATE_ID,
     JMS_TYPE,
     REPLY_TO,
+    UNREAD,
     Message,
     Property,
     check_body,
 )
-from receiver.errors import MessageRefusedError
+from receiver.errors import MessageUnfitError
 
 __all__ = ["NULL_VALUE", "decoded", "encoded"]
 
@@ -27,7 +28,11 @@ def decoded(record: Any) -> Message:
     """What came by Kafka. Its id is its offset where no header has one, never its key, which may come again."""
     value = record.value()
     own_name = f"{record.topic()}-{record.partition()}-{record.offset()}"
-    named = {name: _text_or_bytes(value) for name, value in record.headers() or ()}
+    try:
+        named = {name: _text_or_bytes(value) for name, value in record.headers() or ()}
+    except (SystemError, UnicodeDecodeError):  # the former by the client's library, for the latter
+        why = f"the name of a header of {own_name} isn't UTF-8"
+        return Message(body=value or b"", body_kind=UNREAD, message_id=own_name, refused=why)
     headers = {name: text for name in _JMS_NAMES if isinstance(text := named.get(name), str)}
     properties: dict[str, Property] = {name: value for name, value in named.items() if name not in headers}
     if value is None:
@@ -46,7 +51,7 @@ def decoded(record: Any) -> Message:
 
 
 def encoded(message: Message) -> dict[str, Any]:
-    """The arguments by which a producer sends the message; `MessageRefusedError` where Kafka can't express it."""
+    """The arguments by which a producer sends the message; `MessageUnfitError` where Kafka can't express it."""
     check_body(message, "Kafka")
     named = {**message.properties, **message.headers}
     named.pop(DUPLICATE_ID, None)  # means nothing here
@@ -96,7 +101,7 @@ def _bytes_of(text: str) -> bytes:
         raise _inexpressible(text) from error
 
 
-def _inexpressible(text: str) -> MessageRefusedError:
-    return MessageRefusedError(
+def _inexpressible(text: str) -> MessageUnfitError:
+    return MessageUnfitError(
         f"a message can't be sent by Kafka: {text!r:.80} in a property or header", hint="send it by AMQP"
     )

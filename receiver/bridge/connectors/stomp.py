@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -96,12 +97,16 @@ class _Session:
 
         They are waited for as long as anything comes, such as a large message before them; but not while closing.
         """
+        self.begin_asking(*frames)()
+
+    def begin_asking(self, *frames: Frame) -> Callable[[], None]:
+        """The same, but what it returns waits for the receipts; it is called before anything else is asked, if ever."""
         receipts = set()
         for frame in frames:
             self.check()
             receipts.add(receipt := next(self._receipts))
             self._write(frame._replace(headers={**frame.headers, "receipt": receipt}).encoded())
-        self._wait_for(receipts)
+        return partial(self._wait_for, receipts)
 
     def close(self, *last: Frame) -> None:
         """End the connection, after these frames and their receipts."""
@@ -163,6 +168,9 @@ class _Session:
             return BrokerRefusedError(why, hint="check user, password, name, and what this user may do")
         if _says(dialect.faults, said):
             return MessageRefusedError(why, hint="leave this message out")
+        if dialect.refusals is None:
+            # Nobody has written down what it means by its words. To try for ever would hide a refusal.
+            return BrokerRefusedError(why, hint="see the broker's log: what this product means isn't known")
         return BrokerError(why, hint="connect again")
 
     def _beat(self, secs: float) -> None:
@@ -287,7 +295,8 @@ class StompSource(Closing):
             headers = subscribing(address, self.product)
             if _is_stream(address, self.product):
                 raise BrokerRefusedError(
-                    f"{address} is a stream, which STOMP doesn't keep track of", hint="reach it by AMQP"
+                    f"{address} is a stream, which STOMP doesn't keep track of",
+                    hint="take it by AMQP: amqp://HOST/stream/NAME",
                 )
             self._session.ask(Frame("SUBSCRIBE", headers))
         except ReceiverError:
@@ -321,9 +330,12 @@ class StompSource(Closing):
         return taken
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        self.begin_acknowledging(deliveries)()
+
+    def begin_acknowledging(self, deliveries: Sequence[Delivery]) -> Callable[[], None]:
         self._session.check()
-        if deliveries:
-            self._session.ask(Frame("ACK", {"id": deliveries[-1].token}))  # and with the last all before
+        last = deliveries[-1:]  # and with it all before
+        return self._session.begin_asking(*(Frame("ACK", {"id": delivery.token}) for delivery in last))
 
     def _foreign(self, id_: str) -> MessageRefusedError:
         why = f"message {id_} came in by AMQP, and {self.product.name} can't give it by STOMP"
@@ -356,12 +368,15 @@ class StompSink(Closing):
 
     def send(self, messages: Sequence[Message]) -> None:
         self._session.check()
+        dialect = self.product.stomp
         # All of them before the first is sent: then none is if one can't be.
-        frames = [Frame("SEND", encoded_headers(message) | self._headers, message.body) for message in messages]
+        frames = [
+            Frame("SEND", encoded_headers(message, dialect) | self._headers, message.body) for message in messages
+        ]
         try:
             self._session.ask(*frames)
         except BrokerError as error:
-            most_bytes = self.product.stomp.cuts_above_bytes
+            most_bytes = dialect.cuts_above_bytes
             if most_bytes is None or not self._session.was_cut:
                 raise
             if all(len(frame.encoded()) <= most_bytes for frame in frames):
@@ -370,6 +385,9 @@ class StompSink(Closing):
                 f"{error.message}, without a word, as it was sent what {self.product.name} may refuse so",
                 hint="see the broker's log; it may allow no message so large, or not a property that this one has",
             ) from error
+
+    def check(self) -> None:
+        self._session.check()
 
     def close(self) -> None:
         self._session.close()

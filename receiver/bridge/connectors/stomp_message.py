@@ -20,7 +20,7 @@ from receiver.bridge.connectors import (
 )
 from receiver.bridge.connectors.products.product import StompDialect
 from receiver.bridge.connectors.stomp_frames import Frame, UnreadableError
-from receiver.errors import MessageRefusedError
+from receiver.errors import MessageRefusedError, MessageUnfitError
 
 __all__ = ["PROTOCOLS_OWN", "decoded", "encoded_headers", "unread"]
 
@@ -35,6 +35,7 @@ PROTOCOLS_OWN = {
     *("redelivered", "timestamp", "persistent", "destination-type", *_JMS_NAMES, *_SET_BY_FEW),
 }
 """Headers that aren't properties of the application."""
+_PLAIN = StompDialect()
 
 
 def decoded(frame: Frame, dialect: StompDialect) -> Message:
@@ -92,13 +93,16 @@ def _is_utf8(body: bytes) -> bool:
     return True
 
 
-def encoded_headers(message: Message) -> dict[str, str]:
-    """The headers that the message is sent with, beside those of its destination; `MessageRefusedError` where STOMP can't
+def encoded_headers(message: Message, dialect: StompDialect = _PLAIN) -> dict[str, str]:
+    """The headers that the message is sent with, beside those of its destination; `MessageUnfitError` where STOMP can't
     express it."""
     check_body(message, "STOMP")
     properties = message.properties.items()
     # A property that bears the name of a header can't be distinguished from it: another protocol's would spoil the frame.
-    headers = {name: _text(value) for name, value in properties if value is not None and name not in PROTOCOLS_OWN}
+    own = PROTOCOLS_OWN | dialect.own_headers if dialect.own_headers else PROTOCOLS_OWN
+    headers = {name: _text(value) for name, value in properties if value is not None and name not in own}
+    if "" in headers:  # ActiveMQ Classic reads no header behind it
+        raise MessageUnfitError("a message can't be sent by STOMP: a property without a name", hint="send it by AMQP")
     said = message.headers
     if said:
         headers |= {
@@ -108,7 +112,7 @@ def encoded_headers(message: Message) -> dict[str, str]:
         _check_text(text)
     headers["persistent"] = "false" if said and said.get(DELIVERY_MODE) == NON_PERSISTENT else "true"
     if message.is_text and not _is_utf8(message.body):
-        raise MessageRefusedError("a message can't be sent by STOMP: its text isn't UTF-8", hint="send it as bytes")
+        raise MessageUnfitError("a message can't be sent by STOMP: its text isn't UTF-8", hint="send it as bytes")
     # Text can't be sent with a zero byte in it: a frame ends there.
     if not message.is_text or b"\0" in message.body:
         headers["content-length"] = str(len(message.body))
@@ -118,7 +122,7 @@ def encoded_headers(message: Message) -> dict[str, str]:
 def _check_text(text: str) -> None:
     """What the protocol can't express would be changed on the way, and two ids might become one."""
     if "\0" in text or (not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)):
-        raise MessageRefusedError(
+        raise MessageUnfitError(
             f"a message can't be sent by STOMP: {text!r:.80} in a property or header", hint="send it by AMQP"
         )
 

@@ -142,21 +142,16 @@ def judged(
     return decisions, refused
 
 
-def log_failure(target: str, message: Received, tries: int, max_tries: int, why: str, *, then: str) -> bool:
-    """Log a try that failed; whether it was the last, after which the message is `then`, such as parked."""
-    is_last = tries >= max_tries
+def log_failure(
+    target: str, message: Received, tries: int, max_tries: int, why: str, *, is_final: bool, then: str
+) -> bool:
+    """Log a try that failed; whether it was the last, after which the message is `then`, such as parked. After one that is
+    `is_final` no other would go better."""
+    is_last = is_final or tries >= max_tries
+    how = "can't go there" if is_final else f"failed {tries} of {max_tries} times"
     what = then if is_last else "tried again"
     level = logging.ERROR if is_last else logging.WARNING
-    _LOGGER.log(
-        level,
-        "%s: %r failed %d of %d times, and is %s: %s",
-        target,
-        message.unique_message_id,
-        tries,
-        max_tries,
-        what,
-        why,
-    )
+    _LOGGER.log(level, "%s: %r %s, and is %s: %s", target, message.unique_message_id, how, what, why)
     return is_last
 
 
@@ -208,7 +203,7 @@ class DirectFlow:
             self._figures.failed += len(outcome.failed)
             done = set(outcome.delivered)
             for index, problem in outcome.failed.items():
-                if self._is_dropped(self._waiting[index], problem):
+                if self._is_dropped(self._waiting[index], problem, is_final=index in outcome.final):
                     done.add(index)
                 else:
                     why = problem
@@ -217,10 +212,11 @@ class DirectFlow:
         if why:
             raise OutputError(f"{self._target.name}: a message failed: {why}", hint="it is tried again")
 
-    def _is_dropped(self, waiting: _Waiting, why: str) -> bool:
+    def _is_dropped(self, waiting: _Waiting, why: str, *, is_final: bool) -> bool:
         """Count a try that failed; whether it was the last."""
         waiting.tries += 1
-        if not log_failure(self._target.name, waiting.message, waiting.tries, self._max_tries, why, then="dropped"):
+        name, message, tries = self._target.name, waiting.message, waiting.tries
+        if not log_failure(name, message, tries, self._max_tries, why, is_final=is_final, then="dropped"):
             return False
         self._figures.parked += 1
         return True

@@ -75,7 +75,8 @@ class ControlledFlow(Dispatcher):
             self._figures.failed += len(outcome.failed)
             # All of them count, before the first takes the batch back.
             gives_up = [
-                self._gives_up(numbers[at] - first, left[numbers[at]], why) for at, why in outcome.failed.items()
+                self._gives_up(numbers[at] - first, left[numbers[at]], why, is_final=at in outcome.final)
+                for at, why in outcome.failed.items()
             ]
             if not all(gives_up):
                 raise OutputError(f"{self._target.name}: a message failed", hint="its batch is tried again")
@@ -84,10 +85,11 @@ class ControlledFlow(Dispatcher):
             parked += self._park_given_up(lease, first, left)
         return parked
 
-    def _gives_up(self, index: int, message: Received, why: str) -> bool:
+    def _gives_up(self, index: int, message: Received, why: str, *, is_final: bool) -> bool:
         """Count a try; whether it was the last."""
         self._tries[index] += 1
-        is_last = log_failure(self._target.name, message, self._tries[index], self._max_tries, why, then="parked")
+        name, tries = self._target.name, self._tries[index]
+        is_last = log_failure(name, message, tries, self._max_tries, why, is_final=is_final, then="parked")
         if is_last:
             self._given_up[index] = why
         return is_last

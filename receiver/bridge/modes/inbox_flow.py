@@ -167,7 +167,7 @@ class Dispatcher:
         done.delivered = [numbers[index] for index in outcome.delivered]
         lease.confirm(done.delivered)
         for index, why in outcome.failed.items():
-            done.parked += self._failed(lease, numbers[index], messages[index], why)
+            done.parked += self._failed(lease, numbers[index], messages[index], why, is_final=index in outcome.final)
         done.failed = len(outcome.failed)
         done.bytes = sum(len(messages[index].body) for index in outcome.delivered)
         done.more = lease.has_more or len(done.delivered) < len(numbers)
@@ -188,10 +188,10 @@ class Dispatcher:
         read = {row.sequence: Received.of_row(row) for row in (lease.rows(missing) if missing else ())}
         return [self.at_hand[number] if number in self.at_hand else read[number] for number in numbers]
 
-    def _failed(self, lease: Lease, number: int, message: Received, why: str) -> bool:
+    def _failed(self, lease: Lease, number: int, message: Received, why: str, *, is_final: bool) -> bool:
         """Count a try that failed; whether it was the last, so that the message is parked."""
         tries = lease.try_failed(number)
-        if log_failure(self._target.name, message, tries, self._max_tries, why, then="parked"):
+        if log_failure(self._target.name, message, tries, self._max_tries, why, is_final=is_final, then="parked"):
             lease.park(message.row(number)._replace(tries=tries), why)
             return True
         self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(tries)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 from receiver.bridge.received import Received
+from receiver.errors import MessageRefusedError, MessageUnfitError
 from receiver.store.inbox import Lease
 
 __all__ = ["Outcome", "Target", "one_by_one"]
@@ -25,14 +26,26 @@ class Outcome:
     """Those that the target has."""
     failed: dict[int, str] = field(default_factory=dict)
     """Those that failed by themselves, each with the reason."""
+    final: set[int] = field(default_factory=set)
+    """Those of them that would fail however often they were tried."""
 
     @classmethod
     def all_of(cls, messages: Sequence[Received]) -> Self:
+        """All of these are delivered."""
         return cls(delivered=list(range(len(messages))))
+
+    def fail(self, index: int, why: str | MessageRefusedError) -> None:
+        """Note that a message failed by itself."""
+        self.failed[index] = str(why)
+        if isinstance(why, MessageUnfitError):
+            self.final.add(index)
 
 
 def one_by_one(
-    messages: Sequence[Received], failure: Callable[[Received], str | None], *, long_secs: float = math.inf
+    messages: Sequence[Received],
+    failure: Callable[[Received], str | MessageRefusedError | None],
+    *,
+    long_secs: float = math.inf,
 ) -> Outcome:
     """Deliver each message by itself. `failure` delivers one, and returns why it failed, or None. After `long_secs` no more
     are tried."""
@@ -47,43 +60,53 @@ def one_by_one(
         if why is None:
             outcome.delivered.append(index)
         else:
-            outcome.failed[index] = why
+            outcome.fail(index, why)
             failing.add(message.message_source_id)
     return outcome
 
 
 @runtime_checkable
 class Target(Protocol):
-    """Takes messages in order. Order is kept per source: where a message fails, later ones of its source wait.
+    """Takes messages in order. The order is kept per source: if a message fails, later ones of its source wait.
 
-    `lease` has the target to itself, in the transaction that makes an inbox forget what was delivered, or in that of the
-    receipts themselves; it is None where nothing is kept.
+    A `lease` is a transaction in which no other process has the target. It forgets the delivered messages in the inbox,
+    or records the receipts. It is None in BEST_EFFORT, where nothing is kept.
 
-    Whoever inherits it has nothing to connect, to lock or to close, unless its own methods say otherwise.
+    It may have a method `check`, called every second or so, which raises a `BrokerError` while the target can't be reached.
+
+    A class that inherits this needs only `name` and `deliver`. The other methods do nothing here.
     """
 
     name: str
-    """What a store knows it by; always the same for the same target."""
+    """The name by which a store knows it: always the same for the same target."""
 
     def connect(self) -> object:
-        """Called at the start, so that what can't be reached or isn't allowed fails then."""
+        """Called once, at the start. It raises here if the target can't be reached or isn't allowed."""
         return None
 
     def ready(self, lease: Lease) -> bool:
-        """Lock the target against other processes, and bring it to the state that the store has of it. False: what has
-        changed in the store must be committed first.
+        """Lock the target against other processes, and bring it to the state that the store has of it.
 
-        `OutputError` where it isn't in that state and can't be brought to it, or where another process has it.
+        Returns:
+            False if what has changed in the store must be committed first.
+
+        Raises:
+            OutputError: Another process has the target, or it can't be brought to that state.
         """
         del lease
         return True
 
     def release(self) -> None:
-        """Called when the lease has ended, whatever became of it. Never raises."""
+        """Called once the lease has ended, however it ended. Never raises."""
         return
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
-        """Deliver these. After a `BrokerError` or `OutputError` none of them counts as delivered."""
+        """Deliver these messages.
+
+        Raises:
+            BrokerError: None of them counts as delivered.
+            OutputError: None of them counts as delivered.
+        """
 
     def close(self) -> None:
         """Release what it holds. Never raises."""

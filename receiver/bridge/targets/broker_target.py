@@ -49,6 +49,15 @@ class BrokerTarget(Target):
             self._warn_of_doubles(self._sink)
         return self._sink
 
+    def check(self) -> None:
+        """Connect again if the connection has ended."""
+        check: Callable[[], None] = getattr(self.connect(), "check", lambda: None)
+        try:
+            check()
+        except BrokerError:
+            self.close()
+            self.connect()
+
     def close(self) -> None:
         sink, self._sink = self._sink, None
         if sink is not None:
@@ -71,7 +80,7 @@ class BrokerTarget(Target):
                 self._ids.id_property,
             )
 
-    def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> str | None:
+    def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> MessageRefusedError | None:
         """Send these; why one of them can't be sent, whatever became of the others."""
         try:
             self.connect().send([self._outgoing(message, lease) for message in messages])
@@ -79,7 +88,7 @@ class BrokerTarget(Target):
             self.close()
             if not isinstance(error, MessageRefusedError):
                 raise
-            return str(error)
+            return error
         return None
 
     def _outgoing(self, message: Received, lease: Lease | None) -> Message:

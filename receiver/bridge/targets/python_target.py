@@ -44,6 +44,8 @@ class PythonTarget(Target):
         self._function = function
         self.takes_part = _takes_two(name, function)
         """Whether the function takes the connection."""
+        self.moves: Callable[[], object] = lambda: None
+        """Called before each message."""
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         if lease is None or not self.takes_part:
@@ -74,6 +76,7 @@ class PythonTarget(Target):
     def _call(self, message: Received, *connection: Connection) -> str | None:
         """Why the function failed; None if it didn't."""
         process = os.getpid()
+        self.moves()
         try:
             result = self._function(message, *connection)
         except MessageRefusedError as error:

@@ -30,6 +30,7 @@ CLASSIC = Product(
         refusals="User ",  # who is not authorized, or whose password is invalid
         faults="The maximum data length was exceeded",
         cuts_above_bytes=0,  # a property that it can't read, such as AMQ_SCHEDULED_DELAY, ends the connection
+        own_headers=frozenset({"JMSExpiration"}),
         length_means_bytes=True,
         is_foreign=_came_by_amqp,
     ),

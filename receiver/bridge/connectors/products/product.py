@@ -38,6 +38,8 @@ class AmqpDialect:
     has_selectors: bool = True
     has_subscriptions: bool = True
     """Whether topics can be taken from."""
+    has_streams: bool = False
+    """Whether a queue may be a stream, which its management knows."""
     instead: str = ""
     """The way round what it hasn't."""
     make_queue: str | None = None
@@ -80,11 +82,14 @@ class StompDialect:
     queue_is_there: str = ""
     """What the answer to the probe says then. No refusal at all: it is a stream."""
     refusals: str | None = None
-    """What an ERROR says that comes again however often the same is asked for."""
+    """What an ERROR says that comes again however often the same is asked for; None: that isn't known, so any may."""
     faults: str | None = None
     """What an ERROR says where the message that was sent is to blame."""
     cuts_above_bytes: int | None = None
     """A message with a larger body may have been the reason where the connection ends as it is sent, without an ERROR."""
+    own_headers: frozenset[str] = frozenset()
+    """Headers of SEND, beside the protocol's, by which it changes what becomes of a message: properties of such names
+    aren't carried."""
     timestamp_unit_ms: int = 1
     length_means_bytes: bool = False
     """Whether `content-length` comes with bytes only, and never with text; else it says nothing."""

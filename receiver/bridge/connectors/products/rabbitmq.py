@@ -18,6 +18,7 @@ RABBITMQ = Product(
         has_transactions=False,
         has_selectors=False,
         has_subscriptions=False,
+        has_streams=True,
         instead="bind a queue of its own to an exchange, such as amq.topic, by a routing key, and take that",
         make_queue="rabbitmqadmin declare queue name={name} queue_type=quorum",
     ),
@@ -40,6 +41,7 @@ RABBITMQ = Product(
             "|precondition_failed: PRECONDITION_FAILED - (user_id|message size)"
         ),
         cuts_above_bytes=4 << 20,  # `stomp.max_frame_size`, unless an operator has set another
+        own_headers=frozenset({"expiration"}),  # after so many milliseconds it drops the message
         timestamp_unit_ms=1_000,
         reply_prefix="/reply-queue/",
     ),

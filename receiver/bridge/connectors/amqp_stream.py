@@ -1,0 +1,393 @@
+"""Streams of RabbitMQ by AMQP 1.0: what was taken stays there, and how far it was taken stands in the store.
+
+RabbitMQ never says that a wanted offset is gone: it goes on at the next that is there. Nor are there only messages at
+offsets. So the last message that was taken is asked for again, as the proof that nothing behind it is missing; and so
+too wherever an offset is left out. The position has a digest of that message, by which a stream that was deleted and
+made anew isn't taken for the old one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+from urllib.parse import quote
+
+from receiver.bridge.connectors import Advance, Delivery, Positions, body_limit_bytes
+from receiver.bridge.connectors.address import ANSWER_SECS, BrokerAddress
+from receiver.bridge.connectors.amqp import AmqpSource
+from receiver.bridge.connectors.amqp_link import AmqpLink, proton
+from receiver.bridge.connectors.amqp_sections import (
+    ANNOTATIONS,
+    PROPERTIES,
+    VALUE,
+    WRONG,
+    section,
+    section_of,
+    sections_of,
+    value_of,
+)
+from receiver.bridge.connectors.position_names import STREAM_POSITION, of_stream
+from receiver.closing import Closing
+from receiver.errors import (
+    BrokerError,
+    BrokerRefusedError,
+    MessageRefusedError,
+    MessagesLostError,
+    SettingsError,
+    StoreCorruptError,
+)
+
+__all__ = ["AmqpStreamSource", "amqp_source"]
+
+_LOGGER = logging.getLogger("receiver.bridge")
+_SPEC = proton.symbol("rabbitmq:stream-offset-spec")
+_OFFSET = "x-stream-offset"
+_FIRST, _LAST = "first", "last"
+"""The beginning of the stream, and the beginning of what was last written to it at once."""
+_DIGEST_BYTES = 16
+_OFFSETS = re.compile("[0-9]{1,20}")
+_MANAGEMENT, _PAIR, _PAIRED = "/management", "receiver-management", {proton.symbol("paired"): True}
+_FOUND = "200"
+_NULL = b"\x40"
+_ANY_BYTES = 1 << 40
+
+
+def amqp_source(address: BrokerAddress, *, max_body_bytes: int | None = None) -> AmqpSource | AmqpStreamSource:
+    """For a stream or anything else; `BrokerRefusedError` for a stream that the address doesn't call so."""
+    if address.is_stream:
+        return AmqpStreamSource(address, max_body_bytes=max_body_bytes)
+    source = AmqpSource(address, max_body_bytes=max_body_bytes)
+    if source.has_streams and not address.is_topic:
+        try:
+            _check_no_stream(address)
+        except BaseException:
+            source.close()
+            raise
+    return source
+
+
+class AmqpStreamSource(Closing):
+    """Messages of a stream, from the position of the store."""
+
+    def __init__(self, address: BrokerAddress, *, max_body_bytes: int | None = None) -> None:
+        self.positions_of = of_stream(address.name)
+        self._address = address
+        self._limit_bytes = body_limit_bytes(max_body_bytes)
+        self._begins_late = address.choice("start", ("earliest", "latest")) == "latest"
+        self._given_up = _given_up(address)
+        self._kept: str | None = None
+        """The position in the store."""
+        self._next: int | None = None
+        """Behind what was taken; None while it isn't known where to begin."""
+        self._digest = ""
+        """Of the last message taken; empty where it isn't known, as in a position of an older version."""
+        self._reader: _Reader | None = None
+        self._attached_secs = 0.0
+        self._is_proved = self._may_leave_out = False
+        """Whether the reader's first message was seen, and whether it was the one taken last."""
+        kind = _type_of(address)
+        if kind != "stream":
+            written = replace(address, is_stream=False, options={})
+            raise BrokerRefusedError(f"{address} is a {kind} queue and no stream", hint=f"write {written}")
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether the last message that was taken hasn't come again yet."""
+        return self._next is None or (self._next > 0 and not self._is_proved)
+
+    def start(self, positions: Positions) -> None:
+        if STREAM_POSITION not in positions.read():
+            positions.begin({STREAM_POSITION: str(self._beginning())})
+        self._kept = positions.read()[STREAM_POSITION]
+        self._next, self._digest = _parts(self._kept)
+
+    def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
+        until = time.monotonic() + wait_secs
+        while True:
+            reader = self._reader or self._attach()
+            taken = self._accepted(reader, reader.take(at_most, wait_secs=max(0.0, until - time.monotonic())))
+            if taken or (self._reader is not None and time.monotonic() >= until):
+                break
+        if self.is_settling and time.monotonic() - self._attached_secs > ANSWER_SECS:
+            self._look_for_the_end()
+        return taken
+
+    def advances(self, deliveries: Sequence[Delivery]) -> list[Advance]:
+        return [Advance(STREAM_POSITION, self._kept, _behind(deliveries))] if deliveries else []
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """What counts is in the store: this lets the broker send more."""
+        if not deliveries:
+            return
+        self._kept = _behind(deliveries)
+        reader, number, _ = deliveries[-1].token
+        if self._reader is not None and self._reader is reader:
+            self._reader.acknowledge_to(number)
+
+    def close(self) -> None:
+        self._lose_reader()
+
+    def _beginning(self) -> int:
+        """Where to begin if nothing was taken yet: at the first message that is there, or behind the last."""
+        with _Edge(self._address, _LAST if self._begins_late else _FIRST) as edge:
+            offset = edge.offset()
+        return 0 if offset is None else offset + self._begins_late
+
+    def _attach(self) -> _Reader:
+        if self._next is None:
+            self._next = self._beginning()
+        self._is_proved = self._may_leave_out = False
+        self._attached_secs = time.monotonic()
+        spec = proton.ulong(max(0, self._next - 1))
+        self._reader = _Reader(self._address, spec, max_body_bytes=self._limit_bytes)
+        return self._reader
+
+    def _look_for_the_end(self) -> None:
+        """Begin again, for the broker was slow; `MessagesLostError` if the last message that was taken isn't there."""
+        assert self._next is not None  # noqa: S101 - the reader began there
+        with _Edge(self._address, _LAST) as edge:
+            last = edge.offset()
+        if last is None or last + 1 < self._next:
+            raise MessagesLostError(
+                f"{self._address} ends before offset {self._next:,}, though all before that was taken: it has lost some, "
+                "or was deleted and made anew",
+                hint="what it held then is gone; to take the new one, begin a domain of its own (--connection-id)",
+            )
+        self._lose_reader()
+
+    def _lose_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def _accepted(self, reader: _Reader, came: Sequence[Delivery]) -> list[Delivery]:
+        """Those of them that are next, up to where an offset is left out without a proof that no message is."""
+        assert self._next is not None  # noqa: S101 - the reader began there
+        taken: list[Delivery] = []
+        for delivery in came:
+            number, offset, digest = delivery.token
+            if not self._is_proved:
+                self._check_lost(self._next, offset)
+                if offset == self._next - 1:
+                    self._check_same(self._next, digest)
+                self._is_proved = True
+                if offset < self._next:
+                    self._may_leave_out = True
+                    continue
+            elif offset > self._next:
+                if not self._may_leave_out:
+                    self._lose_reader()
+                    break
+                self._warn_of_unread(self._next, offset)
+            self._may_leave_out = False
+            self._next, self._digest = offset + 1, digest
+            taken.append(Delivery(delivery.message, (reader, number, f"{offset + 1} {digest}")))
+        return taken
+
+    def _warn_of_unread(self, wanted: int, offset: int) -> None:
+        """Of offsets that are there without a message for AMQP; a single one is RabbitMQ's own, at the head of a segment."""
+        if offset > wanted + 1:
+            _LOGGER.warning(
+                "%s: offsets %d to %d aren't messages that AMQP gets: notes of clients of streams, or compressed batches",
+                *(self._address, wanted, offset - 1),
+            )
+
+    def _check_lost(self, wanted: int, offset: int) -> None:
+        """`MessagesLostError` where the first message is behind the one that is wanted."""
+        if offset <= wanted:
+            return
+        if offset > self._given_up:
+            raise MessagesLostError(
+                f"{self._address}: offsets {wanted:,} to {offset - 1:,} are gone, which weren't taken yet",
+                hint=f"lost={offset} behind ? goes on without them",
+            )
+        _LOGGER.warning(
+            "%s: it goes on at offset %d, as was said; %d to %d are lost", self._address, offset, wanted, offset - 1
+        )
+
+    def _check_same(self, wanted: int, digest: str) -> None:
+        """`MessagesLostError` where another message stands where the last one was taken."""
+        if self._digest in {"", digest} or wanted <= self._given_up:
+            return
+        raise MessagesLostError(
+            f"{self._address}: offset {wanted - 1:,} isn't the message that was taken there: the stream was deleted and made "
+            "anew",
+            hint="to take all of the new one, begin a domain of its own (--connection-id); "
+            f"lost={wanted} behind ? goes on in it behind that offset",
+        )
+
+
+class _Reader(AmqpSource):
+    """Messages of a stream from an offset on, each with its offset in the token."""
+
+    def __init__(self, address: BrokerAddress, spec: Any, *, max_body_bytes: int) -> None:
+        self._spec = spec
+        super().__init__(address, max_body_bytes=max_body_bytes)
+
+    def _make_link(self) -> Any:
+        link = super()._make_link()
+        link.source.filter.put_dict({_SPEC: proton.Described(_SPEC, self._spec)})
+        return link
+
+    def _read_all(self, came: list[bytes]) -> list[Delivery]:
+        return [self._placed(delivery, data) for delivery, data in zip(super()._read_all(came), came, strict=False)]
+
+    def _placed(self, delivery: Delivery, data: bytes) -> Delivery:
+        offset = _offset_of(self._address, data)
+        message = replace(delivery.message, default_id=f"{self._address.name}-{offset}")
+        return Delivery(message, (delivery.token, offset, _digest_of(data)))
+
+
+class _Edge(_Reader):
+    """The first or the last message of a stream."""
+
+    def __init__(self, address: BrokerAddress, spec: str) -> None:
+        self._offset: int | None = None
+        self._granted = self._arrived = 0
+        super().__init__(address, spec, max_body_bytes=_ANY_BYTES)
+
+    def offset(self) -> int | None:
+        """Its offset; None where the stream is empty."""
+        self._ask(1)
+        return self._offset
+
+    def _serve(self) -> None:
+        while (delivery := self._link.current) is not None:
+            self._receive(delivery)
+            if delivery.partial:
+                return
+            self._link.advance()
+            self._arrived += 1
+        if self._incoming:
+            if self._offset is None or self._spec == _LAST:
+                self._offset = _offset_of(self._address, self._incoming[0 if self._spec == _FIRST else -1])
+            self._incoming.clear()
+        if self._asked == self._done or self._link.credit > 0:  # it is below 0 where all written at once came at once
+            return
+        if self._granted and (self._spec == _FIRST or self._arrived < self._granted):
+            self._count_done()
+            return
+        self._granted, self._arrived = 1 if self._spec == _FIRST else self._dialect.prefetch, 0
+        self._link.drain(self._granted)  # the broker gives back what it has no messages for
+
+
+class _Question(AmqpLink):
+    """What RabbitMQ's management says of a queue: it is asked by a pair of links."""
+
+    def __init__(self, address: BrokerAddress) -> None:
+        self._has_asked = False
+        self._answer = proton.Message()
+        super().__init__(address)
+
+    def queue_type(self) -> str:
+        self._ask(1)
+        said: Any = self._answer.body
+        if self._answer.subject != _FOUND:
+            raise BrokerRefusedError(
+                f"{self._address}: {said}",
+                hint=f"make the stream first: rabbitmqadmin declare queue name={self._address.name} queue_type=stream",
+            )
+        return str(said["type"])
+
+    def _make_link(self) -> Any:
+        if not self._dialect.has_streams:
+            raise self._unable("streams", "write /queue/NAME")
+        link = self._session.receiver(_PAIR)
+        link.source.address, link.target.address = _MANAGEMENT, _PAIR
+        return self._settled(link)
+
+    def _more_links(self) -> list[Any]:
+        self._asking = self._session.sender(_PAIR)
+        self._asking.source.address, self._asking.target.address = _PAIR, _MANAGEMENT
+        return [self._settled(self._asking)]
+
+    def _settled(self, link: Any) -> Any:
+        link.snd_settle_mode = proton.Link.SND_SETTLED
+        link.properties = _PAIRED
+        return link
+
+    def _terminus(self) -> Any:
+        return self._link.remote_source
+
+    def _serve(self) -> None:
+        if self._asked == self._done:
+            return
+        if not self._has_asked and self._asking.credit > 0:
+            self._has_asked = True
+            self._link.flow(1)
+            path = f"/queues/{quote(self._address.name, safe='')}"
+            asked = self._asking.delivery(self._asking.delivery_tag())
+            # With a body that is null, which Proton's own messages leave out.
+            self._asking.stream(section_of(PROPERTIES, ["type", None, path, "GET", "$me"]) + section(VALUE, _NULL))
+            self._asking.advance()
+            asked.settle()
+        delivery = self._link.current
+        if delivery is not None and not delivery.partial:
+            self._answer.decode(self._link.recv(delivery.pending))
+            self._link.advance()
+            self._count_done()
+
+
+def _type_of(address: BrokerAddress) -> str:
+    with _Question(address) as question:
+        return question.queue_type()
+
+
+def _check_no_stream(address: BrokerAddress) -> None:
+    try:
+        kind = _type_of(address)
+    except BrokerError:  # it is attached to, so it is there: an operator may have closed the management to us
+        return
+    if kind == "stream":
+        raise BrokerRefusedError(
+            f"{address} is a stream, of which only what is sent from now on would come",
+            hint=f"write {replace(address, is_stream=True)}",
+        )
+
+
+def _offset_of(address: BrokerAddress, data: bytes) -> int:
+    try:
+        (annotations,) = (value for code, value in sections_of(bytes(data)) if code == ANNOTATIONS)
+        return int(value_of(annotations)[_OFFSET])
+    except WRONG as error:
+        raise MessageRefusedError(
+            f"{address}: a message says no offset: {error}", hint="take it by a client of streams"
+        ) from error
+
+
+def _digest_of(data: bytes) -> str:
+    """Of what the sender has sent, whatever brokers note on it."""
+    digest = blake2b(digest_size=_DIGEST_BYTES)
+    for code, value in sections_of(data):
+        if code >= PROPERTIES:
+            digest.update(section(code, value))
+    return digest.hexdigest()
+
+
+def _behind(deliveries: Sequence[Delivery]) -> str:
+    """The position behind these."""
+    return str(deliveries[-1].token[-1])
+
+
+def _parts(stored: str) -> tuple[int, str]:
+    """The offset and the digest of a position."""
+    offset, _, digest = stored.partition(" ")
+    try:
+        return int(offset), digest
+    except ValueError:
+        raise StoreCorruptError(f"{stored!r:.80} is no offset", hint="restore a copy") from None
+
+
+def _given_up(address: BrokerAddress) -> int:
+    """The offset up to which a person has said that nothing is waited for."""
+    text = address.options.get("lost")
+    if text is None:
+        return -1
+    if not _OFFSETS.fullmatch(text):
+        raise SettingsError(f"{address}: lost is an OFFSET")
+    return int(text)

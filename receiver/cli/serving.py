@@ -1,0 +1,102 @@
+"""What `receiver bridge` shows over HTTP while it works: metrics for Prometheus, and its health for a supervisor."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from importlib import import_module
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, NamedTuple
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import WSGIApplication
+
+from receiver.bridge.health import pages
+from receiver.errors import MissingExtraError, SettingsError
+
+if TYPE_CHECKING:
+    from receiver.bridge.bridge import Bridge
+
+__all__ = ["Listening", "load_metrics", "serve"]
+
+_LISTENING = re.compile(r"(?:([^\[\]:]+|\[[^\[\]]+\]):)?([0-9]{1,5})")
+_LARGEST_PORT = 65_535
+_PATIENCE_SECS = 30
+
+
+class Listening(NamedTuple):
+    """Where something is shown."""
+
+    address: str
+    port: int
+
+    @classmethod
+    def of(cls, option: str, text: str, default_address: str) -> Listening:
+        """Of `[ADDRESS:]PORT`, as it was given to an option."""
+        parts = _LISTENING.fullmatch(text)
+        if parts is None or int(parts[2]) > _LARGEST_PORT:
+            raise SettingsError(
+                f"{option} must be [ADDRESS:]PORT with a port up to {_LARGEST_PORT}, not {text!r:.80}",
+                hint="write 9100, 0.0.0.0:9100 or [::1]:9100",
+            )
+        return cls((parts[1] or default_address).strip("[]"), int(parts[2]))
+
+
+def load_metrics() -> None:
+    """Load the library that makes metrics, before `serve` needs it; `MissingExtraError` if it isn't installed."""
+    try:
+        import_module("receiver.bridge.metrics")
+    except ImportError as error:
+        raise MissingExtraError("metrics", "--metrics-port") from error
+
+
+def serve(bridge: Bridge, metrics: Listening | None, health: Listening | None) -> None:
+    """Show both from now on until the process ends, each where it is said to be; None: not at all.
+
+    `SettingsError` if that can't be. Where both have one address and port there is one server.
+    """
+    shown = None if metrics is None else _metrics(bridge)
+    if health is not None:
+        _start("--health-port", "health", health, pages(bridge.health, shown if metrics == health else None))
+    if metrics is not None and shown is not None and metrics != health:
+        _start("--metrics-port", "metrics", metrics, shown)
+
+
+def _metrics(bridge: Bridge) -> WSGIApplication:
+    from prometheus_client import make_wsgi_app
+
+    from receiver.bridge.metrics import export
+
+    export(bridge)
+    app: WSGIApplication = make_wsgi_app()
+    return app
+
+
+def _start(option: str, what: str, listening: Listening, app: WSGIApplication) -> None:
+    address, port = listening
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        server = _Server(found[0][0], (address, port))
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that can't be one of a host
+        why = getattr(error, "strerror", None) or error
+        raise SettingsError(
+            f"{what} can't be served on port {port} of {address}: {why}", hint=f"choose another {option}"
+        ) from error
+    server.set_app(app)
+    threading.Thread(target=server.serve_forever, name=f"receiver {what}", daemon=True).start()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, family: socket.AddressFamily, where: tuple[str, int]) -> None:
+        self.address_family = family
+        super().__init__(where, _QuietHandler)
+
+
+class _QuietHandler(WSGIRequestHandler):
+    timeout = _PATIENCE_SECS
+    """Who connects and asks nothing is let go."""
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: a probe comes every few seconds."""
