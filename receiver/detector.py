@@ -110,9 +110,14 @@ _NO_QUEUE = _SourceQueue(-1, 0)
 class TwoTierDetector:
     """Duplicate detection in one domain: per-source queues of W ids, then one time queue of E seconds.
 
-    `window` is W, a count of ids, 0 for no per-source tier. `expiry_secs` is E, whole microseconds counting, 0 for no
-    time tier. Both 0, or a value that is negative or not finite, is a `SettingsError`. Not safe for use by several
-    threads at once.
+    Several threads may not use it at the same time.
+
+    Args:
+        window: W, a count of ids; 0 for no per-source tier.
+        expiry_secs: E in seconds, to a microsecond; 0 for no time tier.
+
+    Raises:
+        SettingsError: Both are 0, or a value is negative or not finite.
     """
 
     __slots__ = (
@@ -236,10 +241,13 @@ class TwoTierDetector:
         return [(stamp >> _TIME_SHIFT, source) for stamp, source in latest]
 
     def retire(self, message_source_id: str | None = None) -> None:
-        """Let a source's queue go; its entries leave it, oldest first, as if newer ids had pushed them out.
+        """Drop a source's queue. Its entries leave it, oldest first, as if newer ids had pushed them out.
 
         This is no receipt, so the latest time stays. A later receipt of the source begins a new queue. Nothing changes
-        for a source without a queue. `SettingsError` unless the source is text or None.
+        for a source without a queue.
+
+        Raises:
+            SettingsError: The source is neither text nor None.
         """
         if not isinstance(message_source_id, str | None):
             raise SettingsError(f"message_source_id must be text, not {message_source_id!r:.80}")
@@ -256,8 +264,10 @@ class TwoTierDetector:
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:
         """Decide on receipts in order, as `receive` does one by one.
 
-        Takes `Receipt`s or tuples `(unique_message_id, message_source_id, received_at_us)`. A receipt that is refused
-        stops the rest; those before it are recorded.
+        A receipt that is refused stops the rest. Those before it are recorded.
+
+        Args:
+            receipts: `Receipt`s, or tuples `(unique_message_id, message_source_id, received_at_us)`.
         """
         receive = self.receive
         return [receive(receipt[0], receipt[1], received_at_us=receipt[2]) for receipt in receipts]  # type: ignore[arg-type]
@@ -267,9 +277,14 @@ class TwoTierDetector:
     ) -> Decision:
         """Decide on one receipt and record it.
 
-        `received_at_us` counts whole microseconds from any fixed origin; a time from before the latest receipt is
-        taken for that receipt's (rule 2). A first time below 0, or one that is no whole number, is a `SettingsError`,
-        and then nothing has changed.
+        Args:
+            unique_message_id: The message's id. None or empty: it isn't checked.
+            message_source_id: Who sent it. None or empty: the anonymous source.
+            received_at_us: When it came, in whole microseconds from any fixed origin. A time before the latest receipt
+                counts as that receipt's time (rule 2).
+
+        Raises:
+            SettingsError: An argument is no such text or number, or the first time is below 0. Nothing has changed.
         """
         id_ = unique_message_id
         if not id_ and (id_ is None or isinstance(id_, str)):

@@ -1,6 +1,6 @@
 """The columns of a log of receipts, each declared once: as a field of `LogBatch`, which is what every reader hands on.
 
-Readers, writers, the recorder, generators, `--map`, Spark's tables and the README's table go by `COLUMNS`. So another
+Readers, writers, the recorder, generators, `--map`, Spark's tables and the table in `docs/simulate.md` go by `COLUMNS`. So another
 optional column is another field of `LogBatch`, and the code that uses it.
 """
 

@@ -279,7 +279,8 @@ class Policy(Protocol):
         """The number of the latest receipt with an id, which count from 1; 0 before there was any."""
 
     @property
-    def remembered_ids(self) -> int: ...
+    def remembered_ids(self) -> int:
+        """How many distinct ids it remembers."""
 
     @property
     def peak_ids(self) -> int:
@@ -301,12 +302,13 @@ class Policy(Protocol):
     ) -> Decision:
         """Decide on one receipt and record it.
 
-        A duplicate's `age_us` and `distance` count from the receipt that makes it one: the newest of its id where
-        duplicates refresh, else the one judged new, which with `keeps_ids` false may be another id's. `window_left` and
-        `expiry_left_us` are None where neither a count nor a time bounds what is remembered.
+        A duplicate's `age_us` and `distance` count from the receipt that makes it one. That is the newest receipt of its
+        id if duplicates refresh it, else the one judged new. If `keeps_ids` is false, that one may have another id.
+        `window_left` and `expiry_left_us` are None if neither a count nor a time bounds what is remembered.
 
-        An invalid receipt is a `SettingsError`, an id that the policy can't judge an `IdFormatError`; then
-        nothing has changed.
+        Raises:
+            SettingsError: The receipt is invalid. Nothing has changed.
+            IdFormatError: The policy can't judge such an id. Nothing has changed.
         """
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:

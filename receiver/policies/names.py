@@ -47,6 +47,7 @@ def _all_policies() -> tuple[type[Policy], ...]:
 
 
 POLICIES = _all_policies()
+"""The classes of all policies, in the order of the tables that list them."""
 _WHOLE = re.compile("[0-9]+")
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MOST = 10**12
@@ -56,10 +57,14 @@ _LONGEST_US = max(sum(p.is_time for p in kind.parameters) for kind in POLICIES) 
 
 
 def policy(text: str) -> Policy:
-    """The policy that a text names, such as `artemis:id_cache_size=20000` or `perfect`; it has seen nothing yet.
+    """A new policy that has seen nothing yet.
 
-    Parameters left out are the vendor's defaults. Times are in seconds, to a microsecond. `SettingsError` names what is
-    unknown, missing or invalid.
+    Args:
+        text: Such as `artemis:id_cache_size=20000` or `perfect`. Times are in seconds, to a microsecond. A parameter that
+            is left out has the vendor's default.
+
+    Raises:
+        SettingsError: A name is unknown, or a value is missing or invalid.
     """
     kind, values = _read(text)
     for parameter in kind.parameters:

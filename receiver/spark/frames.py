@@ -71,12 +71,28 @@ def size_windows(
     current: tuple[int, float] | None = None,
     budget_bytes: int | None = None,
 ) -> FrameAnalysis:
-    """What `receiver simulate` says of the same receipts in the same order; `as_dict` gives its JSON object.
+    """Size the windows from a frame, as `receiver simulate` does from the same receipts in the same order.
 
-    `domain` is a KEY of `--domain`; windows (ids per source) and expiries (seconds) that are left None are chosen from the
-    log. `column_map` names the frame's column for one of ours. `current` is the window and the expiry (seconds) that are set
-    at present; it, `max_missed`, `margin` and `budget_bytes` are those of the command, and so are their defaults. Raises `SettingsError` for what can't be meant, `LogFormatError` for a frame that is no log, and `SparkError`
-    for what Spark fails at.
+    Args:
+        frame: The receipts. Its columns are those of a log.
+        domain: The KEY, as `--domain`.
+        windows: The windows to try, in ids per source. None: chosen from the log.
+        expiries_secs: The expiries to try, in seconds. None: chosen from the log.
+        order_by: The column that orders the receipts. It may have no nulls. None: the order of files and rows if the frame
+            knows it (Parquet), else that of time.
+        column_map: The frame's column for each of our columns that has another name.
+        max_missed: How many duplicates a setting may miss, as `--max-missed`.
+        margin: By how much a setting exceeds what the log needs, as `--margin`.
+        current: The window in ids and the expiry in seconds that are set now, as `--current`.
+        budget_bytes: The memory that a setting may take, as `--budget`.
+
+    Returns:
+        The analysis. `as_dict` gives the JSON object of `receiver simulate --json`.
+
+    Raises:
+        SettingsError: An argument is invalid.
+        LogFormatError: The frame is no log, or one of its rows can't be read.
+        SparkError: Spark failed.
     """
     given: dict[str, Any] = {"max_missed": max_missed, "margin": margin, "budget_bytes": budget_bytes}
     settings = replace(SimulateSettings(), **{name: value for name, value in given.items() if value is not None})
@@ -126,11 +142,26 @@ def judge(
     order_by: str | None = None,
     column_map: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The frame with two more columns: `verdict` (`new`, `duplicate`, `unchecked`), and for a duplicate its `tier`.
+    """Judge each receipt of a frame by Apama's rule.
 
-    `tier` is `source` where at least one source's queue of `window` ids still held the id, `time` where only the time queue did,
-    which keeps `expiry_secs` seconds. The rows are judged at once, and kept on the executors' disks for as long as the
-    frame that is given back is in use. Raises as `size_windows` does.
+    The rows are judged at once. They are kept on the executors' disks while the frame that is returned is in use.
+
+    Args:
+        frame: The receipts. Its columns are those of a log.
+        window: W, in ids per source.
+        expiry_secs: E, in seconds.
+        domain: The KEY, as `--domain`.
+        order_by: The column that orders the receipts, as in `size_windows`.
+        column_map: The frame's column for each of our columns that has another name.
+
+    Returns:
+        The frame with two more columns. `verdict` is `new`, `duplicate` or `unchecked`. `tier` says what caught a
+            duplicate: `source` if some source's queue still held the id, `time` if only the time queue did.
+
+    Raises:
+        SettingsError: An argument is invalid, or the frame already has a column of these names.
+        LogFormatError: The frame is no log, or one of its rows can't be read.
+        SparkError: Spark failed.
     """
     setting = _setting(window, expiry_secs)
     domain_key(domain)
