@@ -6,7 +6,7 @@ root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
 venv=$root/.venv
 
 die() {
-    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    say "$*"
     exit 2
 }
 
@@ -23,7 +23,7 @@ set_up() {
     # The lock belongs to the open file, so it is gone with this process and its children, however they end.
     exec 9>>"$root/.venv.lock"
     "$python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)' 2>/dev/null || {
-        printf '%s: waiting for another run that is setting up %s\n' "${0##*/}" "$venv" >&2
+        say "waiting for another run that is setting up $venv"
         "$python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)' || die "can't lock $root/.venv.lock"
     }
     # Another run may have done the work while this one waited.
@@ -36,19 +36,61 @@ is_current() {
 }
 
 install() {
-    printf '%s: setting up %s, once; this takes a minute\n' "${0##*/}" "$venv" >&2
+    say "installing what this command needs into $venv, once: about a minute, and up to 1 GB of disk"
     # An earlier run may have been cut short, or its Python be gone.
-    "$venv/bin/python" -m pip --version >/dev/null 2>&1 || quietly "$python" -m venv --clear "$venv"
+    "$venv/bin/python" -m pip --version >/dev/null 2>&1 || {
+        say "1 of 3: making a virtual environment with $python"
+        quietly "$python" -m venv --clear "$venv"
+    }
+    say "2 of 3: downloading this package's extras $1, and the libraries they need"
     quietly "$venv/bin/python" -m pip install --disable-pip-version-check --editable "${root}[$1]"
     # Last, so that whatever interrupts the steps above makes the next run do them again.
     printf '%s\n' "$wanted" >"$stamp"
+    say "done"
 }
 
+say() {
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+}
+
+# Runs a command, of which standard error gets no more than how far pip is; where it fails, all that it said.
 quietly() {
-    output=$("$@" 2>&1) || {
+    output=$({
+        code=0
+        "$@" 2>&1 || code=$?
+        printf 'exit status %s\n' "$code"
+    } | watch_pip) || {
         printf '%s\n' "$output" >&2
         die "failed: $*"
     }
+}
+
+# Copies its input, which ends with the status that it returns. On a terminal one line counts the packages.
+watch_pip() {
+    packages=0
+    while IFS= read -r line; do
+        case $line in
+        "exit status "*)
+            [ "$packages" -eq 0 ] || clear_line
+            return "${line#exit status }"
+            ;;
+        "Collecting "*)
+            packages=$((packages + 1))
+            name=${line#Collecting }
+            clear_line
+            [ ! -t 2 ] || printf '%s: 2 of 3: package %d: %s' "${0##*/}" "$packages" "${name%% *}" >&2
+            ;;
+        "Installing collected packages: "*)
+            clear_line
+            say "3 of 3: installing what was downloaded"
+            ;;
+        esac
+        printf '%s\n' "$line"
+    done
+}
+
+clear_line() {
+    [ ! -t 2 ] || printf '\r\033[K' >&2
 }
 
 find_python() {

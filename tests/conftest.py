@@ -1,13 +1,14 @@
 """How hard Hypothesis searches: `default` at a desk, `ci` the same cases every time, `thorough` by the hour.
 
-Choose with `--hypothesis-profile=NAME`. A failure prints the line that reproduces it. The fixtures are the databases
-that stores are tested on.
+Choose with `--hypothesis-profile=NAME`. Which tests run, and which by the same process; what a failure prints. The
+fixtures are the databases and brokers that are tested on.
 """
 
 import logging
 import os
 import random
 import tempfile
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hypothesis import settings
 
 from receiver.demo.artemis import check_programs, fetch, new_broker
 from receiver.errors import MissingProgramError
+from tests import choosing
 from tests.postgres import fresh_database, running_server
 
 # No deadlines: what is measured belongs in `benchmarks/`, and a busy machine is no failure.
@@ -25,18 +27,24 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
-TOGETHER = "spark"
-"""The folder whose tests share what takes long to start."""
-SLOWEST_FIRST = (TOGETHER, "bridge", "demo", "artemis", "brokers")
+TOGETHER = ("/spark/", "mark.artemis", "mark.broker")
+"""What a file is in, or says, that is run by one process for the sake of what takes long to start."""
+SLOWEST_FIRST = ("spark", "bridge", "demo", "artemis", "brokers")
 """Folders whose tests aren't to be left for the end."""
 
 
 def pytest_xdist_auto_num_workers():
-    """One more than processors: half of the time a test waits, for a broker, a database or a process that it has started."""
-    return (os.cpu_count() or 1) + 1
+    """Two more than processors: half of the time a test waits, for a broker, a database or a process that it has started."""
+    return (os.cpu_count() or 1) + 2
 
 
-def pytest_collection_modifyitems(items):
+def pytest_configure(config):
+    choosing.choose_size(config)
+
+
+def pytest_collection_modifyitems(config, items):
+    choosing.leave_out_others(config, items)
+
     def place(item):
         folder = item.path.parent.name
         return SLOWEST_FIRST.index(folder) if folder in SLOWEST_FIRST else len(SLOWEST_FIRST)
@@ -44,21 +52,33 @@ def pytest_collection_modifyitems(items):
     items.sort(key=place)
 
 
+@cache
+def scope_of(path):
+    said = path.as_posix() + path.read_text(encoding="utf-8")
+    return next((shared for shared in TOGETHER if shared in said), str(path))
+
+
 def pytest_xdist_make_scheduler(config, log):
-    """Where several processes run tests, each file belongs to one, and so does all of one folder."""
+    """Where several processes run tests, each file belongs to one, and so do all on Spark, and all by the same brokers."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            path = nodeid.partition("::")[0]
-            return TOGETHER if f"/{TOGETHER}/" in path else path
+            return scope_of(self.config.rootpath / nodeid.partition("::")[0])
 
     return ByFile(config, log)
 
 
+def pytest_terminal_summary(terminalreporter, config):
+    if text := choosing.what_was_left_out(config):
+        terminalreporter.write_line(text)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport():
-    """What a test has printed goes to another process as UTF-8, in which a lone surrogate can't be sent.
+def pytest_runtest_makereport(item):
+    """A failure tells by which command it comes again.
+
+    What a test has printed goes to another process as UTF-8, in which a lone surrogate can't be sent.
 
     PySpark's loggers of errors don't propagate; pytest would add its handler to them, and they give it their own format.
     """
@@ -66,22 +86,23 @@ def pytest_runtest_makereport():
         if isinstance(logger, logging.Logger) and type(logger).__name__ == "PySparkLogger":
             logger.propagate = True
     report = yield
+    if report.failed:
+        report.sections.append(("to repeat it", choosing.repeated_by(item)))
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report
 
 
 def pytest_addoption(parser):
-    parser.addoption("--campaign", choices=["small", "long"], default="small", help="how often durable tests kill")
+    choosing.add_options(parser)
     parser.addoption("--seed", type=int, help="what tests that kill draw from: at a desk another each time, 1 in CI")
 
 
 @pytest.fixture
 def seed(request):
-    """What a test draws from; pytest shows it with a failure."""
+    """What a test draws from; a failure shows it, in the command that repeats it."""
     given = request.config.getoption("--seed")
     if given is None:
         given = 1 if os.environ.get("CI") else random.randrange(1_000_000)
-    print(f"to draw the same again: --seed={given}")
     return given
 
 
@@ -157,9 +178,15 @@ def fresh_postgres_url(postgres_url):
 
 
 @pytest.fixture
-def sqlite_url(tmp_path):
+def missing_sqlite_url(tmp_path):
     """The address of an SQLite file that isn't there yet."""
     return f"sqlite:///{tmp_path / 'receiver.db'}"
+
+
+@pytest.fixture
+def sqlite_url(missing_sqlite_url):
+    """The same, but where tables are made beforehand."""
+    return missing_sqlite_url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -43,13 +43,13 @@ def shown(url: URL) -> str:
 
 
 @contextmanager
-def fresh_database(server_url: str) -> Iterator[str]:
-    """The address of a new empty database on that server, dropped at the end whoever is still connected."""
+def fresh_database(server_url: str, template: str = "template1") -> Iterator[str]:
+    """The address of a new database on that server, as empty as its template; dropped at the end whoever is connected."""
     name = f"receiver_test_{uuid.uuid4().hex}"
     # No pool: nothing stays connected between the two.
     engine = create_engine(server_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
     try:
         yield shown(make_url(server_url).set(database=name))
     finally:

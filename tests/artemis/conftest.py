@@ -5,7 +5,7 @@ import pytest
 
 from receiver.demo.artemis import Broker, new_broker
 
-LIVES = {"small": 6, "long": 60}
+LIVES = {"quick": 2, "small": 6, "long": 60}
 """Of the broker in the differential run, from a start to a stop or a kill."""
 
 

@@ -119,6 +119,7 @@ def end(broker, ending, addresses, draw):
         broker.kill()
 
 
+@pytest.mark.scaled
 def test_the_broker_and_the_policy_agree(artemis, lives, seed):
     draw, numbers, counts = random.Random(seed), count(), Counter()
     addresses = [Address(f"differential.{size}", size, draw, numbers) for size in SIZES]

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from benchmarks.__main__ import BENCHMARKS, main
+from benchmarks import bridge
+from benchmarks.__main__ import BENCHMARKS, as_text, main
 from benchmarks.detector import _cache_by_hand, _in_batches, _one_by_one
 from benchmarks.logs import check_read, write_log
 from benchmarks.memory import _detector
@@ -17,6 +18,7 @@ from receiver import cli
 from receiver.logs import ReadOptions, read_logs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_each_runs_small(name, capsys, monkeypatch, request):
     if name == "spark":
@@ -26,17 +28,41 @@ def test_each_runs_small(name, capsys, monkeypatch, request):
         monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")  # its best compiler never pays here
     if name == "memory":  # its least window takes as long at each rate
         monkeypatch.setattr("benchmarks.memory._RATES_PER_SEC", (500,))
+        monkeypatch.setattr("benchmarks.memory._IDS", (25_000,))
     if name == "bridge":
         home = request.getfixturevalue("artemis_home")
         monkeypatch.setattr("benchmarks.bridge.fetch", lambda _cache: home)
+        if request.config.getoption("--campaign") != "long":  # each broker takes seconds to start
+            monkeypatch.setattr("benchmarks.bridge._PRODUCTS", {"classic": bridge._PRODUCTS["classic"]})
     main([name, "--scale", "0.0001", "--json"])
-    printed = json.loads(capsys.readouterr().out)
+    out, said = capsys.readouterr()
+    printed = json.loads(out)
     assert printed["machine"]["cores"] >= 1
     for comparison in printed["benchmarks"]:
         # What a bridge adds is a difference, which may drown in the noise of a few messages.
         assert comparison["ours"] > 0 or comparison["name"] == "bridge-latency"
         assert comparison["anchor"] > 0
         assert comparison["ratio"] == pytest.approx(np.median(comparison["ratios"]))
+    if "skipped" in said:
+        pytest.skip(said.strip())
+    if name == "bridge":
+        names = {comparison["name"] for comparison in printed["benchmarks"]}
+        others = ("classic-amqp", "classic-stomp", "kafka-sqlite", "kafka-postgresql")
+        assert names >= {f"bridge-{each}" for each in ("amqp", "stomp", "latency", "memory", *others)}
+
+
+def test_a_product_that_can_not_be_had_is_skipped_aloud(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("benchmarks.bridge.user_cache_path", lambda _name: tmp_path)
+    monkeypatch.setattr("tests.brokers.cached.user_cache_path", lambda _name, **_: tmp_path)
+    try:
+        assert list(bridge.bridge(0.0001)) == []
+    except pytest.skip.Exception:
+        pytest.fail("the first that is missing ends all")
+    said = [line.partition(": skipped, ")[::2] for line in capsys.readouterr().err.splitlines()]
+    assert [who for who, _ in said] == ["bridge on Artemis", *[f"bridge-{p}" for p in (*bridge._PRODUCTS, "kafka")]]
+    assert all(why for _, why in said)
 
 
 def test_the_text_names_all_figures(capsys):
@@ -137,3 +163,13 @@ def test_a_goal_is_reached_at_its_bound(at_most, reached):
     goal = Goal(1.5, aim=1.5, at_most=at_most)
     assert [goal.reached_by(ratio) for ratio in (1.4, 1.5, 1.6)] == reached
     assert Comparison("n", "w", "u", "a", 1, 1, (1.0,), goal).ratio == 1
+
+
+@pytest.mark.parametrize(
+    ("ours", "ratio", "reached"), [(14_999, 0.29, False), (14_999, 0.3, True), (15_000, 0.1, True)]
+)
+def test_a_goal_may_be_reached_by_our_own_figure_too(ours, ratio, reached):
+    compared = Comparison("n", "w", "messages/s", "a", ours, 1, (ratio,), Goal(0.3, aim=0.5, enough=15_000))
+    assert compared.is_reached is reached
+    verdict = "reached" if reached else "MISSED"
+    assert as_text(compared).endswith(f"at least 0.3, better 0.5, or 15,000 messages/s: {verdict}")

@@ -19,7 +19,10 @@ from tests.bridge.bridged import Route
 from tests.bridge.broker_proxy import broker_proxy
 from tests.bridge.campaign import FOR_EVER, Queue, Store
 from tests.durable.proxy import proxied
+from tests.made import fresh_postgres_url, made_database, made_file, sqlite_url
 from tests.postgres import fresh_database
+
+__all__ = ["fresh_postgres_url", "made_database", "made_file", "sqlite_url"]
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +56,7 @@ def address_of(broker: Broker, protocol: str, path: str, login: str = "") -> Bro
 
 
 CONNECTORS = {"stomp": (StompSource, StompSink), "amqp": (AmqpSource, AmqpSink)}
-REAL = [pytest.param(protocol, marks=[pytest.mark.artemis, pytest.mark.slow]) for protocol in CONNECTORS]
+REAL = [pytest.param(protocol, marks=pytest.mark.artemis) for protocol in CONNECTORS]
 LACKS = {
     "amqp-rabbitmq": frozenset({"known ids"}),
     "amqp-rabbitmq-quorum": frozenset({"known ids"}),

@@ -148,6 +148,7 @@ def test_refusals_are_believed_after_a_while(route, where, monkeypatch):
 
 def test_refusals_with_hours_between_them_are_not_in_a_row(route, monkeypatch):
     monkeypatch.setattr(retrying, "_REFUSED_SECS", 0.01)
+    monkeypatch.setattr(bridge_module, "_WELL_SECS", 0.0)
     behind = source_that(route)
     refusals = []
 
@@ -267,8 +268,10 @@ def test_what_another_has_delivered_waits_no_longer(route, monkeypatch):
     bridge = route.open()
     route.plan("acknowledged", route.run)
     monkeypatch.setattr(bridge._flow, "tend", lambda: None)
-    threading.Timer(1.0, bridge.stop).start()
+    late = threading.Timer(20, bridge.stop)
+    late.start()
     bridge.run(stop_when_idle_secs=0)
+    late.cancel()
     assert not bridge.is_stopping
     assert (bridge.figures.delivered, bridge.figures.waiting) == (0, 0)
 

@@ -20,6 +20,8 @@ READ = {
     "amqp://h/q?selector=a+%3D+1": "amqp://h:5672/queue/q?selector=a%20%3D%201",
     "amqp://h/topic/prices": "amqp://h:5672/topic/prices",
     "amqp://h/q?vhost=/": "amqp://h:5672/queue/q?vhost=%2F",
+    "amqp://u@h/stream/a/b?start=latest&vhost=c": "amqp://u@h:5672/stream/a/b?vhost=c&start=latest",
+    "amqp://h/queue/stream/a": "amqp://h:5672/queue/stream/a",
     "stomp://h/topic/t?vhost=a%26b&subscription=s": "stomp://h:61613/topic/t?subscription=s&vhost=a%26b",
 }
 
@@ -54,7 +56,9 @@ def test_a_password_of_its_own_comes_first():
     [
         "", "orders", "http://h/a", "stomp:h/a", "stomp:///a", "stomp://h", "stomp://h/", "stomp://h/queue/", "stomp://h/queue", "amqp://h/topic", "stomp://h:x/a", "stomp://h:99999/a",
         "stomp://h/a#b", "stomp://h/a?subscription=s", "stomp://h/topic/a?subscription=", "stomp://h/topic/a?other=1", "stomp://h/topic/a?subscription=s&x=1", "amqp://h/a?vhost=", "amqp://h/a?vhost=a&vhost=b",
+        "amqp://h/stream/", "amqp://h/stream/a?selector=x", "amqp://h/stream/a?subscription=x", "amqp://h/a?start=latest", "stomp://h/stream/a",
         "amqp://u:secret/x@h/queue/x", "amqp://u:12345/secret@host/queue/x", "amqp:u:secret@h/queue/x", "ampq://u:secret@h/x",
+        "amqp://h/\udcff", "amqp://h/a\nb", "\tamqp://h/a", "amqp://h/%ff", "amqp://u%ff:secret@h/a", "amqp://h/a?vhost=%ff",
         "stomp://u:secret@h", "ftp://u:secret@h/a", "stomp://u:secret@h:x/a", "stomp://u:secret@[h/a",
     ],
 )  # fmt: skip
@@ -76,6 +80,7 @@ def test_what_is_no_address_is_refused_with_a_hint_and_without_a_password(text):
         ("amqp://localhost/q?vhost=a", "stomp://localhost/q?vhost=b", False),
         ("amqp://localhost/q?vhost=a", "amqp://localhost/q?vhost=a", True),
         ("amqp://localhost/q", "amqp://localhost/q?vhost=a", True),
+        ("amqp://localhost/q", "amqp://localhost/stream/q", True),
         ("amqp://localhost/queue/q", "amqp://localhost/topic/q", False),
         ("amqp://localhost/queue/q", "amqp://127.0.0.1/queue/r", False),
         ("amqp://localhost/queue/q", "amqp://127.0.0.1:5673/queue/q", False),

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from receiver.bridge.connectors import Message
+from receiver.bridge.connectors import Message, check_body
 from receiver.bridge.memory import MemoryBroker, MemorySink
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule, Mode
@@ -34,6 +34,30 @@ class Choosy:
 
     def close(self):
         self._sink.close()
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_message_that_its_target_can_not_have_is_not_tried_again(tmp_path, sqlite_url, mode, monkeypatch, caplog):
+    route = Route(sqlite_url, tmp_path, "queue", mode)
+
+    def send(sink, messages):
+        for sent in messages:
+            check_body(sent, "STOMP")
+        put(sink, messages)
+
+    put = MemorySink.send
+    for number in range(3):
+        route.send(Message(body=b"%d" % number, properties={"uniqueMessageId": str(number)}))
+    route.send(Message(body=b"x", body_kind="amqp-value", properties={"uniqueMessageId": "map"}))
+    monkeypatch.setattr(MemorySink, "send", send)
+    target = BrokerTarget("stomp://out", lambda: route.broker.sink("out"), IdRule(), adds_duplicate_ids=False)
+    bridge = open_bridge(route.origin, target, sqlite_url if mode.keeps else None, BridgeOptions(mode=mode))
+    bridge.run(stop_when_idle_secs=0)
+    assert sorted(route.effects()) == ["0", "1", "2"]
+    assert (bridge.figures.failed, bridge.figures.parked) == (1, 1)
+    assert "'map' can't go there, and is" in caplog.text
+    if mode.keeps:
+        assert [(row.unique_message_id, row.tries) for row in parked_rows(sqlite_url)] == [("map", 1)]
 
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])

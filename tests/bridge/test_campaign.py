@@ -11,23 +11,27 @@ from receiver.bridge.options import Mode
 from receiver.logs import ReadOptions, read_logs
 from tests.bridge import booking, effects
 from tests.bridge.campaign import Event, Plan, perform
+from tests.choosing import scaled
 from tests.stores import execute
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
 FULL = {
+    "quick": {Event.KILL: 1, Event.CUT: 1},
     "small": {Event.KILL: 3, Event.STOP: 1, Event.KILL_BROKER: 1, Event.CUT: 1},
     "long": {Event.KILL: 100, Event.STOP: 10, Event.KILL_BROKER: 10, Event.CUT: 30},
 }
 SHORT = {
+    "quick": {Event.KILL: 1},
     "small": {Event.KILL: 2, Event.CUT: 1},
     "long": {Event.KILL: 30, Event.STOP: 3, Event.KILL_BROKER: 3, Event.CUT: 10},
 }
 STOPS = {
+    "quick": {Event.STOP: 1},
     "small": {Event.STOP: 2},
     "long": {Event.STOP: 30, Event.KILL_BROKER: 10},
 }
-STORE_CUTS = {"small": 1, "long": 20}
+STORE_CUTS = {"quick": 1, "small": 1, "long": 20}
 
 
 @pytest.fixture
@@ -42,8 +46,10 @@ def recorded_receipts(folder):
     return json.loads(ran.stdout)["log"]["receipts"]
 
 
-@pytest.mark.parametrize("protocol", ["amqp", "stomp"])
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+@pytest.mark.parametrize(
+    ("protocol", "database"),
+    [("amqp", "sqlite"), ("stomp", "postgresql"), ("stomp", "sqlite"), scaled("amqp", "postgresql")],
+)
 def test_exactly_once_in_a_file(queue, store, size, seed, tmp_path):
     target, record = tmp_path / "orders.jsonl", tmp_path / "receipts"
     record.mkdir()
@@ -60,7 +66,7 @@ def test_at_least_once_in_a_file(queue, store, size, seed, tmp_path):
     perform(plan, queue, store, seed, partial(effects.in_file, target))
 
 
-@pytest.mark.parametrize(("protocol", "database"), [("amqp", "sqlite"), ("stomp", "postgresql")])
+@pytest.mark.parametrize(("protocol", "database"), [scaled("amqp", "sqlite"), ("stomp", "postgresql")])
 def test_exactly_once_in_another_queue(queue, store, size, seed):
     out = f"{queue.name}-out"
     plan = Plan(target=queue.address(out), events=SHORT[size])
@@ -69,7 +75,7 @@ def test_exactly_once_in_another_queue(queue, store, size, seed):
 
 @pytest.mark.parametrize(
     ("protocol", "database", "mode"),
-    [("stomp", "sqlite", Mode.EXACTLY_ONCE), ("amqp", "postgresql", Mode.APP_CONTROLLED)],
+    [scaled("stomp", "sqlite", Mode.EXACTLY_ONCE), ("amqp", "postgresql", Mode.APP_CONTROLLED)],
 )
 def test_exactly_once_in_a_table(queue, store, mode, size, seed):
     execute(store.url, booking.TABLE)

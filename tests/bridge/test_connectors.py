@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from receiver.bridge.connectors import DUPLICATE_ID, Message
+from receiver.bridge.connectors import DUPLICATE_ID, Message, PipelinedSource
 from receiver.errors import BrokerError
 
 SOON_SECS = 20
@@ -98,6 +98,21 @@ def test_what_is_not_acknowledged_comes_again(broker, name):
         assert bodies(again) == ["b", "c"]
         source.acknowledge(again)
         assert source.take(1, wait_secs=NEVER_SECS) == []
+
+
+def test_more_is_taken_before_an_acknowledgement_is_answered(broker, name):
+    with broker.sink(name) as sink, broker.source(name) as source:
+        if not isinstance(source, PipelinedSource):
+            pytest.skip("it answers at once")
+        sink.send(texts("a", "b", "c", "d", "e"))
+        hear = source.begin_acknowledging(take(source, 2))
+        more = take(source, 2)
+        hear()
+        source.begin_acknowledging(more)()
+        source.begin_acknowledging([])()
+        assert bodies(more) == ["c", "d"]
+    with broker.source(name) as source:
+        assert bodies(take(source, 1)) == ["e"]
 
 
 def test_order_outlives_connections_that_acknowledge_nothing(broker, name):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from enum import IntEnum
 
 import pytest
 
@@ -82,6 +83,47 @@ FAILING = {
     "a source of bytes": (returning(("7", b"7")), "the function's source is b'7'"),
     "a number too large to be shown": (returning((10**5000, None)), "ValueError"),
 }
+
+
+class Alike(str):
+    """Text that calls all text equal."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 1
+
+
+class Shop(IntEnum):
+    """A number with a name."""
+
+    WEB = 5
+
+    __str__ = IntEnum.__repr__
+
+
+def test_text_and_numbers_of_other_kinds_are_plain_ids(tmp_path, sqlite_url):
+    """Else two ids might be one, and a message lost as a duplicate."""
+    route = Route(sqlite_url, tmp_path, "call")
+    route.send(*(Message(body=body, is_text=True) for body in (b"1", b"2", b"3", b"2")))
+    route.run(ids=IdRule(function=lambda m: (Alike(m.body.decode()), Alike("a"))))
+    assert route.effects() == ["1", "2", "3"]
+    assert IdRule(function=lambda _: (Shop.WEB, Shop.WEB)).ids_of(Message(body=b"")) == ("5", "5")
+
+
+@pytest.mark.parametrize("of", ["properties", "headers"])
+def test_a_function_can_not_change_a_message(of):
+    def change(message):
+        getattr(message, of)["amount"] = object()
+        return "1", None
+
+    sent = Message(body=b"odd", properties={"amount": 3}, headers={"JMSType": "Order"})
+    with pytest.raises(MessageRefusedError, match="does not support item assignment"):
+        IdRule(function=change).ids_of(sent)
+    assert sent.properties == {"amount": 3}
 
 
 @pytest.mark.parametrize("what", FAILING)

@@ -16,6 +16,7 @@ from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.demo.server import HOST
 from receiver.durable.audit import audit
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessagesLostError, SettingsError
+from tests.choosing import quick
 from tests.stores import execute
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -101,6 +102,7 @@ def set_offsets_of_group(kafka, topic, *offsets, group="g"):
     consumer.close()
 
 
+@pytest.mark.quick
 def test_what_was_acknowledged_is_forgotten_and_the_rest_comes_again(kafka, topic):
     send(kafka, topic, numbered(30))
     with source_of(kafka.address(topic, "g")) as source:
@@ -115,6 +117,7 @@ def test_what_was_acknowledged_is_forgotten_and_the_rest_comes_again(kafka, topi
     assert bodies([delivery.message for delivery in first] + rest) == sorted(map(str, range(30)))
 
 
+@pytest.mark.quick
 def test_messages_of_a_partition_come_in_order(kafka, topic):
     sent = [Message(body=str(number).encode(), default_source=f"key-{number % 5}") for number in range(200)]
     send(kafka, topic, sent)
@@ -253,6 +256,20 @@ def test_options_that_make_no_sense_are_refused(kafka, topic, options, problem):
         source_of(kafka.address(topic, options.pop("group", None), **options))
 
 
+@pytest.mark.parametrize("address", ["topic%00?group=g", "topic?group=g%00", "topic?group=g&mechanism=PLAIN"])
+def test_a_name_that_would_end_at_a_zero_byte_is_refused(kafka, address):
+    """The client's library would take another topic, or another group."""
+    login = "me%00" if "mechanism" in address else "me"
+    with pytest.raises(SettingsError, match="has a zero byte"):
+        source_of(f"kafka://{login}@{kafka.servers}/{address}")
+
+
+def test_nothing_can_be_acknowledged(kafka, topic):
+    with source_of(kafka.address(topic, "g")) as source:
+        source.acknowledge([])
+
+
+@pytest.mark.quick
 def test_addresses_come_back_as_they_were():
     for text in ("kafka://host:9092/orders?group=g", "kafkas://me@host:1/a.b?group=g&start=latest&lost=0%3A5"):
         assert str(BrokerAddress.parse(text)) == text
@@ -299,6 +316,7 @@ def test_what_is_sent_twice_is_a_duplicate(bridged, kafka, topic):
     assert bridged.numbers() == list(range(20))
 
 
+@pytest.mark.quick
 def test_two_groups_have_a_copy_each(bridged, kafka, topic):
     send(kafka, topic, numbered(5))
     bridged.run(group="g")
@@ -323,7 +341,7 @@ def delete_records(kafka, topic, *offsets):
         done.result(10)
 
 
-@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.BEST_EFFORT])
+@pytest.mark.parametrize("mode", [quick(Mode.EXACTLY_ONCE), Mode.BEST_EFFORT])
 def test_what_retention_has_taken_is_loud_until_a_person_says_to_go_on(bridged, kafka, mode):
     bridged.topic = topic = kafka.new_topic(1)
     send(kafka, topic, numbered(10))
@@ -380,6 +398,32 @@ def test_a_topic_made_anew_is_loud(bridged, kafka, topic):
     send(kafka, topic, numbered(30, 10))
     with pytest.raises(MessagesLostError, match="deleted and made anew"):
         bridged.run()
+
+
+class KeptPositions(dict):
+    """Positions in memory."""
+
+    def read(self):
+        return self
+
+    def begin(self, at):
+        self.update(at | self)
+
+
+def test_a_topic_made_anew_while_a_bridge_is_frozen_is_loud(kafka):
+    """It has more than was taken of the old one, so nothing else would show it, and the first ten would be left out."""
+    topic = kafka.new_topic(1)
+    send(kafka, topic, numbered(10))
+    with source_of(kafka.address(topic, "g")) as source:
+        source.start(KeptPositions())
+        take_all(source)
+        source._consumer.pause([TopicPartition(topic, 0)])
+        kafka.delete(topic)
+        kafka.declare(topic, 1)
+        send(kafka, topic, numbered(30, 10))
+        source._consumer.resume([TopicPartition(topic, 0)])
+        with pytest.raises(MessagesLostError, match="deleted and made anew"):
+            source.take(10, wait_secs=SOON_SECS)
 
 
 def test_a_partition_that_has_lost_its_end_is_loud(bridged, kafka, topic):

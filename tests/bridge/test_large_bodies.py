@@ -12,7 +12,7 @@ from tests.bridge.test_connectors import bodies, take, texts
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 MIB = 1 << 20
-BYTES = {"small": 20 * MIB, "long": BridgeSettings().max_body_bytes}
+BYTES = {"quick": 20 * MIB, "small": 20 * MIB, "long": BridgeSettings().max_body_bytes}
 
 
 @pytest.fixture

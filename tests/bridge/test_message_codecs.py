@@ -2,6 +2,7 @@
 
 import uuid
 from decimal import Decimal
+from typing import NamedTuple
 
 import pytest
 
@@ -227,6 +228,34 @@ def test_stomp_goes_on_as_it_came(properties, headers, body):
     own = stomp.PROTOCOLS_OWN
     assert (came.body, came.headers) == (body, headers)
     assert came.properties == {name: value for name, value in properties.items() if name not in own}
+
+
+class Unreadable(NamedTuple):
+    """As confluent-kafka gives a record with a header whose name isn't UTF-8, which no client of that library can send."""
+
+    body: bytes | None
+
+    def value(self):
+        return self.body
+
+    def topic(self):
+        return "orders"
+
+    def partition(self):
+        return 3
+
+    def offset(self):
+        return 17
+
+    def headers(self):
+        raise SystemError("returned a result with an exception set") from UnicodeDecodeError("utf-8", b"", 0, 1, "")
+
+
+@pytest.mark.parametrize("body", [b"10 EUR", None])
+def test_a_record_of_kafka_with_unreadable_headers_is_refused_and_stops_nothing(body):
+    read = kafka_message.decoded(Unreadable(body))
+    assert read.refused == "the name of a header of orders-3-17 isn't UTF-8"
+    assert (read.body, read.body_kind) == (body or b"", UNREAD)
 
 
 @pytest.mark.usefixtures("hasty")

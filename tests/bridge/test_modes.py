@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from receiver.bridge.opening import BridgeOptions, open_bridge
@@ -11,6 +11,7 @@ from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.bridge.received import PASSED
 from receiver.errors import SettingsError, StoreError
 from tests.bridge.bridged import STEPS, TEN, Route, message, watch_commits
+from tests.choosing import cases
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -355,7 +356,7 @@ class Expected:
 
 @pytest.mark.parametrize("mode", [Mode.AT_LEAST_ONCE, Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@cases(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=st.tuples(st.integers(1, 4), ENTRIES))
 def test_any_script_of_sends_deaths_and_competitors(tmp_path_factory, sqlite_store, mode, kind, script):
     """Whatever is sent, wherever bridges die, and wherever another takes over: the target has what the mode promises."""

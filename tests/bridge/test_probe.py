@@ -13,10 +13,11 @@ from rich.console import Console
 from receiver import TwoTierDetector, Verdict
 from receiver.bridge import probing
 from receiver.bridge.connectors import Message, sink_of, source_of
-from receiver.bridge.probing import LEAST_MESSAGES, Ending, Selectors, _needs, _out_of_order, _Receipt, probe
+from receiver.bridge.probed_consumer import Ending, Receipt
+from receiver.bridge.probing import LEAST_MESSAGES, Selectors, _needs, _out_of_order, probe
 from receiver.errors import SettingsError
 from receiver.report.probing import print_probe
-from tests.bridge.conftest import address_of
+from tests.bridge.conftest import address_of, product_of
 
 SECS_US = 1_000_000
 
@@ -38,7 +39,7 @@ def is_empty(address):
 
 
 @pytest.mark.artemis
-@pytest.mark.slow
+@pytest.mark.thinned(2)
 def test_what_consumers_held_comes_again_and_nothing_else(queue, monkeypatch):
     monkeypatch.setattr(probing, "_QUIET_SECS", 0.3)
     steps = []
@@ -50,7 +51,7 @@ def test_what_consumers_held_comes_again_and_nothing_else(queue, monkeypatch):
     assert closed.held == closed.again == killed.held == killed.again == 50
     assert acknowledging.held == 5 * 10
     # A broker needs longer than two seconds to notice, so that what came again came when the consumer was killed.
-    assert frozen.is_in_vain
+    assert frozen.patience_ran_out
     assert frozen.again == frozen.held
     assert frozen.first_us > 2 * SECS_US
     assert seen.expiry_secs * SECS_US >= 2 * frozen.expiry_need_us > 4 * SECS_US
@@ -62,6 +63,34 @@ def test_what_consumers_held_comes_again_and_nothing_else(queue, monkeypatch):
     assert text.startswith(f"Set W = {seen.window} and E = {seen.expiry_secs} s, or more.")
     for words in ("fell silent", "more --patience", "Selectors work.", "takes effect once", "kept their order"):
         assert words in text
+
+
+PRODUCTS = {
+    "amqp-rabbitmq": (Selectors.REFUSED, "RabbitMQ has no selectors by AMQP (bind a queue of its own"),
+    "amqp-rabbitmq-quorum": (Selectors.REFUSED, "RabbitMQ has no selectors by AMQP (bind a queue of its own"),
+    "stomp-rabbitmq": (Selectors.REFUSED, "RabbitMQ is known for no selectors by STOMP, and would give all messages"),
+    "amqp-classic": (Selectors.WORK, ""),
+    "stomp-classic": (Selectors.WORK, ""),
+    "amqp-qpid": (Selectors.WORK, ""),
+}
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_other_products_are_probed_too_and_what_they_lack_is_said(request, monkeypatch, name):
+    monkeypatch.setattr(probing, "_QUIET_SECS", 0.3)
+    queue = product_of(request, name).address(f"probe-{uuid.uuid4().hex}")
+    seen = probe(queue, messages=LEAST_MESSAGES, endings=[Ending.KILLED], patience_secs=10)
+    (killed,) = seen.redeliveries
+    assert (killed.held, killed.again, killed.missing) == (50, 50, 0)
+    answers = not name.startswith("amqp-rabbitmq")
+    assert (seen.answers_acknowledgements, seen.drops_known_ids) == (answers, False)
+    selectors, why = PRODUCTS[name]
+    assert seen.selectors is selectors
+    assert seen.selectors_why.startswith(why)
+    assert ("answers no acknowledgement" in printed(seen)) is not answers
+    assert is_empty(queue)
 
 
 @pytest.mark.artemis
@@ -96,6 +125,7 @@ def test_a_queue_in_use_is_left_alone(queue):
         (["stomp://localhost/queue/a", "--messages", str(LEAST_MESSAGES - 1)], "too little"),
         (["stomp://127.0.0.1:1/queue/a"], "can't be reached"),
         (["file:a"], "no address of a broker"),
+        (["kafka://127.0.0.1:1/orders?group=g"], "comes again from a position"),
     ],
 )
 def test_what_can_not_be_probed_is_refused(arguments, why):
@@ -111,7 +141,7 @@ def test_the_needs_are_the_least_that_catch_what_came_again(seed):
     draw = random.Random(seed)
     for _ in range(100):
         numbers = [draw.randrange(12) for _ in range(40)]
-        receipts = [_Receipt(number, at_us, redelivered=False) for at_us, number in enumerate(numbers)]
+        receipts = [Receipt(number, at_us, redelivered=False) for at_us, number in enumerate(numbers)]
         window, expiry_us = _needs(receipts)
         assert missed(numbers, window=window) == 0
         assert missed(numbers, window=window - 1) > 0
@@ -136,6 +166,6 @@ def missed(numbers, *, window):
 
 def test_messages_behind_a_later_one_are_counted():
     def count(*numbers):
-        return _out_of_order([_Receipt(number, 0, redelivered=False) for number in numbers])
+        return _out_of_order([Receipt(number, 0, redelivered=False) for number in numbers])
 
     assert (count(), count(1, 2, 2, 5), count(1, 3, 2, 4), count(9, 1, 2)) == (0, 0, 1, 2)

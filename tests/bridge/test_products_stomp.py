@@ -144,6 +144,7 @@ AS_SOURCE = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("case", [*BY_BOTH.values(), *AS_SOURCE.values()], ids=[*BY_BOTH, *AS_SOURCE])
 def test_a_bridge_from_what_is_refused_ends_with_that(running, tmp_path, sqlite_url, case):
     bridge = open_bridge(url(running(case.product), case.path, case.login), f"file:{tmp_path / 'out'}", sqlite_url)
@@ -189,10 +190,12 @@ TO_BLAME = {
     "rabbitmq: long header": ("rabbitmq", Message(body=b"", headers={"JMSType": "x" * 256})),
     "rabbitmq: user": ("rabbitmq", Message(body=b"", properties={"user-id": "somebody"})),
     "classic: too large": ("classic", Message(body=bytes(LARGE))),
+    "classic: a property without a name": ("classic", Message(body=b"", properties={"": "1"})),
     "classic: delay": ("classic", Message(body=b"", properties={"AMQ_SCHEDULED_DELAY": "soon"})),
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("product", "message"), TO_BLAME.values(), ids=TO_BLAME)
 @pytest.mark.usefixtures("hasty")
 def test_a_message_that_a_target_refuses_is_parked_and_the_others_arrive(queue_of, sqlite_url, product, message):
@@ -207,6 +210,17 @@ def test_a_message_that_a_target_refuses_is_parked_and_the_others_arrive(queue_o
             taken += more
             source.acknowledge(more)
     assert set(bodies(taken)) == {"before", "behind"}
+
+
+@pytest.mark.parametrize(("product", "name"), [("rabbitmq", "expiration"), ("classic", "JMSExpiration")])
+def test_a_property_sets_no_end_to_a_message(queue_of, product, name):
+    """The broker would drop it in silence after a millisecond."""
+    to = queue_of(product)
+    with sink_of(to) as sink:
+        sink.send([Message(body=b"it", properties={name: "1", "other": "2"})])
+    with source_of(to) as source:
+        (taken,) = source.take(10, wait_secs=SOON_SECS)
+    assert taken.message.properties["other"] == "2"
 
 
 @pytest.mark.parametrize(("product", "warns"), [("artemis", False), ("rabbitmq", True), ("classic", True)])
@@ -376,6 +390,7 @@ def test_an_unknown_product(hidden_rabbitmq, caplog):
         source_of(where.replace("queue/", "topic/") + "?subscription=a")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("server", "name"),
     [

@@ -34,6 +34,7 @@ def sink(address, **options):
     return CONNECTORS[address.protocol][1](address, **options)
 
 
+@pytest.mark.quick
 def test_a_durable_subscription_has_what_was_sent_while_nobody_listened(running_artemis, protocol):
     topic = f"topic/prices-{uuid.uuid4().hex}"
     subscription = address_of(running_artemis, protocol, f"{topic}?subscription=bridge-{uuid.uuid4().hex}")
@@ -73,6 +74,7 @@ def test_only_the_right_password_is_let_in(artemis_with_login, protocol, make):
     make(address_of(artemis_with_login, protocol, "queue/orders", f"{USER}:{PASSWORD}@")).close()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("make", [source, sink])
 @pytest.mark.parametrize("where", ["127.0.0.1:1", "nowhere.invalid", f"{'x' * 64}.invalid"])
 def test_where_no_broker_is(protocol, make, where):
@@ -136,6 +138,7 @@ def test_a_killed_broker_loses_nothing_that_it_had_safe(artemis_home, protocol):
 IDS = ["a:b", "a\\cb", "a\nb", "a\r\nb", "é", "e\u0301", "\U0001f600", " a ", ""]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("sender", CONNECTORS)
 @pytest.mark.parametrize("taker", CONNECTORS)
 def test_ids_and_bodies_are_the_same_by_either_protocol(running_artemis, sender, taker):
@@ -158,6 +161,7 @@ def test_ids_and_bodies_are_the_same_by_either_protocol(running_artemis, sender,
         assert delivery.message.jms_timestamp_ms == pytest.approx(time.time() * 1_000, abs=600_000)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("sender", CONNECTORS)
 @pytest.mark.parametrize("taker", CONNECTORS)
 def test_headers_are_the_same_by_either_protocol(running_artemis, sender, taker):
@@ -199,6 +203,7 @@ def test_amqp_keeps_types_and_zero_bytes(running_artemis):
     assert came[0].message_id.startswith("ID:")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("protocol", "message"),
     [
@@ -222,6 +227,7 @@ def test_what_a_protocol_cannot_express_is_refused(running_artemis, protocol, me
         assert taking.take(1, wait_secs=NEVER_SECS) == []
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("protocol", "properties"), [("stomp", {"AMQ_SCHEDULED_DELAY": "soon"}), ("amqp", {"_AMQ_DUPL_ID": 7})]
 )

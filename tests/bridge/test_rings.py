@@ -219,6 +219,7 @@ def test_a_file_and_a_function_get_it_as_any_property(kind, tmp_path, sqlite_url
     assert [properties.get(PASSED) for properties in seen] == [mark, None]
 
 
+@pytest.mark.quick
 @pytest.mark.artemis
 @pytest.mark.slow
 @pytest.mark.parametrize("back", CONNECTORS)

@@ -16,17 +16,32 @@ from receiver.store.schema import migrate
 from tests.bridge import effects
 from tests.bridge.campaign import Campaign, Event, Plan, perform
 from tests.bridge.mortal_bridge import MortalBridge, command_of
+from tests.postgres import fresh_database
 
 BEFORE = "e09966d7833eaea6437ae3e5f475c592b0abdb62"
 ROOT = Path(__file__).resolve().parents[2]
 STATUS_SECS = "0.2"
 
 MEANWHILE = {
+    "quick": {Event.KILL: 1},
     "small": {Event.KILL: 1, Event.CUT: 1},
     "long": {Event.KILL: 10, Event.STOP: 3, Event.KILL_BROKER: 2, Event.CUT: 5},
 }
 """What happens after each replacement."""
-STORE_CUTS = {"small": 3, "long": 20}
+STORE_CUTS = {"quick": 1, "small": 3, "long": 20}
+
+
+@pytest.fixture
+def sqlite_url(tmp_path):
+    """As everywhere but in this folder, where the tables are there already: here the version before makes them."""
+    return f"sqlite:///{tmp_path / 'receiver.db'}"
+
+
+@pytest.fixture
+def fresh_postgres_url(postgres_url):
+    """Likewise."""
+    with fresh_database(postgres_url) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

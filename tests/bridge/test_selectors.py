@@ -28,6 +28,7 @@ def taken(address, count):
     return [delivery.message.body.decode() for delivery in came]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("protocol", ["stomp", "amqp"])
 def test_a_queue_keeps_what_is_not_selected(running_artemis, protocol):
     queue = f"queue/{uuid.uuid4().hex}"
@@ -45,6 +46,7 @@ def test_a_durable_subscription_never_gets_what_is_not_selected(running_artemis,
     assert taken(address, 1) == ["red1"]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("protocol", ["stomp", "amqp"])
 def test_what_is_no_condition_is_refused(running_artemis, protocol):
     address = address_of(running_artemis, protocol, f"queue/{uuid.uuid4().hex}?selector=colour%20IS%20IS")
@@ -52,6 +54,7 @@ def test_what_is_no_condition_is_refused(running_artemis, protocol):
         source_of(address).close()
 
 
+@pytest.mark.quick
 def test_what_is_sent_can_not_be_selected():
     with pytest.raises(SettingsError, match="for all to take"):
         sink_of(BrokerAddress.parse("amqp://h/orders" + RED))

@@ -83,6 +83,7 @@ def exchange(address):
     assert taken[2].message.body == large
 
 
+@pytest.mark.quick
 def test_the_authority_vouches_for_the_broker(certified, protocol):
     exchange(certified.address(protocol, ca_file=certified.ca_file))
 
@@ -101,6 +102,7 @@ def test_a_broker_that_wants_a_certificate_says_so(certified, protocol, make):
         assert "--tls-cert" in caught.value.hint
 
 
+@pytest.mark.quick
 def test_a_broker_that_nobody_vouches_for_is_refused(certified, protocol):
     for files in ({}, {"ca_file": certified.other_ca_file}):
         with pytest.raises(BrokerRefusedError, match="can't be trusted") as caught:
@@ -108,6 +110,7 @@ def test_a_broker_that_nobody_vouches_for_is_refused(certified, protocol):
         assert "--tls-ca" in caught.value.hint
 
 
+@pytest.mark.quick
 def test_a_broker_under_another_name_is_refused(certified, protocol):
     with pytest.raises(BrokerRefusedError, match="IP address mismatch"):
         source_of(certified.address(protocol, host=HOST, ca_file=certified.ca_file))

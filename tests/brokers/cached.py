@@ -12,7 +12,7 @@ import pytest
 from platformdirs import user_cache_path
 
 from receiver.demo.fetching import fetch_by_maven, require_maven, whole
-from receiver.demo.server import Server
+from receiver.demo.server import HOST, Server
 from receiver.errors import MissingProgramError
 from receiver.java import require_java
 
@@ -24,6 +24,18 @@ DEPENDENCY = """<dependency><groupId>{}</groupId><artifactId>{}</artifactId><ver
 <exclusions>{}</exclusions></dependency>"""
 EXCLUSION = "<exclusion><groupId>{}</groupId><artifactId>{}</artifactId></exclusion>"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+
+class WithQueues:
+    """A broker with a login that has queues, at a port for each protocol, such as `amqp_port`."""
+
+    user: str
+    password: str
+
+    def address(self, protocol: str, queue: str) -> str:
+        """The address of a queue as the bridge takes it, by one of the broker's protocols, with the login."""
+        port = getattr(self, f"{protocol}_port")
+        return f"{protocol}://{self.user}:{self.password}@{HOST}:{port}/queue/{queue}"
 
 
 def fetched(fetch: Callable[[Path], Path]) -> Path:

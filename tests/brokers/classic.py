@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from receiver.demo.server import HOST, JAVA_ARGS, Server, free_ports
-from tests.brokers.cached import fetch_jars
+from tests.brokers.cached import WithQueues, fetch_jars
 
 VERSION = "6.3.1"
 ARTIFACTS = [
@@ -33,7 +33,7 @@ def fetch(cache: Path) -> Path:
     return fetch_jars(cache, f"activemq-classic-{VERSION}", ARTIFACTS)
 
 
-class Broker(Server):
+class Broker(WithQueues, Server):
     """One broker and its data, which KahaDB keeps through `kill`, in a folder of its own; not running until `start`.
 
     Its ports stay the same for its life. Anybody may connect without a login; a wrong one is refused. Queues are made
@@ -56,8 +56,3 @@ class Broker(Server):
         java = ["java", "-Xmx256m", *JAVA_ARGS.split(), "-cp", f"{self._home}/*"]
         command = [*java, "org.apache.activemq.console.Main", "start", f"xbean:file:{self._config}"]
         self.launch(command, lambda said: ") started" in said)
-
-    def address(self, protocol: str, queue: str) -> str:
-        """The address of a queue as the bridge takes it, by `amqp` or `stomp`, with the login."""
-        port = {"amqp": self.amqp_port, "stomp": self.stomp_port}[protocol]
-        return f"{protocol}://{self.user}:{self.password}@{HOST}:{port}/queue/{queue}"

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from receiver.demo.server import HOST, JAVA_ARGS, Server, free_ports
-from tests.brokers.cached import fetch_jars
+from tests.brokers.cached import WithQueues, fetch_jars
 
 VERSION = "10.1.0"
 ARTIFACTS = [f"org.apache.qpid:qpid-broker:{VERSION}"]
@@ -21,7 +21,7 @@ def fetch(cache: Path) -> Path:
     return fetch_jars(cache, f"qpid-broker-{VERSION}", ARTIFACTS, WITHOUT)
 
 
-class Broker(Server):
+class Broker(WithQueues, Server):
     """One broker and its data, which Derby keeps through `kill`, in a folder of its own; not running until `start`.
 
     Its ports stay the same for its life. Only by its login may one connect. Queues are made when they are first used.
@@ -58,8 +58,3 @@ class Broker(Server):
         java = ["java", "-Xmx256m", *JAVA_ARGS.split(), "-cp", f"{self._home}/*", f"-DQPID_WORK={self._folder}/work"]
         command = [*java, "org.apache.qpid.server.Main", "-icp", str(self._config)]
         self.launch(command, lambda said: "BRK-1004" in said)
-
-    def address(self, protocol: str, queue: str) -> str:
-        """The address of a queue as the bridge takes it, by `amqp`, with the login."""
-        port = {"amqp": self.amqp_port}[protocol]
-        return f"{protocol}://{self.user}:{self.password}@{HOST}:{port}/queue/{queue}"

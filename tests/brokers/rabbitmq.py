@@ -12,6 +12,7 @@ import pika
 from receiver.demo.fetching import last_lines, run_to_fetch, whole
 from receiver.demo.server import HOST, Server, free_ports
 from receiver.errors import BrokerError, MissingProgramError
+from tests.brokers.cached import WithQueues
 
 SUITE = "trixie"
 MIRROR = "http://deb.debian.org/debian"
@@ -58,7 +59,7 @@ def _bring(folder: Path) -> Path:
     return root
 
 
-class Broker(Server):
+class Broker(WithQueues, Server):
     """One node and its data, in a folder of its own within the program's root; not running until `start`.
 
     Its ports stay the same for its life, and it keeps what is durable through `kill`.
@@ -134,11 +135,6 @@ class Broker(Server):
         with self.connect(vhost) as connection:
             connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": kind} | given)
         self._has_declared = True
-
-    def address(self, protocol: str, queue: str) -> str:
-        """The address of a queue as the bridge takes it, by `amqp` or `stomp`, with the login."""
-        port = {"amqp": self.amqp_port, "stomp": self.stomp_port}[protocol]
-        return f"{protocol}://{self.user}:{self.password}@{HOST}:{port}/queue/{queue}"
 
 
 def is_open(port: int) -> bool:

@@ -147,6 +147,7 @@ def test_kafka_keeps_a_message(kafka, name):
     check_kept_through_a_kill(kafka, (Kafka, name))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("product", ["rabbitmq", "classic", "qpid", "kafka"])
 def test_without_its_programs_it_can_not_be_fetched_and_leaves_nothing(product, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -58,6 +58,7 @@ def store(tmp_path):
     return address
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", [(), ("--json",)], ids=["table", "json"])
 def test_missed_duplicates_fail_whoever_reads(tmp_path, log, how):
     asked = ("simulate", log, *ONE_PAIR, "--fail-on-missed", "0", *how)

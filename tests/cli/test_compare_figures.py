@@ -6,11 +6,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from hostile_logs import READERS, read_csv
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from running import EXAMPLE, HEADER, LOG
 
 from receiver.policies import policy
+from tests.choosing import cases
 
 # Ids that `sequence` can judge, and 3:s before 2:s. When 1:s comes again, two others came and 4 s went by; 2:s comes again
 # after 3 s, and after 3 s once more.
@@ -121,7 +122,7 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.integers(0, 4), st.sampled_from([0.5, 1, 5]))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@cases(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_logs_against_the_policies(compare, rows, size, secs):
     texts = (
         f"apama:window={size},expiry={secs}",

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from model import Model
 from running import EXAMPLE, HEADER, LOG, process
+
+from tests.choosing import cases
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "two_tier.json").read_text())
 
@@ -73,7 +75,7 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.integers(0, 4), st.sampled_from([0, 0.5, 1, 5]))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@cases(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_logs_against_the_model(simulate, rows, window, expiry_secs):
     time, log, models, verdicts = 10, HEADER, {}, []
     for step, id_, source, queue in rows:

@@ -81,6 +81,7 @@ def test_a_full_disk_behind_a_report(simulate, log):
     assert "can't write /dev/full: No space" in complaint(simulate(log, "--report", FULL))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )

@@ -11,8 +11,10 @@ import pytest
 from running import Ran, complaint
 
 from receiver import cli
+from receiver.bridge.connectors.position_names import STREAM_POSITION, of_kafka, of_stream
 from receiver.durable.receiver import Receiver
 from receiver.settings import ReceiverSettings
+from receiver.store.inbox import Inbox
 from receiver.store.tables import REVISION
 from tests.stores import contents, execute
 
@@ -75,6 +77,7 @@ FIGURES = {
     "rows_to_be_deleted": 0,
     "inbox": 0,
     "parked": 0,
+    "positions": [],
     "line": "JMS Status: r=1 rx=7 rRedel=1 rMaxDeliverySecs=1,777,629,600.0 rDupsDet=1 rDupIds=5",
 }
 
@@ -88,6 +91,44 @@ def test_status_as_json(receiver, store_url):
     assert printed["version"] == REVISION
     assert printed["size_bytes"] > 8_192
     assert printed["domains"] == [FIGURES]
+
+
+def test_status_shows_how_far_kafka_and_streams_were_taken(receiver, store_url):
+    positions = {
+        of_kafka("orders", "billing"): {"2": "17", "10": "1234567", "0": "0"},
+        of_stream("a/b"): {STREAM_POSITION: "78"},
+        "my log": {"offset": "page 7"},
+    }
+    with (
+        Receiver.open(store_url, connection_id="a", destination="topic://orders", settings=SETTINGS) as orders,
+        Inbox.open(store_url, domain_id=orders.domain_id, target="file:/out") as inbox,
+    ):
+        for source, at in positions.items():
+            inbox.positions(source).begin(at)
+    shown = [line.strip() for line in receiver("status", store_url).out.splitlines() if "offset" in line]
+    assert shown == [
+        "position of my log, offset: page 7",
+        "topic orders, group billing, partition 0: next offset 0",
+        "topic orders, group billing, partition 2: next offset 17",
+        "topic orders, group billing, partition 10: next offset 1234567",
+        "stream a/b: next offset 78",
+    ]
+    unknown = dict.fromkeys(["topic", "group", "partition", "stream", "next_offset"])
+    (domain,) = json.loads(receiver("status", store_url, "--quick", "--json").out)["domains"]
+    log, first, _, last, stream = domain["positions"]
+    assert log == {"source": "my log", "name": "offset", "position": "page 7"} | unknown
+    assert first["next_offset"] == 0
+    assert last == {
+        "source": "orders?group=billing",
+        "name": "10",
+        "position": "1234567",
+        "topic": "orders",
+        "group": "billing",
+        "partition": 10,
+        "stream": None,
+        "next_offset": 1_234_567,
+    }
+    assert (stream["stream"], stream["topic"], stream["next_offset"]) == ("a/b", None, 78)
 
 
 def test_status_in_a_hurry(receiver, store_url):

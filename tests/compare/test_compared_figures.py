@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from compared_logs import PLAIN, RGMID, SEQUENCE, by_id, judged, logs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.compare import Cause, Dispute
@@ -13,6 +13,7 @@ from receiver.errors import IdFormatError, SettingsError
 from receiver.policies import POLICIES, policy
 from receiver.policies.names import stated_policies, unasked
 from receiver.settings import CompareSettings
+from tests.choosing import cases
 from tests.simulate.small_logs import Receipt, analysed, domains_of, ingested
 
 CASES = st.one_of(
@@ -67,7 +68,7 @@ class Plain:
 
 
 @given(CASES, SEVERAL)
-@settings(max_examples=200)
+@cases(200)
 def test_counts_and_causes_are_those_of_the_verdicts(case, key):
     log, texts = case
     plain = Plain(log, key)
@@ -100,7 +101,7 @@ def test_counts_and_causes_are_those_of_the_verdicts(case, key):
 
 
 @given(CASES, SEVERAL)
-@settings(max_examples=200)
+@cases(200)
 def test_disputes_are_the_receipts_on_which_policies_differ(case, key):
     log, texts = case
     plain = Plain(log, key)

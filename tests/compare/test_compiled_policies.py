@@ -4,12 +4,13 @@ import random
 
 import pytest
 from compared_logs import PLAIN, RGMID, SEQUENCE, by_id, judged, logs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.compare.engine import compare_policies, verdict_batches
 from receiver.policies import POLICIES
 from receiver.simulate.verdict_rows import verdict_schema
+from tests.choosing import cases
 from tests.simulate.small_logs import Receipt, domains_of, ingested
 
 TEXTS = ["apama", "artemis", "solace-lookup", "solace-last", "cmq:retention=0.00001,retry=0,network=0.000002"]
@@ -62,7 +63,7 @@ def check(log, texts, key):
 
 
 @given(CASES, st.sampled_from(["default", "name:x"]))
-@settings(max_examples=300)
+@cases(300)
 def test_a_compiled_policy_judges_as_the_readable_policy_does(case, key):
     check(*case, key)
 
@@ -72,6 +73,7 @@ def test_every_policy_is_tried():
     assert names == {kind.name for kind in POLICIES if kind.declaration.compiled_policy is not None}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("form", ["{1}:{0}", "rmid1:0000{0}-00000000000-00000000-{1:08x}"])
 def test_large_domains_are_judged_by_several_threads_alike(seed, form):

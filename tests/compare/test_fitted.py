@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from compared_logs import PLAIN, SEQUENCE, judged, logs
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from receiver.compare.engine import compare_policies
@@ -12,6 +12,7 @@ from receiver.domains import domain_key
 from receiver.logs import ReadOptions, read_logs
 from receiver.policies.names import fitted_policies, unasked
 from receiver.simulate.ingest import ingest
+from tests.choosing import cases
 from tests.simulate.small_logs import Receipt, analysed, ingested, repeats
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "artemis-receipts.csv.gz"
@@ -24,7 +25,7 @@ def texts_of(needs, fewer_ids=0, less_us=0):
 
 
 @given(logs(PLAIN), KEYS)
-@settings(max_examples=150)
+@cases(150)
 def test_needs_miss_nothing_and_less_misses_something(log, key):
     """By the compiled policies as by the readable ones."""
     needs, duplicates = analysed(log, key).elsewhere, len(repeats(log, key))
@@ -79,7 +80,7 @@ def test_a_vendors_default_that_is_what_the_log_needs_is_one_row():
 
 
 @given(logs(SEQUENCE), KEYS)
-@settings(max_examples=30)
+@cases(30)
 def test_what_is_fitted_never_misses(log, key):
     fitted = [figures for figures in compare_policies(ingested(log, key), key).comparison.policies if figures.is_fitted]
     assert [figures.missed for figures in fitted] == [0] * (2 if repeats(log, key) else 0)

@@ -7,8 +7,11 @@ received all of it, so it drops nothing new. And it deletes no row that the othe
 import random
 from collections import deque
 
+import pytest
+
 from receiver.detector import RETIRED, TwoTierDetector, serial_of
 from receiver.message import ReceiptRow
+from tests.choosing import examples
 
 RUNS = 300
 IDS = [str(number) for number in range(14)]
@@ -91,9 +94,10 @@ class Domain:
         return again
 
 
+@pytest.mark.scaled
 def test_who_knows_no_retiring_remembers_no_less(seed):
-    kept_longer = 0
-    for run in range(RUNS):
+    runs, kept_longer = examples(RUNS), 0
+    for run in range(runs):
         draw = random.Random(f"{seed} {run}")
         domain, now_us = Domain(draw), 0
         for _ in range(draw.randrange(5, 60)):
@@ -107,4 +111,4 @@ def test_who_knows_no_retiring_remembers_no_less(seed):
             kept_longer += remembered(domain.before) > remembered(domain.now)
             if draw.random() < 0.1:
                 domain.before = again
-    assert kept_longer > RUNS  # else nothing was tried
+    assert kept_longer > runs  # else nothing was tried

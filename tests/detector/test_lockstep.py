@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from receiver import TwoTierDetector
 from receiver.message import Receipt
+from tests.choosing import cases
 from tests.detector.lockstep import Lockstep
 
 # Few ids and sources and small steps of time, so that receipts meet at every limit.
@@ -39,7 +40,7 @@ def test_any_receipts(settings_, steps, retirements, start_us):
             pair.retire(retirements[number])
 
 
-@settings(max_examples=20)
+@cases(20)
 @given(WINDOWS_AND_EXPIRIES, st.integers(2, 60), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_long_runs(settings_, ids, sources, random):
     """Long enough for everything that is swept now and then to be swept."""

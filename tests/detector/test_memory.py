@@ -23,6 +23,7 @@ def kept(detector):
     return items
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("window", "expiry_secs"), [(2, 10), (5, 10), (5, 0), (0, 10), (1, 0)])
 @pytest.mark.parametrize("step_us", [0, 1])
 def test_two_ids_for_ever(window, expiry_secs, step_us):

@@ -18,11 +18,12 @@ from tests.docs.markdown import blocks, replaced
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 SCRIPT = blocks("docs/embedding.md", "python", "In an event loop")[1]
-KILLS = {"small": 5, "long": 100}
+KILLS = {"quick": 1, "small": 5, "long": 100}
 SENT_PER_KILL = 200
 SECS = 60
 
 
+@pytest.mark.quick
 def test_it_is_short():
     assert len(SCRIPT.splitlines()) <= 40
     assert len(SCRIPT.partition("async def main")[2].splitlines()) <= 30
@@ -91,6 +92,7 @@ def channel(rabbitmq):
         yield channel
 
 
+@pytest.mark.scaled
 def test_each_payment_is_one_row_whatever_is_killed(channel, queue, consumer, rows, kills, seed):  # noqa: PLR0917
     chosen, sent = random.Random(seed), []  # noqa: S311
     for _ in range(kills):

@@ -1,17 +1,22 @@
-"""What `docs/bridge.md` names is there: tests, options, fields, metrics, modes."""
+"""What `docs/bridge.md` and `docs/brokers.md` name is there: tests, options, fields, metrics, modes."""
 
 import ast
+import importlib
 import re
+import sqlite3
+import sys
+from contextlib import closing
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from receiver.bridge import Mode, open_bridge
+from receiver.bridge import Message, Mode, Origin, open_bridge
+from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.metrics import export
-from tests.docs.markdown import ROOT, blocks
+from tests.docs.markdown import ROOT, blocks, commands
 
 PAGE = "docs/bridge.md"
-TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
+TEXT = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in (PAGE, "docs/brokers.md"))
 
 
 def functions_of_tests() -> set[str]:
@@ -73,3 +78,24 @@ def test_every_metric_is_named(bridge):
     assert set(re.findall(r"`(receiver_bridge_\w+)`", TEXT)) == {
         name for name in there if not name.endswith("_created")
     }
+
+
+def test_rows_of_your_own_are_written_once(tmp_path, monkeypatch):
+    (source,) = blocks(PAGE, "python", "Rows of your own")
+    (command,) = commands(*blocks(PAGE, "sh", "Rows of your own"))
+    target, url = command[5], command[7]
+    _, module, _ = target.split(":")
+    (tmp_path / f"{module}.py").write_text(source, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    importlib.invalidate_caches()
+    with closing(sqlite3.connect("orders.db")) as database:
+        database.execute("CREATE TABLE orders (id TEXT, body TEXT)")
+    broker = MemoryBroker()
+    with broker.sink("orders") as sink:
+        sink.send([Message(body=b"10 EUR", properties={"uniqueMessageId": id_}) for id_ in ("1", "2", "1")])
+    origin = Origin(lambda: broker.source("orders"), "broker", "queue://orders")
+    open_bridge(origin, target, url).run(stop_when_idle_secs=0)
+    with closing(sqlite3.connect("orders.db")) as database:
+        assert database.execute("SELECT * FROM orders").fetchall() == [("1", "10 EUR"), ("2", "10 EUR")]

@@ -86,6 +86,7 @@ def send(running_artemis, queue):
     return send
 
 
+@pytest.mark.quick
 def test_the_source_is_short():
     source, _ = shown_blocks()
     assert len(source.splitlines()) < 60

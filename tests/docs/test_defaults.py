@@ -17,7 +17,7 @@ RULE, BRIDGE, STORE, SIMULATE = (SETTINGS[name] for name in ("receiver", "bridge
 WINDOW, EXPIRY_SECS = RULE["dup_detection_per_source_expiry_window_size"], RULE["dup_detection_expiry_time_secs"]
 MEGABYTES = BRIDGE["max_body_bytes"] >> 20
 STATED = (
-    ("README.md", f"TwoTierDetector(window={WINDOW}, expiry_secs={EXPIRY_SECS})"),
+    ("docs/start.md", f"TwoTierDetector(window={WINDOW}, expiry_secs={EXPIRY_SECS})"),
     ("docs/policies.md", f"| `apama:window={WINDOW},expiry={EXPIRY_SECS}` | Apama |"),
     ("docs/semantics.md", f"(`dupDetectionPerSourceExpiryWindowSize`, {WINDOW} unless set)"),
     ("docs/semantics.md", f"(`dupDetectionExpiryTimeSecs`, {EXPIRY_SECS} s unless set)"),

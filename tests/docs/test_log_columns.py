@@ -9,8 +9,8 @@ from receiver.logs import COLUMNS
 from tests.docs.markdown import sections
 
 
-def test_the_readme_has_the_columns_as_they_are_declared():
-    rows = re.findall(r"^\| `(\w+)` \| (?:`(\w+)` )?\| (.*) \|$", sections("README.md")["Logs"], re.MULTILINE)
+def test_the_page_has_the_columns_as_they_are_declared():
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(\w+)` )?\| (.*) \|$", sections("docs/simulate.md")["Logs"], re.MULTILINE)
     assert rows == [(name, column.jms_name or "", column.meaning) for name, column in COLUMNS.items()]
 
 

@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there. Its commands are run by the continuous integration."""
+"""What the README and the pages behind it show works as it stands there; the README's commands are run by `.ci/run`."""
 
 import os
 import re
@@ -16,6 +16,7 @@ from tests.docs.bridge import Broker
 from tests.docs.markdown import blocks, commands
 
 README = Path(__file__).resolve().parents[2] / "README.md"
+START = "docs/start.md"
 
 
 def run(block: str, **given: object) -> None:
@@ -23,14 +24,14 @@ def run(block: str, **given: object) -> None:
 
 
 def test_the_library_in_a_few_lines():
-    (detector,) = blocks("README.md", "python", "The library")
+    (detector,) = blocks(START, "python", "The library")
     run(detector)
 
 
 def test_a_receiver_that_remembers(tmp_path, monkeypatch):
     """The ten lines, and then each command on the store that they made."""
     monkeypatch.chdir(tmp_path)
-    (receiver,) = blocks("README.md", "python", "A receiver that remembers")
+    (receiver,) = blocks(START, "python", "A receiver that remembers")
     assert len([line for line in receiver.splitlines() if line]) == 9
     delivered = []
     first = Broker("1", "2", "2")
@@ -39,7 +40,7 @@ def test_a_receiver_that_remembers(tmp_path, monkeypatch):
     assert delivered == ["1", "2", "3"]
     assert [message.unique_message_id for message in first.acknowledged] == ["1", "2", "2"]
 
-    (block,) = blocks("README.md", "sh", "A receiver that remembers")
+    (block,) = blocks(START, "sh", "A receiver that remembers")
     printed = {arguments[3]: markdown.run(arguments, tmp_path).stdout for arguments in commands(block)}
     assert "rx=5 " in printed["status"]
     assert "rDupsDet=2 rDupIds=3" in printed["status"]
@@ -56,7 +57,7 @@ def test_on_spark(tmp_path):
         (tmp_path / name).symlink_to(README.parent / name)
     scripts = Path(sysconfig.get_path("scripts"))
     words = {"sh bin/receiver": str(scripts / "receiver"), ".venv/bin/": f"{scripts}/"}
-    (block, more) = blocks("README.md", "sh", "On Spark")
+    (block, more) = blocks(START, "sh", "I have terabytes of receipts")
     printed = []
     for line in [*block.splitlines(), *more.splitlines()]:
         (shown,) = [shown for shown in words if line.startswith(shown)]
@@ -71,24 +72,51 @@ def test_on_spark(tmp_path):
     assert of_compacted == here
 
 
-COMMANDS = re.findall(
-    r"^sh bin/receiver ((?:simulate|compare) .*) --report \w+\.html$", README.read_text(encoding="utf-8"), re.MULTILINE
-)
+SHOWN = [
+    (page, command, output)
+    for page in ("README.md", "docs/simulate.md")
+    for command, output in zip(
+        re.findall(
+            r"^sh bin/receiver ((?:simulate|compare) .*) --report \w+\.html$",
+            (README.parent / page).read_text(encoding="utf-8"),
+            re.MULTILINE,
+        ),
+        blocks(page, "text"),
+        strict=True,
+    )
+]
+COMMANDS = list(dict.fromkeys(command for _, command, _ in SHOWN))
 
 
-@pytest.mark.parametrize("number", range(len(COMMANDS)), ids=lambda number: COMMANDS[number].partition(" ")[0])
-def test_the_output_shown(number):
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.partition(" ")[0])
+def test_the_output_shown(command):
     """Of the commands in their order, but for the places marked."""
     ran = subprocess.run(
-        [sys.executable, "-m", "receiver", *shlex.split(COMMANDS[number])],
+        [sys.executable, "-m", "receiver", *shlex.split(command)],
         cwd=README.parent,
         env={**os.environ, "COLUMNS": "80"},
         check=True,
         capture_output=True,
         encoding="utf-8",
     )
-    printed = "\n".join(line.rstrip() for line in ran.stdout.splitlines())
-    shown = blocks("README.md", "text")
-    assert len(shown) == len(COMMANDS)
-    for part in shown[number].split("…\n"):
-        assert part in printed + "\n"
+    printed = "\n".join(line.rstrip() for line in ran.stdout.splitlines()) + "\n"
+    shown = [output for _, each, output in SHOWN if each == command]
+    assert shown
+    assert [part for output in shown for part in output.split("…\n") if part not in printed] == []
+
+
+def test_the_pages_show_both_commands():
+    assert [(page, command.partition(" ")[0]) for page, command, _ in SHOWN] == [
+        ("README.md", "simulate"),
+        ("docs/simulate.md", "simulate"),
+        ("docs/simulate.md", "compare"),
+    ]
+
+
+def test_the_readme_is_short():
+    """The two numbers are explained before any output has them."""
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    (output,) = blocks("README.md", "text")
+    assert output.count("\n") == len(output.splitlines()) <= 8 + 1  # and the mark that there is more
+    assert 0 < text.index("**W, the window.**") < text.index("**E, the expiry.**") < text.index(output)

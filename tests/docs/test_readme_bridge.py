@@ -1,4 +1,4 @@
-"""The README's bridge, as it is written there, against a real broker."""
+"""The bridge of `docs/start.md`, as it is written there, against a real broker; the README's brokers; the page's modes."""
 
 import re
 import sys
@@ -7,23 +7,28 @@ import uuid
 import pytest
 
 from receiver.bridge import Mode
+from receiver.bridge.connectors.kafka import KafkaSink
+from receiver.bridge.connectors.products import artemis, classic, qpid, rabbitmq
 from receiver.demo.artemis import HOST
+from tests.bridge.conftest import CONNECTORS, LACKS
 from tests.docs.markdown import blocks, commands, run, sections
 
-README, HEADING = "README.md", "A bridge, ready made"
+START, HEADING = "docs/start.md", "A bridge, ready made"
+PRODUCTS = {"artemis": artemis.ARTEMIS, "rabbitmq": rabbitmq.RABBITMQ, "classic": classic.CLASSIC, "qpid": qpid.QPID}
+PROTOCOLS = {"amqp": "AMQP 1.0", "stomp": "STOMP"}
 
 
 @pytest.mark.artemis
 @pytest.mark.slow
 def test_the_bridge(running_artemis, tmp_path):
     queue = f"{HOST}:{running_artemis.amqp_port}/queue/orders-{uuid.uuid4()}"
-    (send,) = blocks(README, "python", HEADING)
-    _, bridge = blocks(README, "sh", HEADING)
+    (send,) = blocks(START, "python", HEADING)
+    _, bridge = blocks(START, "sh", HEADING)
     (tmp_path / "send.py").write_text(send.replace("localhost/queue/orders", queue), encoding="utf-8")
     run([sys.executable, "send.py"], tmp_path)
     bridged, parked = [run(line, tmp_path) for line in commands(bridge.replace("localhost/queue/orders", queue))]
     assert len((tmp_path / "orders.jsonl").read_text(encoding="utf-8").splitlines()) == 1_000
-    (shown,) = re.findall(r"ends with `(.*?)`", sections(README)[HEADING], re.DOTALL)
+    (shown,) = re.findall(r"ends with `(.*?)`", sections(START)[HEADING], re.DOTALL)
     first, last = " ".join(shown.split()).split(" … ")
     line = bridged.stderr.rstrip().splitlines()[-1]
     assert first in line
@@ -31,6 +36,19 @@ def test_the_bridge(running_artemis, tmp_path):
     assert parked.stdout.endswith(": 0 messages parked\n")
 
 
+def test_every_product_is_named_with_what_is_tested():
+    rows = re.findall(r"^\| (.*?) \d.* \| (.+) \| (.+) \|$", sections("README.md")["Versions"], re.MULTILINE)
+    as_target = {True: "each message once", False: "at least once"}
+    tested = {(protocol, "artemis") for protocol in CONNECTORS} | {tuple(name.split("-")[:2]) for name in LACKS}
+    assert {name: (by, target) for name, by, target in rows} == {
+        product.name: (
+            ", ".join(shown for protocol, shown in PROTOCOLS.items() if (protocol, fixture) in tested),
+            as_target[product.drops_known_ids],
+        )
+        for fixture, product in PRODUCTS.items()
+    } | {"Kafka": ("its own protocol", as_target[KafkaSink.drops_known_ids])}
+
+
 def test_every_mode_is_named():
-    named = re.findall(r"^\| `([A-Z_]+)` \|", sections(README)[HEADING], re.MULTILINE)
+    named = re.findall(r"^\| `([A-Z_]+)` \|", sections(START)[HEADING], re.MULTILINE)
     assert sorted(named) == sorted(Mode)

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 PAGE = "docs/clients.md"
 HEADING = "Recipes: a loop of your own"
-KILLS = {"small": 3, "long": 100}
+KILLS = {"quick": 1, "small": 3, "long": 100}
 DYING = """
 import os, signal, sys
 
@@ -119,6 +119,7 @@ def each_row_once(tmp_path, draw, request):
     return check
 
 
+@pytest.mark.scaled
 def test_pika(rabbitmq, each_row_once, tmp_path):
     queue = f"orders-{tmp_path.name}"
     with rabbitmq.connect() as connection:
@@ -155,6 +156,7 @@ def topic(kafka, tmp_path):
     return name, real, send
 
 
+@pytest.mark.scaled
 def test_kafka_by_hand(topic, each_row_once):
     _, real, send = topic
     each_row_once(KAFKA, real, send)
@@ -205,6 +207,7 @@ def launched(tmp_path):
     server.close()
 
 
+@pytest.mark.scaled
 def test_nats(launched, each_row_once, tmp_path):
     (port,) = free_ports(4222)
     launched(["nats-server", "-js", "-sd", str(tmp_path), "-a", HOST, "-p", str(port)], "Server is ready")
@@ -221,6 +224,7 @@ def test_nats(launched, each_row_once, tmp_path):
     each_row_once(NATS, real, lambda ids: asyncio.run(streamed(ids)), redelivers_after_secs=2)
 
 
+@pytest.mark.scaled
 def test_redis_streams(launched, each_row_once, tmp_path):
     (port,) = free_ports(6379)
     keeps = ["--dir", str(tmp_path), "--appendonly", "yes", "--appendfsync", "always"]

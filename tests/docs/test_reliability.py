@@ -1,21 +1,25 @@
 """What `docs/reliability.md` names is there, and the campaigns are as large as it says."""
 
+import math
 import re
 from pathlib import Path
 
 from tests.artemis.conftest import LIVES
+from tests.bridge import test_campaign_products, test_kafka_campaign, test_streams
 from tests.bridge.campaign import Event
 from tests.bridge.test_campaign import FULL
+from tests.choosing import SIZES
+from tests.docs import test_async_consumer, test_recipes
+from tests.durable import test_kills
 from tests.durable.conftest import CAMPAIGNS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 SHARE = 4
 """One in so many of a campaign's kills is in each test that kills."""
-JUDGED = 9
-"""The policies and ways to join transactions under which processes are killed."""
-RECEIPTS_PER_TURN = 250
-"""By which the long runs against the model go."""
+JUDGED = len(test_kills.JUDGED)
+"""The policies and ways to join transactions under which processes are killed; in the quick run on a database each."""
+KILLS = [CAMPAIGNS[size].kills for size in SIZES]
 
 
 def test_every_test_named_is_there():
@@ -25,14 +29,29 @@ def test_every_test_named_is_there():
 
 
 def test_the_campaigns_are_as_large_as_it_says():
-    small, long = CAMPAIGNS["small"], CAMPAIGNS["long"]
-    rows = re.findall(r"^\| (.+) \| ([\d,]+) \| ([\d,]+) \|$", PAGE, re.MULTILINE)
-    assert [(int(default.replace(",", "")), int(more.replace(",", ""))) for _, default, more in rows] == [
-        tuple(campaign.kills // SHARE * JUDGED for campaign in (small, long)),
-        tuple(campaign.kills // SHARE for campaign in (small, long)),
-        (small.restarts, long.restarts),
-        tuple(campaign.receipts_per_process // RECEIPTS_PER_TURN for campaign in (small, long)),
-        (small.receipts_per_process, long.receipts_per_process),
-        (LIVES["small"], LIVES["long"]),
-        (FULL["small"][Event.KILL], FULL["long"][Event.KILL]),
+    campaigns = [CAMPAIGNS[size] for size in SIZES]
+    rows = re.findall(r"^\| (.+) \| ([\d,]+|all) \| ([\d,]+|all) \| ([\d,]+|all) \|$", PAGE, re.MULTILINE)
+    assert [tuple(math.inf if text == "all" else int(text.replace(",", "")) for text in row[1:]) for row in rows] == [
+        tuple(kills // SHARE * judged for kills, judged in zip(KILLS, (JUDGED // 2, JUDGED, JUDGED), strict=True)),
+        tuple(kills // SHARE for kills in KILLS),
+        tuple(campaign.restarts for campaign in campaigns),
+        tuple(campaign.turns for campaign in campaigns),
+        tuple(campaign.receipts_per_process for campaign in campaigns),
+        tuple(campaign.faults for campaign in campaigns),
+        tuple(LIVES[size] for size in SIZES),
+        *(
+            tuple(events[size][Event.KILL] for size in SIZES)
+            for events in (FULL, test_campaign_products.FULL, test_campaign_products.AS_TARGET)
+        ),
+        *(
+            tuple(counts[size] for size in SIZES)
+            for counts in (
+                test_kafka_campaign.KILLS,
+                test_kafka_campaign.MESSAGES,
+                test_streams.KILLS,
+                test_streams.MESSAGES,
+                test_async_consumer.KILLS,
+                test_recipes.KILLS,
+            )
+        ),
     ]

@@ -1,6 +1,12 @@
+import math
 from dataclasses import dataclass
 
 import pytest
+
+from tests.made import fresh_postgres_url, made_database, made_file, sqlite_url
+from tests.postgres import fresh_database
+
+__all__ = ["fresh_postgres_url", "made_database", "made_file", "sqlite_url"]
 
 
 @dataclass(frozen=True)
@@ -9,16 +15,30 @@ class Campaign:
 
     kills: int
     receipts_per_process: int
+    turns: int
     restarts: int
     sender_restarts: int
+    faults: float = math.inf
+    """At most so many system calls of each kind fail."""
 
 
 CAMPAIGNS = {
-    "small": Campaign(kills=20, receipts_per_process=25_000, restarts=3, sender_restarts=20),
-    "long": Campaign(kills=250, receipts_per_process=250_000, restarts=30, sender_restarts=1_000),
+    "quick": Campaign(kills=4, receipts_per_process=5_000, turns=125, restarts=1, sender_restarts=20, faults=3),
+    "small": Campaign(kills=20, receipts_per_process=25_000, turns=125, restarts=3, sender_restarts=20),
+    "long": Campaign(kills=250, receipts_per_process=250_000, turns=1_250, restarts=30, sender_restarts=1_000),
 }
 
 
 @pytest.fixture(scope="session")
 def campaign(request):
     return CAMPAIGNS[request.config.getoption("--campaign")]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def unmade_store_url(request):
+    """The address of a database without tables."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("missing_sqlite_url")
+        return
+    with fresh_database(request.getfixturevalue("postgres_url")) as url:
+        yield url

@@ -348,6 +348,34 @@ def test_cancelled_while_it_waits_for_the_domain(url, driver, joins):
 
 
 @WAYS
+def test_a_task_whose_batch_was_given_up_has_another(url, driver, joins):
+    """As one that gives each batch a time to begin in: it waits for the thread that is still about the first."""
+
+    async def main():
+        async with orders_and_engine(url, driver) as (orders, engine), await opened(url) as other:
+            has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+            async def keep():
+                async with other.batch() as batch:
+                    await batch.receive("b")
+                    has_begun.set()
+                    await may_end.wait()
+
+            keeping = asyncio.create_task(keep())
+            await has_begun.wait()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1), orders.batch():
+                    pass
+            asyncio.get_running_loop().call_later(0.1, may_end.set)
+            async with engine.connect() as connection:
+                given = connection if joins else None
+                assert await send(orders, "a", "b", connection=given) == [NEW, DUPLICATE]
+            await keeping
+
+    run(main())
+
+
+@WAYS
 def test_cancelled_at_any_step(url, driver, joins):
     """Cancelled after so many turns of the loop, whatever it was about: what is recorded is all of the batch or nothing."""
 

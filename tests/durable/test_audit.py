@@ -102,6 +102,7 @@ def test_a_sound_store(store):
     assert look(store) == found
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", EITHER, ids=lambda case: f"{case.kind}: {case.statement}"[:120])
 def test_whatever_is_broken_is_found(case: Case, store):
     execute(store, case.statement, **case.values)
@@ -119,6 +120,7 @@ def test_values_of_other_types_are_found(case: Case, sqlite_url):
     assert case.kind in kinds(sqlite_url)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("case", [*EITHER, *SQLITE], ids=lambda case: f"{case.kind}: {case.statement}"[:120])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of digests in no escape that there is
 def test_a_receiver_of_what_is_broken_says_so_or_goes_on(case: Case, sqlite_url):
@@ -182,9 +184,10 @@ def test_lost_constraints_in_sqlite(statement, sqlite_url):
     assert kinds(sqlite_url) == SQLITE_KEYS[statement]
 
 
-def test_lost_constraints_in_postgresql(postgres_url):
+@pytest.mark.slow
+def test_lost_constraints_in_postgresql(postgres_url, made_database):
     for statement, expected in POSTGRESQL_KEYS.items():
-        with fresh_database(postgres_url) as address:
+        with fresh_database(postgres_url, made_database) as address:
             make(address)
             execute(address, *statement.split(";"))
             assert kinds(address) == expected, statement
@@ -239,6 +242,7 @@ def test_a_damaged_page_of_a_server_is_found():
     assert ("default", "a:queue://orders") in {finding.domain for finding in found}
 
 
+@pytest.mark.thinned(2)
 def test_whatever_receivers_do_is_sound(store_url, seed):
     """Batches of two receivers, left by errors, joined, rolled back; receivers gone without a word; resizes."""
     rng = random.Random(seed)

@@ -39,22 +39,25 @@ def committed_unheard(worker: Worker, turns: list[tuple[int, int, str]]) -> bool
     return bool(unheard)
 
 
-@pytest.mark.parametrize(
-    ("policy", "max_sources", "joins"),
-    [
-        (NOTHING_FORGOTTEN, 0, False),
-        (NOTHING_FORGOTTEN, 0, True),
-        (MUCH_FORGOTTEN, 0, False),
-        (MUCH_FORGOTTEN, 0, True),
-        (MUCH_FORGOTTEN, 3, False),
-        (MUCH_FORGOTTEN, 3, True),
-        ("artemis:id_cache_size=300", 0, False),
-        ("ttl:expiry=0.2", 0, True),
-        ("cmq:retry=0.1,network=0.1", 0, False),
-        ("sequence", 0, False),
-        ("perfect", 0, True),
-    ],
-)
+JUDGED = [
+    (NOTHING_FORGOTTEN, 0, False),
+    (NOTHING_FORGOTTEN, 0, True),
+    (MUCH_FORGOTTEN, 0, False),
+    (MUCH_FORGOTTEN, 0, True),
+    (MUCH_FORGOTTEN, 3, False),
+    (MUCH_FORGOTTEN, 3, True),
+    ("artemis:id_cache_size=300", 0, False),
+    ("ttl:expiry=0.2", 0, True),
+    ("cmq:retry=0.1,network=0.1", 0, False),
+    ("sequence", 0, False),
+    ("perfect", 0, True),
+]
+"""The policy, how many sources it keeps at most, and whether its transactions are the caller's."""
+
+
+@pytest.mark.scaled
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize(("policy", "max_sources", "joins"), JUDGED)
 def test_kills_at_random_moments(store_url, seed, campaign, policy, max_sources, joins):  # noqa: PLR0917
     chosen = random.Random(seed)
     kills = campaign.kills // 4
@@ -92,11 +95,12 @@ def test_kills_at_random_moments(store_url, seed, campaign, policy, max_sources,
         assert set(Counter(took_effect.values())) == {1}
 
 
-def test_kills_while_the_store_is_made(store_url, seed, campaign):
+@pytest.mark.scaled
+def test_kills_while_the_store_is_made(unmade_store_url, seed, campaign):
     """Whatever was there of it, the next one makes it."""
     chosen = random.Random(seed)
-    job = Job(url=store_url, seed=seed, stream=0, count=200, batch_size=BATCH_SIZE, policy=NOTHING_FORGOTTEN)
-    journal.make(store_url)
+    job = Job(url=unmade_store_url, seed=seed, stream=0, count=200, batch_size=BATCH_SIZE, policy=NOTHING_FORGOTTEN)
+    journal.make(unmade_store_url)
     for _ in range(campaign.kills // 4):
         with working(replace(job, count=0)) as worker:
             time.sleep(chosen.uniform(0, LONGEST_OPENING_SECS))
@@ -105,8 +109,8 @@ def test_kills_while_the_store_is_made(store_url, seed, campaign):
     with working(job) as worker:
         worker.listen()
         assert worker.is_done, worker.heard[-3:]
-    assert_sound(store_url)
-    took_effect = journal.verify(store_url, {0: stream_of(seed, 0, job.count)}, NOTHING_FORGOTTEN)
+    assert_sound(unmade_store_url)
+    took_effect = journal.verify(unmade_store_url, {0: stream_of(seed, 0, job.count)}, NOTHING_FORGOTTEN)
     assert set(took_effect.values()) == {1}
 
 

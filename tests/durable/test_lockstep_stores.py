@@ -10,6 +10,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from tests.choosing import examples
 from tests.durable.async_in_lockstep import AsyncDomain
 from tests.durable.opened import MEMORY, opened
 from tests.durable.stores_in_lockstep import KEEP_ALL, Domain, Joining
@@ -90,41 +91,47 @@ def sqlite_file(tmp_path_factory):
     return url
 
 
-def run(url, max_examples, make_domain=Domain, **more):
+def run(url, full, make_domain=Domain, **more):
     run_state_machine_as_test(
         lambda: StoreMachine(url, make_domain),
-        settings=settings(max_examples=max_examples, stateful_step_count=20, **more),
+        settings=settings(max_examples=examples(full), stateful_step_count=20, **more),
     )
 
 
+@pytest.mark.scaled
 def test_memory():
     run(MEMORY, 40)
 
 
+@pytest.mark.scaled
 def test_sqlite(sqlite_file):
     run(sqlite_file, 100)
 
 
+@pytest.mark.scaled
 def test_postgresql(fresh_postgres_url):
     # To make a case smaller takes minutes here, and what fails on one database fails on the other.
     run(fresh_postgres_url, 20, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
-@pytest.mark.parametrize(("driver", "examples"), [("aiosqlite", 20), ("psycopg", 8), ("asyncpg", 8)])
-def test_in_an_event_loop(request, driver, examples):
+@pytest.mark.scaled
+@pytest.mark.parametrize(("driver", "full"), [("aiosqlite", 20), ("psycopg", 8), ("asyncpg", 8)])
+def test_in_an_event_loop(request, driver, full):
     url = request.getfixturevalue("sqlite_file" if driver == "aiosqlite" else "fresh_postgres_url")
     with asyncio.Runner() as loop:
         make_domain = partial(AsyncDomain, loop, driver)
-        run(url, examples, make_domain, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+        run(url, full, make_domain, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
+@pytest.mark.scaled
+@pytest.mark.thinned(2)
 def test_long_runs_in_which_deleting_lags(store_url, seed, campaign):
     """Windows so large that forgotten rows wait to be deleted, and many are there whenever somebody reads them."""
     chosen = random.Random(seed)
     sizes_us = [(100, 0), (150, 300_000), (20, 900_000), (0, 500_000), (60, 1)]
     domain = Domain(store_url, "long", 3, *sizes_us[1])
     now_us, sent, most_spare = 0, [], 0
-    for turn in range(campaign.receipts_per_process // 200):
+    for turn in range(campaign.turns):
         received = []
         for _ in range(chosen.choice([1, 3, 40, 120])):
             now_us += chosen.choice([0, 100, 1_000, 3_000])

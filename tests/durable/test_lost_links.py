@@ -234,6 +234,7 @@ def test_the_callers_own_commit_is_cut(proxy, direct_url, seed, cut):
     bridge.verify(direct_url, batches=[0, 1, 1, 2] if was_committed else [0, 1, 2])
 
 
+@pytest.mark.scaled
 @pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])
 def test_the_server_is_killed_and_restarted(seed, campaign, joins):
     """At random moments under a worker that sends again what failed."""

@@ -14,6 +14,7 @@ from receiver import Receiver
 from receiver.message import ReceiptRow
 from receiver.policies import policy
 from receiver.policies.names import policy_of_kind
+from tests.choosing import examples
 from tests.durable.opened import MEMORY, UndoError, opened
 from tests.policies.cases import KINDS, Kind, told
 
@@ -134,13 +135,14 @@ class PolicyMachine(RuleBasedStateMachine):
 EXAMPLES = {"memory": 10, "sqlite": 25, "postgresql": 6}
 
 
+@pytest.mark.scaled
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_as_in_memory(any_url, kind, request):
     database = next(name for name in EXAMPLES if f"[{name}-" in request.node.name or f"-{name}]" in request.node.name)
     run_state_machine_as_test(
         lambda: PolicyMachine(any_url, kind),
         settings=settings(
-            max_examples=EXAMPLES[database],
+            max_examples=examples(EXAMPLES[database]),
             stateful_step_count=12,
             # To make a case smaller takes minutes on a server, and what fails on one database fails on the other.
             phases=[Phase.explicit, Phase.reuse, Phase.generate] + ([Phase.shrink] if database != "postgresql" else []),

@@ -47,6 +47,7 @@ def feed(url, settings, *, hold_in_batch=None, kill_after=None):
     return heard.count("committed")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("settings", "killed"),
     [(sizes(100, 5_000_000), "hold_in_batch"), (ReceiverSettings(), "kill_after")],

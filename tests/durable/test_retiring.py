@@ -99,6 +99,7 @@ def test_a_sender_with_a_source_per_message_fills_no_memory(any_url):
         assert receive(orders, ("199", "other", 200), ("100", "other", 200)) == [DUPLICATE, NEW]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("reads_anew", ["reopened", "rolled back"])
 def test_who_often_reads_the_log_anew_retires_too(reads_anew, store_url):
     """A process that is soon over, or one whose batches fail now and then."""
@@ -220,6 +221,7 @@ def test_by_hand_only_in_the_domains_named(store_url):
     assert_sound(store_url)
 
 
+@pytest.mark.scaled
 def test_years_of_restarts_need_no_more_than_the_live_sources(store_url, seed, campaign):
     """Each restart of the senders makes as many new sources; those before it have ended."""
     chosen = random.Random(seed)

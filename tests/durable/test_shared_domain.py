@@ -35,6 +35,8 @@ def interleavings(turns: list[tuple[int, int, str]]) -> int:
     return sum(before[0] != after[0] for before, after in itertools.pairwise(turns))
 
 
+@pytest.mark.scaled
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("policy", "max_sources"),
     [(LARGE, 0), (SMALL, 0), (SMALL, 3), ("artemis:id_cache_size=500", 0), ("ttl:expiry=0.1", 0)],

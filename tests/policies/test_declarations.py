@@ -169,6 +169,7 @@ with Receiver.open("sqlite:///toys.db", domain="name:told", **where) as toys:
 """
 
 
+@pytest.mark.slow
 def test_a_new_policy_is_one_file(tmp_path):
     """It is compared, explained, made durable and found sound, with nothing else changed in the package."""
     grown(tmp_path, toy=toy(FACTS), callers_clock_toy=callers_clock_toy())

@@ -8,12 +8,13 @@ only, and always keeps the newest.
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.message import Decision, ReceiptRow, Verdict
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
+from tests.choosing import cases
 from tests.policies.cases import KINDS, Kind, Lockstep
 
 EACH_KIND = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -74,7 +75,7 @@ def test_made_again_from_what_is_left_is_never_having_stopped(kind: Kind, data, 
 
 
 @EACH_KIND
-@settings(max_examples=40)
+@cases(40)
 @given(data=st.data(), deletions=HOW_MANY, random=RANDOMS, every=st.integers(1, 20))
 def test_following_now_and_then_is_having_seen_it_all(kind: Kind, data, deletions, random, every):
     store = Store(kind, data.draw(kind.sizes))
@@ -89,7 +90,7 @@ def test_following_now_and_then_is_having_seen_it_all(kind: Kind, data, deletion
 
 
 @EACH_KIND
-@settings(max_examples=15)
+@cases(15)
 @given(data=st.data(), random=RANDOMS)
 def test_rows_go_when_they_no_longer_matter(kind: Kind, data, random):
     """Those left never outgrow what is remembered, however long it goes on."""

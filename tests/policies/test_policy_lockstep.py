@@ -1,11 +1,12 @@
 """Whatever comes, each policy and its naive model say the same."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.message import Receipt
 from receiver.policies import policy
+from tests.choosing import cases
 from tests.policies.cases import KINDS, Kind, Lockstep
 
 
@@ -18,7 +19,7 @@ def test_any_steps(kind: Kind, data):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@settings(max_examples=10)
+@cases(10)
 @given(data=st.data(), random=st.randoms(use_true_random=False))
 def test_long_runs(kind: Kind, data, random):
     pair = Lockstep(kind, data.draw(kind.sizes))
@@ -28,7 +29,7 @@ def test_long_runs(kind: Kind, data, random):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@settings(max_examples=30)
+@cases(30)
 @given(data=st.data())
 def test_receive_many_is_receive_many_times(kind: Kind, data):
     sizes = data.draw(kind.sizes)

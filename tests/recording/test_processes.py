@@ -40,6 +40,7 @@ def of_source(found, source):
     return ids(receipt for receipt in found if receipt.message_source_id == source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", FORMATS)
 def test_processes_share_a_folder(tmp_path, ending):
     """Nobody closes these recorders: the end of a process does."""
@@ -56,6 +57,7 @@ def test_processes_share_a_folder(tmp_path, ending):
     assert simulate(path)["log"]["receipts"] == 360
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", FORMATS)
 def test_kill_9(tmp_path, ending):
     """At random moments: what was flushed is there, what is there is whole and in order, nothing breaks its readers."""

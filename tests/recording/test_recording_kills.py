@@ -24,7 +24,7 @@ SETTLING = ["before it is settled", "half settled", "settled"]
 BETWEEN_JOURNALS = ["begun", "before it is finished", "finished"]
 AT_EACH = [(step, False) for step in STEPS if step not in SETTLING + CALLERS]
 AT_EACH += [(step, True) for step in STEPS if step not in SETTLING + OWN]
-KILLS = {"small": 3, "long": 100}
+KILLS = {"quick": 1, "small": 3, "long": 100}
 KILLED = -signal.SIGKILL
 
 
@@ -90,7 +90,7 @@ def assert_complete(life):
     return committed
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("step", "joins"), AT_EACH)
 def test_kills_at_each_step(life, step, joins):
     for when in (1, 4):
@@ -107,7 +107,7 @@ def test_kills_at_each_step(life, step, joins):
     assert marks_left(life.url) <= (2 if step in BETWEEN_JOURNALS else 0)
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("joins", [False, True], ids=["own", "joined"])
 @pytest.mark.parametrize("step", SETTLING)
 @pytest.mark.parametrize("committed", [False, True], ids=["rolled back", "committed"])
@@ -140,6 +140,7 @@ def test_other_domains_leave_it_alone(life, store_url):
     assert_complete(life)
 
 
+@pytest.mark.scaled
 @pytest.mark.slow
 def test_processes_killed_at_random(life, pytestconfig, seed):
     """Several record one domain in one folder."""

@@ -1,7 +1,7 @@
 """What was recorded is what a log holds: to the letter, in order, by whatever path it is read."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from recorded import FORMATS, START_US, ids, read, receipt, segments, simulate, unfinished
 
@@ -9,6 +9,7 @@ from receiver.domains import Channel
 from receiver.logs.journal import columns_of, recordable, refused
 from receiver.message import LATEST_US, Receipt
 from receiver.recording import Recorder
+from tests.choosing import cases
 
 HOSTILE = ("", " ", "007", "NaN", "null", "1.0", "a\nb", '"', "\\", "\x00", "e\u0301", "é", "\U0001f980", "x" * 65_536)
 
@@ -35,7 +36,7 @@ def as_read(receipt: Receipt) -> Receipt:
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@cases(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(receipts, min_size=1, max_size=5), min_size=1, max_size=4))
 def test_every_receipt_comes_back(tmp_path_factory, ending, batches):
     path = tmp_path_factory.mktemp("log") / f"receipts.{ending}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
+
 from receiver.simulate.figures import (
     Analysis,
     DomainFigures,
@@ -47,8 +49,12 @@ HOSTILE_TEXTS = (
 )
 
 
+Needs = np.ndarray
+"""A row for each duplicate: its need in W, and in E."""
+
+
 def settings_of(
-    needs: list[tuple[int, int]], receipts: int, windows: tuple[int, ...], expiries_us: tuple[int, ...]
+    needs: Needs, receipts: int, windows: tuple[int, ...], expiries_us: tuple[int, ...]
 ) -> tuple[SettingFigures, ...]:
     return tuple(
         setting_of(needs, receipts, window, expiry_us)
@@ -67,8 +73,8 @@ def curve_of(needs: list[int]) -> tuple[tuple[int, int], ...]:
     return tuple((need, sum(other > need for other in needs)) for need in sorted({0, *needs}))
 
 
-def setting_of(needs: list[tuple[int, int]], receipts: int, window: int, expiry_us: int) -> SettingFigures:
-    missed = sum(window < needs_w and expiry_us < needs_e for needs_w, needs_e in needs)
+def setting_of(needs: Needs, receipts: int, window: int, expiry_us: int) -> SettingFigures:
+    missed = int(np.count_nonzero((window < needs[:, 0]) & (expiry_us < needs[:, 1])))
     peak_ids = min(receipts - len(needs), window * 15 + expiry_us * 700 // SECOND_US)
     return SettingFigures(window, expiry_us, len(needs) - missed, missed, peak_ids)
 
@@ -78,7 +84,8 @@ def realistic(
 ) -> Analysis:
     """Five minutes of two queues, with crashes of senders that repeat their last hundred messages."""
     rng = random.Random(seed)  # noqa: S311
-    needs = [(round(rng.lognormvariate(3, 0.7)) + 1, round(rng.lognormvariate(14, 0.8)) + 1) for _ in range(941)]
+    drawn = [(round(rng.lognormvariate(3, 0.7)) + 1, round(rng.lognormvariate(14, 0.8)) + 1) for _ in range(941)]
+    needs = np.array(drawn)
     shares = {"queue://orders": (180_000, needs[:700]), "queue://payments": (35_293, needs[700:])}
     receipts = sum(share for share, _ in shares.values())
     slices = [rng.randrange(2_900, 3_100) for _ in range(72)]
@@ -156,8 +163,8 @@ def realistic(
             )
             for number in range(12)
         ),
-        missed_by_window=curve_of([min(w, 97) for w, _ in needs]),
-        missed_by_expiry_us=curve_of([min(e, 2_400_000) for _, e in needs]),
+        missed_by_window=curve_of([min(w, 97) for w, _ in drawn]),
+        missed_by_expiry_us=curve_of([min(e, 2_400_000) for _, e in drawn]),
         headroom=HeadroomFigures(
             caught_by_source=900,
             caught_by_time=41,
@@ -208,7 +215,7 @@ def empty() -> Analysis:
     return replace(
         analysis,
         log=nothing,
-        settings=settings_of([], 0, WINDOWS, EXPIRIES_US),
+        settings=settings_of(np.empty((0, 2)), 0, WINDOWS, EXPIRIES_US),
         domains=(),
         recommendation=Recommendation(kinds[3], 2.0, "The log holds no duplicate; these are the defaults."),
         kinds=kinds,

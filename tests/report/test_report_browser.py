@@ -23,12 +23,12 @@ def brightness(rgb):
 
 
 @pytest.mark.parametrize(
-    ("analysis", "charts"),
-    [(realistic(), 5), (hostile(), 5), (empty(), 1), (large(), 5)],
+    ("analysis_of", "charts"),
+    [(realistic, 5), (hostile, 5), (empty, 1), (large, 5)],
     ids=["realistic", "hostile", "empty", "large"],
 )
-def test_every_chart_draws_its_marks(opened, analysis, charts):
-    page = opened(analysis_page(analysis))
+def test_every_chart_draws_its_marks(opened, analysis_of, charts):
+    page = opened(analysis_page(analysis_of()))
     marks = page.eval_on_selector_all(
         ".chart", "charts => charts.map(chart => chart.querySelectorAll('svg .role-mark path').length)"
     )

@@ -3,6 +3,7 @@
 That they work where nothing is lacking is shown by every run of the continuous integration.
 """
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -77,17 +78,52 @@ NOTING = """echo "$@" >>"$0.calls"
 [ "$2" != venv ] || { mkdir -p "$4/bin"; cp "$0" "$4/bin/python"; }"""
 
 
-def test_the_first_command_of_the_readme_can_write_its_report(checkout):
-    first = next(line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("sh bin/receiver"))
-    assert first.endswith("--report report.html")
+PIP = f"""{NOTING}
+case " $* " in *" install "*)
+    printf '%s\\n' 'Obtaining file:///x' 'Collecting numpy>=2.1' 'Collecting numba' 'Installing collected packages: numba, numpy'
+esac"""
+
+
+def make_python(checkout: Path, script: str) -> Path:
+    """A Python on the PATH that makes virtual environments of itself."""
     tools = checkout.parent / "tools"
     for name in ("mkdir", "cp"):
         (tools / name).symlink_to(shutil.which(name))
     python = tools / "python3"
-    python.write_text(f"#!{shutil.which('sh')}\n{NOTING}\n")
+    python.write_text(f"#!{shutil.which('sh')}\n{script}\n")
     python.chmod(0o755)
+    return python
+
+
+def test_the_first_command_of_the_readme_can_write_its_report(checkout):
+    first = next(line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("sh bin/receiver"))
+    assert first.endswith("--report report.html")
+    tools = make_python(checkout, NOTING).parent
     command = [shutil.which("sh"), *first.split()[1:]]
     subprocess.run(command, env={"PATH": str(tools)}, cwd=checkout, capture_output=True, check=True, timeout=60)
     calls = (checkout / ".venv" / "bin" / "python.calls").read_text().splitlines()
     (installs,) = (call for call in calls if " install " in call)
     assert "report" in installs.rpartition("[")[2].rstrip("]").split(",")
+
+
+@pytest.mark.parametrize("on_a_terminal", [False, True])
+def test_the_first_run_says_what_it_installs_and_how_far_it_is(checkout, on_a_terminal):
+    python = make_python(checkout, PIP)
+    command = [shutil.which("sh"), str(checkout / "bin" / "receiver"), "--help"]
+    reader, writer = os.openpty() if on_a_terminal else os.pipe()
+    ran = subprocess.run(
+        command, env={"PATH": str(python.parent)}, stdout=subprocess.PIPE, stderr=writer, check=True, timeout=60
+    )
+    said = os.read(reader, 10_000).decode().replace("\r\n", "\n")
+    os.close(reader)
+    os.close(writer)
+    assert ran.stdout == b""
+    start = "receiver: 2 of 3: "
+    cleared = "\r\033[K" if on_a_terminal else ""
+    counted = f"{cleared}{start}package 1: numpy>=2.1{cleared}{start}package 2: numba" if on_a_terminal else ""
+    assert said == (
+        f"receiver: installing what this command needs into {checkout}/.venv, once: about a minute, and up to 1 GB of disk\n"
+        f"receiver: 1 of 3: making a virtual environment with {python}\n"
+        f"{start}downloading this package's extras report,postgres, and the libraries they need\n"
+        f"{counted}{cleared}receiver: 3 of 3: installing what was downloaded\n{cleared}receiver: done\n"
+    )

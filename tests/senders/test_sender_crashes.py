@@ -96,6 +96,7 @@ def test_killed_before_it_is_confirmed(store_url, broker, engine, step):
     assert pending_keys(store_url) == {}
 
 
+@pytest.mark.thinned(2)
 def test_keys_through_kills_at_random_moments(store_url, broker, engine, seed):
     chosen = random.Random(seed)
     for _ in range(KILLS):
@@ -138,6 +139,7 @@ def send_numbered(url, broker, joins, reports):
             reports.send("sent")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])
 def test_numbers_through_kills_at_random_moments(store_url, broker, engine, seed, joins):
     chosen = random.Random(seed)

@@ -19,14 +19,14 @@ OPENINGS = [
 ]
 
 
-def test_names(sqlite_url, tmp_path):
+def test_names(missing_sqlite_url, tmp_path):
     for name in BAD_NAMES:
         with pytest.raises(SettingsError, match="sender"):
-            DedupKeyMaker.open(sqlite_url, sender=name)
+            DedupKeyMaker.open(missing_sqlite_url, sender=name)
         with pytest.raises(SettingsError, match="message_source_id"):
-            SequenceIdMaker.open(sqlite_url, message_source_id=name)
+            SequenceIdMaker.open(missing_sqlite_url, message_source_id=name)
     assert list(tmp_path.iterdir()) == []
-    with billing(sqlite_url) as keys:
+    with billing(missing_sqlite_url) as keys:
         for name in BAD_NAMES:
             for use in (keys.key_for, keys.confirm):
                 with pytest.raises(SettingsError, match="reference"):
@@ -59,10 +59,10 @@ def test_addresses(opening, address):
     assert "sqlite:///FILE" in caught.value.hint
 
 
-def test_settings_of_another_kind(sqlite_url, tmp_path):
+def test_settings_of_another_kind(missing_sqlite_url, tmp_path):
     for opening in OPENINGS:
         with pytest.raises(SettingsError, match="store_settings must be StoreSettings"):
-            opening(sqlite_url, store_settings=10)
+            opening(missing_sqlite_url, store_settings=10)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,13 +4,14 @@ from typing import NamedTuple
 
 import pytest
 from advice_model import Advice
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import SECOND_US, Receipt, analysed, ingested, logs
 
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.whole import WholeLog
+from tests.choosing import cases
 
 BYTES_PER_ID = 10
 START_US = 1_750_000_000_000_001
@@ -103,13 +104,13 @@ def check(log: list[Receipt], key: str, asked: Asked) -> None:
 
 
 @given(delivered(), KEYS, ASKED)
-@settings(max_examples=150)
+@cases(150)
 def test_the_advice_is_the_models(log, key, asked):
     check(log, key, asked)
 
 
 @given(disturbed(), ASKED)
-@settings(max_examples=25)
+@cases(25)
 def test_the_advice_on_many_bursts_is_the_models(log, asked):
     check(log, "name:x", asked._replace(max_missed=asked.max_missed // 2))
 

@@ -1,11 +1,12 @@
 """Every figure of the analysis against the naive model, receipt by receipt."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import Receipt, analysed, domains_of, judged, logs, repeats
 
 from receiver.report.advice import price_setters
+from tests.choosing import cases
 
 WINDOWS = [0, 1, 2, 5]
 EXPIRIES_US = [0, 1, 10, 60]
@@ -17,7 +18,7 @@ def figures(settings_):
 
 
 @given(logs(), KEYS)
-@settings(max_examples=60)
+@cases(60)
 def test_every_setting_has_the_figures_of_the_model(log, key):
     analysis = analysed(log, key, WINDOWS, EXPIRIES_US)
     duplicates = len(repeats(log, key))
@@ -30,7 +31,7 @@ def test_every_setting_has_the_figures_of_the_model(log, key):
 
 
 @given(logs(), KEYS)
-@settings(max_examples=60)
+@cases(60)
 def test_the_figures_of_each_domain(log, key):
     analysis = analysed(log, key, [2], [10])
     names = domains_of(log, key)
@@ -45,7 +46,7 @@ def test_the_figures_of_each_domain(log, key):
 
 
 @given(logs(), KEYS)
-@settings(max_examples=60)
+@cases(60)
 def test_the_figures_of_the_log(log, key):
     analysis = analysed(log, key, [1], [1])
     models = judged(log, 1, 1, key).models
@@ -103,7 +104,7 @@ def test_a_log_without_duplicates_gets_the_defaults(log):
 
 
 @given(logs())
-@settings(max_examples=30)
+@cases(30)
 def test_a_list_left_out_is_chosen_from_the_log(log):
     by_window = analysed(log, windows=[0, 3])
     assert sorted({setting.window for setting in by_window.settings}) == [0, 3]

@@ -8,6 +8,7 @@ from small_logs import Receipt, analysed, domains_of, ingested, logs
 from receiver.simulate.figures import Elsewhere
 from receiver.simulate.recommend import elsewhere_with_margin
 from receiver.simulate.whole import WholeLog
+from tests.choosing import cases
 
 KEYS = st.sampled_from(["default", "destination", "connection", "receiver", "name:all"])
 UNSHRUNK = settings(phases=[Phase.generate], max_examples=2_000, database=None)
@@ -40,7 +41,7 @@ def model(log, key, fault=""):
 
 
 @given(logs(), KEYS)
-@settings(max_examples=300)
+@cases(300)
 def test_needs_are_the_models(log, key):
     assert WholeLog(ingested(log, key)).facts().elsewhere == model(log, key)
 

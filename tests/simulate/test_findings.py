@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import SECOND_US, Receipt, analysed, batches, domains_of, found, judged, logs
 
@@ -12,6 +12,7 @@ from receiver.logs import StatusLine
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
+from tests.choosing import cases
 
 HOUR_US = 3600 * SECOND_US
 
@@ -252,7 +253,7 @@ def test_ended_sources_come_behind_demanding_ones():
 
 
 @given(logs(), st.sampled_from(["default", "destination", "connection", "receiver", "name:all"]))
-@settings(max_examples=100)
+@cases(100)
 def test_the_ids_of_ended_sources_are_those_of_the_model(log, key):
     analysis = analysed(log, key)
     setting = analysis.recommendation.setting

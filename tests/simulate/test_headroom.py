@@ -4,17 +4,18 @@ from collections import defaultdict
 from itertools import chain
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from model import Model
 from small_logs import SECOND_US, Receipt, analysed, domains_of, ingested, judged, logs, repeats
 
 from receiver.simulate.headroom import SlackCounts, count_slack, headroom_of, pair_outcome, reuse_distances
 from receiver.simulate.rows import split_domains
+from tests.choosing import cases
 
 
 @given(logs())
-@settings(max_examples=100)
+@cases(100)
 def test_headroom_is_what_the_model_has_left(log):
     assume(repeats(log))
     analysis = analysed(log)
@@ -93,7 +94,7 @@ def needs_by_row(log, key="default"):
 
 
 @given(logs(most=25))
-@settings(max_examples=60)
+@cases(60)
 def test_needs_are_the_smallest_settings_that_catch(log):
     needs = needs_by_row(log)
     assert sorted(needs) == repeats(log)

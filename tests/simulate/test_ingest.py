@@ -1,7 +1,7 @@
 """From batches to columns: nothing merged, nothing lost, whatever the pieces."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import Batches, Receipt, batches, ingested, logs
 
@@ -9,6 +9,7 @@ from receiver.domains import domain_key
 from receiver.errors import LogFormatError
 from receiver.logs import LogBatch, StatusLine
 from receiver.simulate.ingest import ingest
+from tests.choosing import cases
 
 
 def rows_of(receipts):
@@ -27,7 +28,7 @@ def rows_of(receipts):
 
 
 @given(logs(), st.integers(1, 50), st.booleans())
-@settings(max_examples=100)
+@cases(100)
 def test_the_columns_hold_the_rows(log, rows, dictionaries):
     receipts = ingested(log, rows=rows, dictionaries=dictionaries)
     assert rows_of(receipts) == [receipt._replace(body_digest="") for receipt in log]

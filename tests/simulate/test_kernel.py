@@ -4,13 +4,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from model import Model
 
 from receiver.simulate import kernel
 from receiver.simulate.kernel import replay_grid
 from receiver.simulate.rows import link_rows
+from tests.choosing import cases
 
 SOURCES, IDS = 4, 12
 
@@ -84,14 +85,14 @@ WINDOWS = grid(0, 1, 2, 3, 5, 50)
 EXPIRIES_US = grid(0, 1, 2, 8, 40, 1_000)
 
 
-@settings(max_examples=150)
+@cases(150)
 @given(traces(own_source=True), WINDOWS, EXPIRIES_US)
 @example([Receipt(0, 0, id_) for id_ in (1, 2, 1, 3, 2)], [0, 1, 2], [0, 1])
 def test_ids_that_keep_to_one_source(trace, windows, expiries_us):
     check(trace, windows, expiries_us)
 
 
-@settings(max_examples=150)
+@cases(150)
 @given(traces(own_source=False), WINDOWS, EXPIRIES_US)
 def test_ids_that_several_sources_send(trace, windows, expiries_us):
     check(trace, windows, expiries_us)

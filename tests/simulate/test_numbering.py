@@ -1,18 +1,19 @@
 """Numbers of texts: equal exactly where the bytes are."""
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.simulate import numbering
 from receiver.simulate.numbering import TextNumbers
+from tests.choosing import cases
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 HOSTILE = ["", " ", "\0", "\0\0", "a", "a\0", "é", "e\u0301", "x" * 65_536, "x" * 65_535 + "y", "12345678", "123456789"]
 
 
 @given(st.lists(st.lists(TEXTS | st.sampled_from(HOSTILE), max_size=30), max_size=5))
-@settings(max_examples=100)
+@cases(100)
 def test_numbers_count_first_comings_and_keep_the_text(pieces):
     interned = TextNumbers()
     numbers = [number for piece in pieces for number in interned.number(pa.array(piece, pa.string())).tolist()]

@@ -3,19 +3,20 @@
 import math
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from small_logs import SECOND_US, Receipt, analysed, judged, logs, repeats
 
 from receiver.simulate.figures import Kind
 from receiver.simulate.recommend import _rounded_up
+from tests.choosing import cases
 
 # In seconds, since no expiry below one is recommended.
 LOGS = logs().map(lambda log: [receipt._replace(received_at_us=receipt.received_at_us * SECOND_US) for receipt in log])
 
 
 @given(LOGS, st.integers(0, 6), st.sampled_from(["default", "destination", "name:x"]))
-@settings(max_examples=150)
+@cases(150)
 def test_it_misses_no_more_than_allowed_and_its_figures_are_the_models(log, max_missed, key):
     recommendation = analysed(log, key, max_missed=max_missed).recommendation
     setting = recommendation.setting
@@ -37,7 +38,7 @@ def test_there_always_is_one(log, max_missed):
 
 
 @given(LOGS, st.sampled_from([1.0, 1.5, 2.0, 3.0]))
-@settings(max_examples=100)
+@cases(100)
 def test_lean_is_no_dearer_than_either_tier_alone_with_the_same_margin(log, margin):
     duplicates = len(repeats(log))
     assume(duplicates)
@@ -50,7 +51,7 @@ def test_lean_is_no_dearer_than_either_tier_alone_with_the_same_margin(log, marg
 
 
 @given(LOGS)
-@settings(max_examples=50)
+@cases(50)
 def test_without_its_margin_it_would_still_miss_nothing(log):
     """The margin is over what the log needed, so half of the setting is enough, rounded up for windows."""
     assume(repeats(log))

@@ -1,7 +1,7 @@
 """Histograms, worst sources and the course of time, each by its definition, and whether counts of parts add up."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import Receipt, analysed, histogram, logs, repeats
 
@@ -19,6 +19,7 @@ from receiver.simulate.replays import (
     slices_of,
     worst,
 )
+from tests.choosing import cases
 
 VALUES = st.lists(st.integers(0, 4 * 10**17) | st.integers(0, 30), max_size=30)
 
@@ -48,7 +49,7 @@ def test_values_counted_one_by_one_keep_their_ranks(values, data):
 
 
 @given(logs())
-@settings(max_examples=50)
+@cases(50)
 def test_needs_and_the_timeline_count_every_duplicate_once(log):
     analysis = analysed(log)
     duplicates = len(repeats(log))

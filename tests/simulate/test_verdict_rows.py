@@ -1,16 +1,17 @@
 """The verdict on each receipt, as the model gives it."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import domains_of, ingested, judged, logs
 
 from receiver.simulate.verdict_rows import verdict_batches
+from tests.choosing import cases
 
 SETTINGS = st.tuples(st.integers(0, 5), st.sampled_from([0, 1, 7, 10, 50])).filter(any)
 
 
 @given(logs(), SETTINGS, st.sampled_from(["default", "destination", "name:x"]))
-@settings(max_examples=100)
+@cases(100)
 def test_one_row_per_receipt_in_order_with_the_verdict_of_the_model(log, setting, key):
     rows = [row for batch in verdict_batches(ingested(log, key), *setting) for row in batch.to_pylist()]
     expected = zip(domains_of(log, key), log, judged(log, *setting, key).verdicts, strict=True)

@@ -1,12 +1,13 @@
 """A log held whole, asked as any other: the answers are the naive model's."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import domains_of, ingested, judged, logs, repeats
 
 from receiver.domains import Channel
 from receiver.simulate.replays import parted_queues
 from receiver.simulate.whole import WholeLog
+from tests.choosing import cases
 
 
 def clamped(log, key):
@@ -31,7 +32,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 60)).filter(any), m
 
 
 @given(logs(), KEYS, PAIRS)
-@settings(max_examples=60)
+@cases(60)
 def test_pairs_are_replayed_beside_the_grid_in_any_order(log, key, pairs):
     told = []
     whole = WholeLog(ingested(log, key), advance=told.append)
@@ -45,7 +46,7 @@ def test_pairs_are_replayed_beside_the_grid_in_any_order(log, key, pairs):
 
 
 @given(logs(), KEYS, st.integers(0, 3))
-@settings(max_examples=60)
+@cases(60)
 def test_the_expiry_that_a_window_needs_beside_it_is_the_smallest(log, key, max_missed):
     """Of the whole log, and of the duplicates of either half."""
     whole = WholeLog(ingested(log, key), max_missed=max_missed)

@@ -71,6 +71,7 @@ def figures(run, log, key: str) -> dict:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["default", "name:all"])
 def test_a_compacted_log_gives_the_figures_of_the_log(logs, tmp_path, run, key):
     out = tmp_path / "out"

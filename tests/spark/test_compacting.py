@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from programs import run_program
 from pyspark.sql import DataFrameWriter, SparkSession
@@ -22,6 +22,7 @@ from receiver.logs.files import find_files
 from receiver.spark.compacting import compact
 from receiver.steps.read import reports_of, units_of
 from receiver.steps.schemas import UnitReport
+from tests.choosing import cases
 from tests.logs.reading import Row, csv_bytes, read
 from tests.steps.cut_logs import US, File, cuttings, files, in_order, read_units, write, written
 
@@ -68,8 +69,9 @@ def on_days(log: list[File], day_us: int) -> list[File]:
     ]
 
 
+@pytest.mark.slow
 @given(files(), st.integers(1, 40), st.sampled_from(KEYS), st.sampled_from([1, DAY_US // 5]))
-@settings(max_examples=12)
+@cases(12)
 def test_each_domain_reads_back_in_order(log, rows_per_file, key, day_us):
     log = on_days(log, day_us)
     with written(log) as paths, new_folder() as folder:
@@ -90,8 +92,9 @@ def test_each_domain_reads_back_in_order(log, rows_per_file, key, day_us):
     assert len({unit.file for unit in units}) == len(manifest.domains)
 
 
+@pytest.mark.slow
 @given(files(), cuttings)
-@settings(max_examples=4)
+@cases(4)
 def test_tasks_see_the_order_that_one_process_sees(log, cutting):
     """The order of chunks is told by (key, unit, row): of files that follow each other, as of one file."""
     with written(log) as paths, new_folder() as folder:
@@ -156,6 +159,7 @@ def work(spark):
 """
 
 
+@pytest.mark.slow
 def test_tasks_that_are_tried_again_leave_nothing_behind(tmp_path):
     rows = [Row(time, str(time), destination=f"q{time % 3}") for time in range(20)]
     log = tmp_path / "a.csv"
@@ -188,6 +192,7 @@ def work(spark):
 """
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_no_half_log(tmp_path):
     (log,) = write(tmp_path, [File("csv", [Row(1, "a")])])
     out = tmp_path / "out"
@@ -281,8 +286,9 @@ def added(paths, out: Path, rows_per_file: int = 100, key: str = "name:x") -> Ma
     return compacted(paths, out, rows_per_file, key, before=manifest_of(out))
 
 
+@pytest.mark.slow
 @given(files(), files(), st.integers(1, 40), st.sampled_from(KEYS))
-@settings(max_examples=6)
+@cases(6)
 def test_a_log_that_grew_reads_back_as_both_logs(old, new, rows_per_file, key):
     latest = max(row.received_at for file in old for row in file.rows)
     new = [
@@ -377,6 +383,7 @@ def work(spark):
 """
 
 
+@pytest.mark.slow
 def test_a_log_at_a_url_grows_and_is_read_in_its_order_on_both_engines(tmp_path):
     """The clock steps back over files, which their times alone would merge."""
     times = [5, 9, 2, 3, 9, 1, 1, 8, 20]

@@ -138,6 +138,7 @@ def last_words(ran) -> str:
     return ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 @pytest.mark.parametrize("step", ['flow.kept("keep")', 'flow.grouped(passed, 8, BadRows).collect("shuffle")'])
 def test_a_full_disk(small_disk, step):
@@ -146,6 +147,7 @@ def test_a_full_disk(small_disk, step):
     assert "SPARK_LOCAL_DIRS" in told
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_java_that_ends():
     assert "Java ended" in last_words(run_program(STEPS.format(step='flow.map(killed, BadRows).kept("die")')))

@@ -62,6 +62,7 @@ def log(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_rows_of_files_stand_in_their_order(spark, tmp_path):
     for place in range(3):
         (tmp_path / f"{place} é.parquet").write_bytes(parquet_bytes(receipts(place)))

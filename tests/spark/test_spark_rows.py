@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from programs import run_program
 from pyspark.cloudpickle import register_pickle_by_value
@@ -19,6 +19,7 @@ from pyspark.cloudpickle import register_pickle_by_value
 from receiver.errors import LogFormatError, SettingsError
 from receiver.spark.flow import start
 from receiver.steps.rows import Row
+from tests.choosing import cases
 from tests.steps.plain_flow import PlainFlow
 
 # Executors can't import it.
@@ -90,7 +91,7 @@ def summed(key, rows):
 
 
 @given(ROWS, st.integers(1, 4))
-@settings(max_examples=3)
+@cases(3)
 def test_it_gives_what_a_flow_in_memory_gives(spark, rows, tasks):
     def asked(flow):
         made = flow.map(doubled, Note)

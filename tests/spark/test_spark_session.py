@@ -131,6 +131,7 @@ def work(spark):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_the_user_has_the_last_word_and_all_is_quiet():
     given = "--master local[3] --conf spark.shuffle.compress=true --conf spark.driver.memory=700m pyspark-shell"
@@ -138,6 +139,7 @@ def test_the_user_has_the_last_word_and_all_is_quiet():
     assert (ran.stdout, ran.stderr) == ("local[3] receiver true false\n-Xmx700m\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_verbose_lets_java_speak_and_tells_what_each_step_cost(tmp_path):
     log = tmp_path / "log.csv"
@@ -178,7 +180,7 @@ def replace(archive: Path, content: bytes, age_secs: float = 0) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_java_leaves_an_archive_of_its_classes_and_starts_from_it(tmp_path, pytestconfig):
-    if pytestconfig.getoption("--campaign") == "small":
+    if pytestconfig.getoption("--campaign") != "long":
         pytest.skip("three starts of Spark, and Java's last moments: --campaign=long")
     assert archiving(tmp_path) == ["-XX:ArchiveClassesAtExit"]
     give_up, sizes = time.monotonic() + 120, [0]
@@ -204,6 +206,7 @@ def archive(tmp_path, monkeypatch) -> Path:
     return unfinished.with_name(re.sub(r"-\d+\.new$", ".jsa", unfinished.name))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_an_archive_that_java_can_not_use_is_made_anew(tmp_path, archive):
     replace(archive, b"no archive", age_secs=90_000)

@@ -29,6 +29,7 @@ def assert_same(*arguments) -> bytes:
     return here
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("key", ["default", "destination"])
 def test_the_recorded_log(key):
     answer = json.loads(assert_same(EXAMPLE, "--domain", key))
@@ -60,6 +61,7 @@ def test_the_worked_cases(tmp_path):
         ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_generated_scenario(scenario, tmp_path):
     log = tmp_path / "log.parquet"
@@ -96,6 +98,7 @@ def test_sources_that_ended(tmp_path):
     assert "up to 450 of 1,000 (45 %)" in findings["ended-sources"]
 
 
+@pytest.mark.slow
 def test_report_table_and_exit_status(tmp_path):
     pages = []
     for engine in ("local", "spark"):
@@ -107,6 +110,7 @@ def test_report_table_and_exit_status(tmp_path):
     assert pages[0] == pages[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["verdicts.csv", "verdicts.jsonl"])
 def test_verdicts_in_one_file(tmp_path, name):
     files = [tmp_path / engine / name for engine in ("local", "spark")]

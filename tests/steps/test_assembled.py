@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from cut_logs import DIGEST_KEY, US, Cutting, File, assemble, cuttings, files, in_order, written
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.domains import Channel, destination_name, domain_key
@@ -15,6 +15,7 @@ from receiver.simulate.ingest import ingest
 from receiver.simulate.rows import split_domains
 from receiver.steps.digests import digests_of
 from receiver.steps.schemas import Ids, Latest, State
+from tests.choosing import cases
 from tests.logs.reading import Row
 
 KEYS = st.sampled_from(["default", "destination", "connection", "receiver", "name:all"])
@@ -43,7 +44,7 @@ def rows_of_files(made) -> Counter:
 
 
 @given(files(), cuttings, KEYS)
-@settings(max_examples=150)
+@cases(150)
 def test_bodies_follow_each_other_as_the_receipts_of_a_domain_do(log, cutting, key):
     with written(log) as paths:
         made = assemble(paths, cutting, key)
@@ -63,7 +64,7 @@ def test_bodies_follow_each_other_as_the_receipts_of_a_domain_do(log, cutting, k
 
 
 @given(files(), cuttings, KEYS)
-@settings(max_examples=100)
+@cases(100)
 def test_each_id_goes_to_one_part(log, cutting, key):
     with written(log) as paths:
         made = assemble(paths, cutting, key)
@@ -97,7 +98,7 @@ def test_each_id_goes_to_one_part(log, cutting, key):
 
 
 @given(files(), cuttings, KEYS)
-@settings(max_examples=100)
+@cases(100)
 def test_the_latest_time_of_each_chunk_is_known_before_it_is_put_in_order(log, cutting, key):
     with written(log) as paths:
         made = assemble(paths, cutting, key)
@@ -112,7 +113,7 @@ def test_the_latest_time_of_each_chunk_is_known_before_it_is_put_in_order(log, c
 
 
 @given(files(), cuttings, KEYS)
-@settings(max_examples=100)
+@cases(100)
 def test_reports_name_the_sources_of_each_domain(log, cutting, key):
     with written(log) as paths:
         made = assemble(paths, cutting, key)
@@ -125,7 +126,7 @@ def test_reports_name_the_sources_of_each_domain(log, cutting, key):
 
 
 @given(files())
-@settings(max_examples=50)
+@cases(50)
 def test_crossings_are_looked_for_where_a_queue_has_several_domains(log):
     with written(log) as paths:
         made = assemble(paths, Cutting())

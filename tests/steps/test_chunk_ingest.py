@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cut_logs import US, Cutting, File, cuttings, files, read_units, written
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.domains import domain_key
@@ -19,6 +19,7 @@ from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest as ingest_whole
 from receiver.steps.read import reports_of, units_of
 from receiver.steps.schemas import Piece, UnitReport, channel_of
+from tests.choosing import cases
 from tests.logs.reading import Row, csv_bytes, parquet_bytes, read
 
 
@@ -46,7 +47,7 @@ def rows_of(piece: Piece) -> list[Row]:
 
 
 @given(files(), cuttings)
-@settings(max_examples=100)
+@cases(100)
 def test_pieces_hold_the_rows_of_the_files(log, cutting):
     with written(log) as paths:
         units, flow = read_units(paths, cutting)
@@ -66,7 +67,7 @@ def test_pieces_hold_the_rows_of_the_files(log, cutting):
 
 
 @given(files(), cuttings)
-@settings(max_examples=100)
+@cases(100)
 def test_reports_count_what_the_whole_log_counts(log, cutting):
     with written(log) as paths:
         units, flow = read_units(paths, cutting)
@@ -87,7 +88,7 @@ def test_reports_count_what_the_whole_log_counts(log, cutting):
 
 
 @given(files(), cuttings)
-@settings(max_examples=50)
+@cases(50)
 def test_samples_are_every_so_many_receipts_of_a_channel(log, cutting):
     with written(log) as paths:
         _, flow = read_units(paths, cutting)
@@ -200,7 +201,7 @@ def test_status_lines_travel(tmp_path):
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(1, 20))
-@settings(max_examples=50)
+@cases(50)
 def test_units_are_runs_of_row_groups(sizes, rows_per_unit):
     rows = [Row(number, f"{number}") for number in range(sum(sizes))]
     with written([File("parquet", rows)]) as (path,):

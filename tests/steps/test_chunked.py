@@ -6,7 +6,7 @@ from itertools import chain
 import numpy as np
 import pytest
 from cut_logs import US, Cutting, File, assemble, cuttings, files, written
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.domains import domain_key
@@ -20,6 +20,7 @@ from receiver.simulate.figures import Elsewhere
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
 from receiver.steps.log import ChunkedLog
+from tests.choosing import cases
 from tests.logs.reading import Row
 
 KEYS = st.sampled_from(["default", "destination", "connection", "receiver", "name:all"])
@@ -74,7 +75,7 @@ def assert_alike(paths, question, cutting):
 
 
 @given(files(), cuttings, QUESTIONS)
-@settings(max_examples=60)
+@cases(60)
 def test_no_cut_changes_a_figure(log, cutting, question):
     with written(log) as paths:
         assert_alike(paths, question, cutting)
@@ -102,7 +103,7 @@ def hot_domains(draw) -> list[Row]:
 
 
 @given(hot_domains(), st.sampled_from([2, 7, 64]), QUESTIONS, st.integers(0, 2**32))
-@settings(max_examples=60)
+@cases(60)
 def test_a_hot_domain_may_be_cut_into_any_number_of_chunks(rows, chunks, question, seed):
     cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks, seed=seed)
     with written([File("csv", rows)]) as paths:
@@ -131,7 +132,7 @@ def days(draw) -> list[Row]:
 
 
 @given(days(), st.sampled_from([1, 2, 7, 64]), QUESTIONS, st.integers(0, 2**32))
-@settings(max_examples=120)
+@cases(120)
 def test_seconds_bursts_halves_and_ids_may_go_on_over_any_number_of_chunks(rows, chunks, question, seed):
     cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks, seed=seed, tasks=3)
     with written([File("csv", rows)]) as paths:

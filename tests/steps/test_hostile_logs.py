@@ -6,6 +6,7 @@ from cut_logs import Cutting, File, written
 from test_chunked import analysed_in_chunks, analysed_whole, assert_same
 
 from receiver.simulate.analysis import Question
+from tests.choosing import slow
 from tests.logs.reading import Row
 
 ROWS = 24_000
@@ -59,7 +60,7 @@ def stepping_back(draw: np.random.Generator) -> list[Row]:
     ]
 
 
-@pytest.mark.parametrize("log", [cycling, ended, lopsided, many_sources, many_domains, stepping_back])
+@pytest.mark.parametrize("log", [cycling, ended, lopsided, many_sources, slow(many_domains), stepping_back])
 @pytest.mark.parametrize(
     "question", [Question("destination"), Question("destination", [0, 5, 1_000], [0, 10_000, 10**9])]
 )

@@ -3,7 +3,7 @@
 from itertools import accumulate
 
 from cut_logs import US, Cutting, File, assemble, cuttings, files, in_order, written
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_chunked import KEYS, hot_domains
 
@@ -12,6 +12,7 @@ from receiver.logs import read_logs
 from receiver.simulate.ingest import ingest
 from receiver.simulate.verdict_rows import verdict_batches
 from receiver.steps.log import ChunkedLog
+from tests.choosing import cases
 
 SETTINGS = st.tuples(st.integers(0, 6), st.sampled_from([0, 1, 3, 10, 40, 1000])).filter(any)
 
@@ -35,7 +36,7 @@ def duplicates_in_chunks(paths, key, cutting, setting):
 
 
 @given(files(), cuttings, KEYS, SETTINGS)
-@settings(max_examples=30)
+@cases(30)
 def test_no_cut_changes_a_verdict(log, cutting, key, setting):
     with written(log) as paths:
         found = duplicates_in_chunks(paths, key, cutting, setting)
@@ -43,7 +44,7 @@ def test_no_cut_changes_a_verdict(log, cutting, key, setting):
 
 
 @given(hot_domains(), st.sampled_from([1, 2, 7, 64]), SETTINGS, st.integers(0, 2**32))
-@settings(max_examples=30)
+@cases(30)
 def test_a_hot_domain_may_be_cut_into_any_number_of_chunks(rows, chunks, setting, seed):
     cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks, seed=seed)
     log = [File("csv", rows)]

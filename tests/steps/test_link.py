@@ -7,7 +7,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.domains import destination_name
@@ -15,6 +15,7 @@ from receiver.steps.digests import digests_of
 from receiver.steps.link import linked
 from receiver.steps.rows import Row
 from receiver.steps.schemas import NEVER, CutPlan, Departures, Ids, Latest, LinkCounts, Repeats
+from tests.choosing import cases
 
 IDS = ["a", "b", "c", "A", "a\0", " a", "é", "e\u0301", "x" * 300]
 SOURCES = ["", "s", "t", "S"]
@@ -240,7 +241,7 @@ def departures_of(run: list[Placed]):
     looks_across_domains=st.booleans(),
     random=st.randoms(use_true_random=False),
 )
-@settings(max_examples=400)
+@cases(400)
 def test_links_are_those_of_dictionaries(log, partitions, without_digest, looks_across_domains, random):
     parts = parts_of(log, partitions, without_digest, looks_across_domains)
     for rows_ in parts.values():

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from cut_logs import Cutting, File, assemble, cuttings, files, written
-from hypothesis import given, settings
+from hypothesis import given
 
 from receiver.simulate.replays import slices_of
+from tests.choosing import cases
 from tests.logs.reading import Row
 
 
@@ -25,7 +26,7 @@ def assembled_from(log: list[File], **sizes):
 
 
 @given(files(), cuttings)
-@settings(max_examples=100)
+@cases(100)
 def test_chunks_are_numbered_domain_by_domain_in_order(log, cutting):
     with written(log) as paths:
         plan = assemble(paths, cutting).plan

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from cut_logs import Cutting, File, assemble, written
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_chunked import hot_domains
 
@@ -14,6 +14,7 @@ from receiver.steps.log import ChunkedLog
 from receiver.steps.lookback import dense_ids
 from receiver.steps.replaying import started, tail_plan, tailing
 from receiver.steps.schemas import Ready, Tail
+from tests.choosing import cases
 
 
 def _told(detector: TwoTierDetector, receipts):
@@ -42,7 +43,7 @@ SETTINGS = st.builds(
 
 
 @given(hot_domains(), st.sampled_from([2, 7, 64]), SETTINGS)
-@settings(max_examples=30)
+@cases(30)
 def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks, setting):
     window, expiry_us = setting.window, setting.expiry_us
     with written([File("csv", rows)]) as paths:
@@ -89,7 +90,7 @@ class _Sums:
 
 
 @given(hot_domains(), st.sampled_from([2, 3, 5]))
-@settings(max_examples=20)
+@cases(20)
 def test_combining_is_associative(rows, few):
     """What is known at a cut, added up from the chunks before, doesn't depend on where else those were cut."""
     with written([File("csv", rows)]) as paths:

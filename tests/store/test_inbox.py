@@ -1,5 +1,6 @@
 """Messages wait in the store, exact and in order, until their target has them; and leave nothing behind."""
 
+import json
 import os
 import random
 import shutil
@@ -8,11 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import text
 
 from receiver.durable.audit import audit
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.store.inbox import Inbox
+from receiver.store.tables import dumped
 from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
 from tests.durable.checks import assert_sound
 from tests.durable.forked import forked
@@ -22,6 +26,15 @@ from tests.store.waiting import TARGET, all_of, inbox_of, message, opened_inbox,
 from tests.stores import engine_of
 
 HOSTILE = "queue://\x1b[31m\r\n\u202e\0\ud800é😀"
+
+
+TEXTS = st.text(st.characters())
+"""Lone surrogates among them."""
+
+
+@given(st.dictionaries(TEXTS, TEXTS) | st.dictionaries(TEXTS, TEXTS | st.none() | st.booleans() | st.integers()))
+def test_properties_are_kept_as_json(values):
+    assert dumped(values) == json.dumps(values, separators=(",", ":"))
 
 
 def test_messages_are_kept_exactly(store_url, seed):

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from itertools import count
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -16,6 +17,7 @@ from hypothesis.stateful import (
 
 from receiver.durable.audit import audit
 from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
+from tests.choosing import examples
 from tests.durable.opened import UndoError, opened
 from tests.store.waiting import inbox_of, message, waiting_in
 
@@ -160,10 +162,9 @@ class InboxMachine(RuleBasedStateMachine):
         assert audit(self.url).findings == ()
 
 
+@pytest.mark.scaled
 def test_as_a_list_of_messages(store_url):
     class Machine(InboxMachine):
         url = store_url
 
-    run_state_machine_as_test(
-        Machine, settings=settings(max_examples=settings().max_examples // 10, stateful_step_count=20)
-    )
+    run_state_machine_as_test(Machine, settings=settings(max_examples=examples() // 10, stateful_step_count=20))

@@ -40,7 +40,6 @@ def definition(address):
                 inspector.get_pk_constraint(name),
                 inspector.get_unique_constraints(name),
                 inspector.get_indexes(name),
-                inspector.get_table_options(name),
             )
             for name in METADATA.tables
         }
@@ -49,7 +48,7 @@ def definition(address):
             own = "SELECT name, type, wr, strict FROM pragma_table_list WHERE name LIKE 'receiver%'"
             own += " AND name <> 'receiver_alembic_version'"
         else:
-            own = "SELECT relname, reloptions FROM pg_class WHERE relname LIKE 'receiver%' AND relkind = 'r'"
+            own = "SELECT relname, reloptions, relpersistence, reltablespace FROM pg_class WHERE relname LIKE 'receiver%' AND relkind = 'r'"
             own += " AND relname <> 'receiver_alembic_version'"
         return known, sorted(map(tuple, connection.execute(text(own))))
 

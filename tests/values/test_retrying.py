@@ -12,6 +12,7 @@ from receiver.errors import (
     BrokerRefusedError,
     MessageRefusedError,
     MessagesLostError,
+    MessageUnfitError,
     OutputError,
     PositionMovedError,
     SettingsError,
@@ -115,6 +116,7 @@ def test_an_interrupt_is_no_failure_to_wait_for(clock):
 PASSING = {BrokerError, BrokerRefusedError, OutputError, StoreError, StoreBusyError}
 LASTING = {
     MessageRefusedError,
+    MessageUnfitError,
     MessagesLostError,
     PositionMovedError,
     StoreCorruptError,

@@ -1,0 +1,98 @@
+"""A product that nobody knows, and that refuses by STOMP: a bridge ends with what it says, and never idles."""
+
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from receiver import retrying
+from receiver.bridge.connectors import Message
+from receiver.bridge.memory import MemoryBroker
+from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
+from receiver.bridge.options import Mode
+from receiver.errors import BrokerRefusedError
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+ERROR = b"ERROR\nmessage:nothing here is for you\n\n\0"
+CONNECTED = b"CONNECTED\nversion:1.2\nserver:Mule/1\n\n\0"
+GIVES_UP_SECS = 10
+
+
+@contextmanager
+def refusing(at, then_secs=None):
+    """The port of a broker that says ERROR to frames of the command `at`; with `then_secs` it confirms them first."""
+
+    def serve():
+        while True:
+            try:
+                link, _ = server.accept()
+            except OSError:
+                return
+            with link:
+                converse(link)
+
+    def converse(link):
+        came = b""
+        while data := link.recv(65536):
+            came += data
+            *frames, came = came.split(b"\0")
+            for frame in frames:
+                command, *lines = frame.strip().decode().splitlines()
+                receipt = next((line.partition(":")[2] for line in lines if line.startswith("receipt:")), None)
+                if command == at and then_secs is None:
+                    link.sendall(ERROR)
+                    return
+                link.sendall(CONNECTED if command == "STOMP" else f"RECEIPT\nreceipt-id:{receipt}\n\n\0".encode())
+                if command == at:
+                    time.sleep(then_secs)
+                    link.sendall(ERROR)
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def ends_refused(bridge):
+    stopping = threading.Timer(GIVES_UP_SECS, bridge.stop)
+    stopping.start()
+    try:
+        with pytest.raises(BrokerRefusedError, match="nothing here is for you"):
+            bridge.run()
+    finally:
+        stopping.cancel()
+
+
+@pytest.mark.parametrize("at", ["STOMP", "SUBSCRIBE"])
+def test_what_is_refused_at_the_start_ends_the_bridge_at_once(at, tmp_path, sqlite_url):
+    with refusing(at) as port:
+        bridge = open_bridge(f"stomp://127.0.0.1:{port}/queue/orders", f"file:{tmp_path / 'out'}", sqlite_url)
+        ends_refused(bridge)
+    assert bridge.figures.connection_errors == 0
+
+
+def test_a_subscription_that_is_refused_once_it_was_confirmed_ends_the_bridge(monkeypatch, tmp_path, sqlite_url):
+    """Though each connection stands for a moment, and a take finds nothing."""
+    monkeypatch.setattr(retrying, "_REFUSED_SECS", 0.3)
+    with refusing("SUBSCRIBE", then_secs=0.05) as port:
+        bridge = open_bridge(f"stomp://127.0.0.1:{port}/queue/orders", f"file:{tmp_path / 'out'}", sqlite_url)
+        ends_refused(bridge)
+    assert bridge.figures.connection_errors > 1
+
+
+@pytest.mark.parametrize("mode", [Mode.BEST_EFFORT, Mode.EXACTLY_ONCE])
+def test_a_target_that_takes_nothing_ends_the_bridge(monkeypatch, sqlite_url, mode):
+    monkeypatch.setattr(retrying, "_REFUSED_SECS", 0.1)
+    memory = MemoryBroker()
+    with memory.sink("in") as sink:
+        sink.send([Message(body=b"an order", properties={"uniqueMessageId": "1"})])
+    origin = Origin(lambda: memory.source("in"), "memory", "queue://in")
+    with refusing("SEND") as port:
+        to, options = f"stomp://127.0.0.1:{port}/queue/orders", BridgeOptions(mode=mode)
+        ends_refused(open_bridge(origin, to, sqlite_url if mode.keeps else None, options))

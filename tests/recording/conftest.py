@@ -1,0 +1,5 @@
+"""Recordings beside stores whose tables are there."""
+
+from tests.made import fresh_postgres_url, made_database, made_file, sqlite_url
+
+__all__ = ["fresh_postgres_url", "made_database", "made_file", "sqlite_url"]

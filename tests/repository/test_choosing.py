@@ -1,0 +1,72 @@
+"""Each test is in the quick run or in that with `--slow`, what is scaled in both, and nothing vanishes in silence."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = """
+import pytest
+
+pytestmark = pytest.mark.slow
+
+def test_large():
+    pass
+
+@pytest.mark.quick
+def test_small():
+    pass
+
+@pytest.mark.scaled
+def test_of_any_size(request):
+    print(request.config.getoption("--campaign"))
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("where", ["a", "b"])
+@pytest.mark.parametrize("what", ["x", "y", "z"])
+def test_cells(what, where):
+    pass
+
+@pytest.mark.parametrize("what", ["x", pytest.param("y z", marks=pytest.mark.quick)])
+def test_one(what):
+    pass
+
+def test_broken(seed):
+    raise AssertionError
+"""
+QUICK = ["small", "of_any_size", "cells[x-a]", "cells[y-b]", "cells[z-a]", "one[y z]"]
+QUICK_IN_CI = [name for name in QUICK if name != "of_any_size"]
+SLOW = ["large", "of_any_size", "cells[x-b]", "cells[y-a]", "cells[z-b]", "one[x]", "broken"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    file = tmp_path / "test_it.py"
+    file.write_text(TESTS)
+    return file
+
+
+def run(file, *arguments, ci=""):
+    where = ["-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(file.parent)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *where, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | {"CI": ci}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ci", "chosen"),
+    [([], "", QUICK), ([], "true", QUICK_IN_CI), (["--slow"], "", SLOW), (["--slow"], "true", SLOW)],
+)
+def test_each_is_in_one_run(file, arguments, ci, chosen):
+    out = run(file, "--collect-only", *arguments, str(file), ci=ci).stdout
+    assert [line.partition("::test_")[2] for line in out.splitlines() if "::" in line] == chosen
+    assert ("without --slow" if arguments else "run with --slow") in out
+
+
+def test_what_is_named_runs_and_a_failure_says_how_it_comes_again(file):
+    named = [f"{file}::test_{name}" for name in ("small", "cells[x-a]", "one", "broken")]
+    ran = run(file, "--slow", "--seed=7", *named)
+    assert "1 failed, 4 passed" in ran.stdout
+    assert "sh bin/test test_it.py::test_broken --slow --seed=7\n" in ran.stdout
