@@ -110,6 +110,14 @@ def test_a_gone_entry_tells_the_latest_number_and_time_alone():
     assert detector.latest_us == 2_000_000
 
 
+def test_the_clock_never_goes_back():
+    detector = TwoTierDetector(window=1, expiry_secs=0.5)
+    entries = [entry(number, id_, "s", number * 1_000_000) for number, id_ in enumerate("abc", start=1)]
+    detector.replay(entries, 1_000_000)
+    assert detector.time_queue_newest_us == 2_000_000
+    assert [id_ for id_ in "abc" if id_ in detector] == ["b", "c"]
+
+
 @given(WINDOWS_AND_EXPIRIES, STEPS)
 def test_entries_are_what_can_matter(chosen, steps):
     log = Log(*chosen)
