@@ -8,9 +8,10 @@ has none is quick. A test marked `thinned(n)` is slow but for one in n of its ce
 import os
 import shlex
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,7 @@ MARKS = ("quick", "scaled", "slow")
 """Where a test itself has several, the first counts."""
 FEWER = 4
 """By which the cases of a property are divided in the quick run."""
+DATABASES = {"sqlite", "postgresql"}
 _LEFT_OUT = pytest.StashKey[int]()
 _chosen = {"slow": False}
 
@@ -44,7 +46,7 @@ def choose_size(config: pytest.Config) -> None:
 
 def leave_out_others(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is named by its id runs anyway."""
-    cells = _Cells()
+    cells = _Cells(items)
     kept, others = [], []
     for item in items:
         is_in = _is_in(config.option.slow, _run_of(item, cells))
@@ -58,16 +60,31 @@ def leave_out_others(config: pytest.Config, items: list[pytest.Item]) -> None:
 class _Cells:
     """Where the cases of parametrized tests stand among the others of their test."""
 
-    def __init__(self) -> None:
+    def __init__(self, items: list[Any]) -> None:
         self._seen: defaultdict[Any, dict[str, int]] = defaultdict(dict)
+        for item in items:
+            for parameter, id_ in self._ids(item):
+                seen = self._seen[item.parent.nodeid, item.originalname, parameter]
+                seen.setdefault(id_, len(seen))
 
-    def is_one_in(self, number: int, item: Any) -> bool:
+    def is_one_in(self, number: int, item: Any, start: int = 0) -> bool:
         """Those on a diagonal, so that each value of each parameter has its turn."""
-        place = 0
-        for parameter, id_ in enumerate(item.callspec._idlist):
-            seen = self._seen[item.parent.nodeid, item.originalname, parameter]
-            place += seen.setdefault(id_, len(seen))
-        return place % number == 0
+        return (start + self._diagonal(item)) % number == 0
+
+    def is_on_the_other_database(self, item: Any) -> bool:
+        """Whether the case has a twin on the other kind of database, whose turn it is: by name, so half of all tests each."""
+        for parameter, id_ in self._ids(item):
+            if id_ in DATABASES and self._seen[item.parent.nodeid, item.originalname, parameter].keys() >= DATABASES:
+                return not self.is_one_in(2, item, start=crc32(item.originalname.encode()))
+        return False
+
+    def _ids(self, item: Any) -> Iterable[tuple[int, str]]:
+        return enumerate(item.callspec._idlist) if hasattr(item, "callspec") else ()
+
+    def _diagonal(self, item: Any) -> int:
+        return sum(
+            self._seen[item.parent.nodeid, item.originalname, parameter][id_] for parameter, id_ in self._ids(item)
+        )
 
 
 def _is_in(slow: bool, run: str) -> bool:
@@ -82,9 +99,9 @@ def _run_of(item: pytest.Item, cells: _Cells) -> str:
         return "slow"
     for node in reversed(item.listchain()):
         own = {mark.name for mark in node.own_markers}
-        if found := next((mark for mark in MARKS if mark in own), "quick" if "thinned" in own else None):
-            return found
-    return "quick"
+        if run := next((mark for mark in MARKS if mark in own), "quick" if "thinned" in own else None):
+            return run
+    return "slow" if cells.is_on_the_other_database(item) else "quick"
 
 
 def _is_named(item: pytest.Item, arguments: list[str]) -> bool:

@@ -1,7 +1,6 @@
 """`receiver migrate`: what it prints, and how it refuses."""
 
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 from running import Ran, at_a_terminal, complaint
@@ -12,14 +11,12 @@ from receiver.store.tables import REVISION
 from tests.store.waiting import opened_inbox, receive
 
 
-def migrate(*arguments) -> Ran:
-    ran = subprocess.run(
-        [sys.executable, "-m", "receiver", "migrate", *arguments], capture_output=True, text=True, check=False
-    )
-    return Ran(ran.returncode, ran.stdout, ran.stderr)
+@pytest.fixture
+def migrate(command):
+    return partial(command, "migrate")
 
 
-def test_there_and_back(tmp_path):
+def test_there_and_back(migrate, tmp_path):
     address = f"sqlite:///{tmp_path}/receiver.db"
     for arguments, said in (
         ([], f"from no tables to version {REVISION}"),
@@ -57,7 +54,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("lost", KEPT)
-def test_what_would_be_lost_is_said_and_needs_a_yes(store_url, lost):
+def test_what_would_be_lost_is_said_and_needs_a_yes(migrate, store_url, lost):
     migrate(store_url)
     KEPT[lost](store_url)
     said = complaint(migrate(store_url, "--revision", "base"))
@@ -70,7 +67,7 @@ def test_what_would_be_lost_is_said_and_needs_a_yes(store_url, lost):
     assert f": from version {REVISION} to no tables, without {lost}" in ran.out
 
 
-def test_what_an_older_version_has_no_place_for_is_refused_whatever_is_said(tmp_path):
+def test_what_an_older_version_has_no_place_for_is_refused_whatever_is_said(migrate, tmp_path):
     address = f"sqlite:///{tmp_path}/receiver.db"
     park_one(address)
     for yes in ([], ["--yes"]):
@@ -79,7 +76,7 @@ def test_what_an_older_version_has_no_place_for_is_refused_whatever_is_said(tmp_
     assert migrate(address).out == f"{address}: version {REVISION} already\n"
 
 
-def test_a_step_back_that_loses_nothing_needs_no_yes(tmp_path):
+def test_a_step_back_that_loses_nothing_needs_no_yes(migrate, tmp_path):
     address = f"sqlite:///{tmp_path}/receiver.db"
     remember(address, receipts=3)
     assert migrate(address, "--revision", "0002") == Ran(0, f"{address}: from version {REVISION} to version 0002\n", "")
@@ -90,7 +87,7 @@ def test_a_step_back_that_loses_nothing_needs_no_yes(tmp_path):
 
 
 @pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 2)])
-def test_who_sits_at_a_terminal_is_asked(tmp_path, answer, status):
+def test_who_sits_at_a_terminal_is_asked(migrate, tmp_path, answer, status):
     address = f"sqlite:///{tmp_path}/receiver.db"
     remember(address, receipts=2)
     ran_status, said = at_a_terminal("migrate", address, "--revision", "base", answer=answer)
@@ -99,7 +96,7 @@ def test_who_sits_at_a_terminal_is_asked(tmp_path, answer, status):
     assert migrate(address).out.endswith(f"from no tables to version {REVISION}\n" if status == 0 else "already\n")
 
 
-def test_a_password_is_not_printed(fresh_postgres_url):
+def test_a_password_is_not_printed(migrate, fresh_postgres_url):
     address = fresh_postgres_url.replace("postgres:@", "postgres:secret@")
     ran = migrate(address)
     assert ran.status == 0
@@ -115,8 +112,7 @@ def test_a_password_is_not_printed(fresh_postgres_url):
         ("postgresql://u:secret@127.0.0.1:1/d", [], "the server can't be reached"),
     ],
 )
-def test_refusals(address, arguments, problem, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_refusals(migrate, address, arguments, problem, tmp_path):
     said = complaint(migrate(address, *arguments))
     assert problem in said
     assert "hint: " in said

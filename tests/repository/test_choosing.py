@@ -37,6 +37,31 @@ def test_one(what):
 def test_broken(seed):
     raise AssertionError
 """
+ON_DATABASES = """
+import pytest
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_one(kind):
+    pass
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_other(kind):
+    pass
+
+@pytest.mark.parametrize("what", ["x", "y"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgresql"])
+def test_cells(kind, what):
+    pass
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_single(kind):
+    pass
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_both(kind):
+    pass
+"""
 QUICK = ["small", "of_any_size", "cells[x-a]", "cells[y-b]", "cells[z-a]", "one[y z]"]
 QUICK_IN_CI = [name for name in QUICK if name != "of_any_size"]
 SLOW = ["large", "of_any_size", "cells[x-b]", "cells[y-a]", "cells[z-b]", "one[x]", "broken"]
@@ -55,14 +80,18 @@ def run(file, *arguments, ci=""):
     return subprocess.run(command, cwd=ROOT, env=os.environ | {"CI": ci}, capture_output=True, text=True, check=False)
 
 
+def chosen_by(ran):
+    return [line.partition("::test_")[2] for line in ran.stdout.splitlines() if "::" in line]
+
+
 @pytest.mark.parametrize(
     ("arguments", "ci", "chosen"),
     [([], "", QUICK), ([], "true", QUICK_IN_CI), (["--slow"], "", SLOW), (["--slow"], "true", SLOW)],
 )
 def test_each_is_in_one_run(file, arguments, ci, chosen):
-    out = run(file, "--collect-only", *arguments, str(file), ci=ci).stdout
-    assert [line.partition("::test_")[2] for line in out.splitlines() if "::" in line] == chosen
-    assert ("without --slow" if arguments else "run with --slow") in out
+    ran = run(file, "--collect-only", *arguments, str(file), ci=ci)
+    assert chosen_by(ran) == chosen
+    assert ("without --slow" if arguments else "run with --slow") in ran.stdout
 
 
 def test_what_is_named_runs_and_a_failure_says_how_it_comes_again(file):
@@ -70,3 +99,21 @@ def test_what_is_named_runs_and_a_failure_says_how_it_comes_again(file):
     ran = run(file, "--slow", "--seed=7", *named)
     assert "1 failed, 4 passed" in ran.stdout
     assert "sh bin/test test_it.py::test_broken --slow --seed=7\n" in ran.stdout
+
+
+def test_a_test_for_both_databases_is_quick_on_one_of_them(file):
+    file.write_text(ON_DATABASES)
+    quick, slow = (chosen_by(run(file, "--collect-only", *how, str(file))) for how in ([], ["--slow"]))
+    assert len(quick) + len(slow) == len({*quick, *slow}) == 14
+    assert [name for name in quick if "cells" not in name] == [
+        "one[sqlite]",
+        "other[postgresql]",
+        "single[memory]",
+        "single[sqlite]",
+        "both[sqlite]",
+        "both[postgresql]",
+    ]
+    assert {name for name in quick if "cells" in name} in (
+        {"cells[memory-x]", "cells[memory-y]", "cells[sqlite-x]", "cells[postgresql-y]"},
+        {"cells[memory-x]", "cells[memory-y]", "cells[postgresql-x]", "cells[sqlite-y]"},
+    )
