@@ -1,11 +1,9 @@
-"""Which tests run: by default those that are quick, with `--slow` the others; each is in one of the two runs.
+"""Which tests run: by default those that are quick, with `--slow` the others, with `--all` each once.
 
-What is marked `scaled` is in both: small in the quick run, with `--slow` at its full size. In continuous integration, which
-has both runs, it is in the second alone. Of a test's own marks and those of its class and file the nearest counts, and what
-has none is quick. A test marked `thinned(n)` is slow but for one in n of its cells.
+What is marked `scaled` is in both runs: small in the quick one, else at its full size. Of a test's own marks and those of
+its class and file the nearest counts, and what has none is quick. A test marked `thinned(n)` is slow but for one in n of its cells.
 """
 
-import os
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -24,33 +22,35 @@ FEWER = 4
 """By which the cases of a property are divided in the quick run."""
 DATABASES = {"sqlite", "postgresql"}
 _LEFT_OUT = pytest.StashKey[int]()
-_chosen = {"slow": False}
+_chosen = {"full": False}
 
 
 def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run what is marked `slow` or `scaled`, and nothing else")
+    parser.addoption("--all", action="store_true", help="run every test, at the sizes of --slow")
     parser.addoption(
         "--campaign",
         choices=SIZES,
-        help="how much campaigns do: `quick`, `small` with --slow, or `long`, which implies --slow",
+        help="how much campaigns do: `quick`, `small` with --slow or --all, or `long`, which implies --slow",
     )
 
 
 def choose_size(config: pytest.Config) -> None:
-    """Afterwards both options are as they were meant."""
+    """Afterwards the options are as they were meant."""
     option = config.option
-    option.slow = option.slow or option.campaign == "long"
-    option.campaign = option.campaign or ("small" if option.slow else "quick")
-    _chosen["slow"] = option.slow
+    option.slow = not option.all and (option.slow or option.campaign == "long")
+    _chosen["full"] = option.all or option.slow
+    option.campaign = option.campaign or ("small" if _chosen["full"] else "quick")
 
 
 def leave_out_others(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is named by its id runs anyway."""
+    left_out = "quick" if config.option.slow else "slow"
     cells = _Cells(items)
     kept, others = [], []
     for item in items:
-        is_in = _is_in(config.option.slow, _run_of(item, cells))
-        (kept if is_in or _is_named(item, config.args) else others).append(item)
+        is_in = config.option.all or _run_of(item, cells) != left_out or _is_named(item, config.args)
+        (kept if is_in else others).append(item)
     config.stash[_LEFT_OUT] = len(others)
     if others:
         config.hook.pytest_deselected(items=others)
@@ -85,12 +85,6 @@ class _Cells:
         return sum(
             self._seen[item.parent.nodeid, item.originalname, parameter][id_] for parameter, id_ in self._ids(item)
         )
-
-
-def _is_in(slow: bool, run: str) -> bool:
-    if run == "scaled":
-        return slow or not os.environ.get("CI")
-    return slow == (run == "slow")
 
 
 def _run_of(item: pytest.Item, cells: _Cells) -> str:
@@ -128,7 +122,7 @@ def repeated_by(item: pytest.Item) -> str:
     words = ["sh", "bin/test", item.nodeid]
     if option.campaign == "long":
         words.append("--campaign=long")
-    elif option.slow:
+    elif _chosen["full"]:
         words.append("--slow")
     if seed is not None:
         words.append(f"--seed={seed}")
@@ -138,7 +132,7 @@ def repeated_by(item: pytest.Item) -> str:
 def examples(full: int | None = None) -> int:
     """How many a property tries: `full`, or as many as its profile says, and fewer in the quick run."""
     full = full or settings.default.max_examples
-    return full if _chosen["slow"] else max(1, full // FEWER)
+    return full if _chosen["full"] else max(1, full // FEWER)
 
 
 def cases(full: int | None = None, **more: Any) -> Callable[[Any], Any]:

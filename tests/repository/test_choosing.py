@@ -1,6 +1,5 @@
 """Each test is in the quick run or in that with `--slow`, what is scaled in both, and nothing vanishes in silence."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -63,7 +62,6 @@ def test_both(kind):
     pass
 """
 QUICK = ["small", "of_any_size", "cells[x-a]", "cells[y-b]", "cells[z-a]", "one[y z]"]
-QUICK_IN_CI = [name for name in QUICK if name != "of_any_size"]
 SLOW = ["large", "of_any_size", "cells[x-b]", "cells[y-a]", "cells[z-b]", "one[x]", "broken"]
 
 
@@ -74,10 +72,10 @@ def file(tmp_path):
     return file
 
 
-def run(file, *arguments, ci=""):
+def run(file, *arguments):
     where = ["-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(file.parent)]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *where, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=os.environ | {"CI": ci}, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def chosen_by(ran):
@@ -85,13 +83,13 @@ def chosen_by(ran):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "ci", "chosen"),
-    [([], "", QUICK), ([], "true", QUICK_IN_CI), (["--slow"], "", SLOW), (["--slow"], "true", SLOW)],
+    ("arguments", "chosen", "said"),
+    [([], QUICK, "run with --slow"), (["--slow"], SLOW, "without --slow"), (["--all"], {*QUICK, *SLOW}, "")],
 )
-def test_each_is_in_one_run(file, arguments, ci, chosen):
-    ran = run(file, "--collect-only", *arguments, str(file), ci=ci)
-    assert chosen_by(ran) == chosen
-    assert ("without --slow" if arguments else "run with --slow") in ran.stdout
+def test_each_is_in_one_run(file, arguments, chosen, said):
+    ran = run(file, "--collect-only", *arguments, str(file))
+    assert sorted(chosen_by(ran)) == sorted(chosen)
+    assert said in ran.stdout
 
 
 def test_what_is_named_runs_and_a_failure_says_how_it_comes_again(file):
