@@ -144,6 +144,7 @@ def test_exactly_once_hands_on_no_duplicate(tmp_path, store, kind):
     assert bridge.receiver.status().rDupsDet == 11
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("store", "kind"), ONCE_ANYWHERE, indirect=["store"])
 @pytest.mark.parametrize("step", STEPS)
 def test_exactly_once_has_each_effect_once_wherever_it_dies(tmp_path, store, monkeypatch, kind, step):

@@ -318,6 +318,7 @@ def is_listening(host, port):
         return False
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("given", "where", "elsewhere"),
     [

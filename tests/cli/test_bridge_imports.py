@@ -51,11 +51,13 @@ def bridge(folder, program, protocol, *before):
     return ran.stderr
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("protocol", ["stomp", "amqp"])
 def test_no_file_there_is_run_in_a_librarys_stead(folder, protocol):
     assert "can't be reached" in bridge(folder, AS_INSTALLED, protocol)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_nor_where_the_library_is_not_installed(folder, library):
     protocol, extra = (

@@ -77,6 +77,7 @@ def test_neither_stream_is_read(tmp_path, log):
         assert run(tmp_path, "simulate", "no.csv", stdout=pipe, stderr=pipe).returncode == 2
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", [(), ("--json",)], ids=["list", "json"])
 def test_a_broken_store_fails_the_check_whoever_reads(tmp_path, store, how):
     assert unread(tmp_path, "check", store, *how).returncode == 0
@@ -85,6 +86,7 @@ def test_a_broken_store_fails_the_check_whoever_reads(tmp_path, store, how):
     assert (ran.returncode, ran.stderr) == (1, "")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -114,6 +116,7 @@ def test_what_is_asked_for_is_still_written(tmp_path, log):
     assert (tmp_path / "r.html").stat().st_size > 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
 def test_another_pipe_that_nobody_reads_is_an_error(tmp_path, log):
     """`--verdicts` and `--report` are results that were asked for, wherever they go."""

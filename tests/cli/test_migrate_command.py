@@ -86,6 +86,7 @@ def test_a_step_back_that_loses_nothing_needs_no_yes(migrate, tmp_path):
         assert batch.receive("2", "s").verdict is Verdict.DUPLICATE
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 2)])
 def test_who_sits_at_a_terminal_is_asked(migrate, tmp_path, answer, status):
     address = f"sqlite:///{tmp_path}/receiver.db"

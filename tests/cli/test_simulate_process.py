@@ -30,6 +30,7 @@ def wait_for(condition, patience_secs=30.0):
         time.sleep(0.02)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["simulate", "compare"])
 def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path, name):
     report = tmp_path / "r.html"
@@ -56,6 +57,7 @@ def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("how", [("simulate",), ("simulate", "--json"), ("compare",)], ids=" ".join)
 def test_a_closed_pipe_ends_quietly(log, how):
     reading, writing = os.pipe()
@@ -67,6 +69,7 @@ def test_a_closed_pipe_ends_quietly(log, how):
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("how", [(), ("--json",)], ids=["table", "json"])
 def test_a_full_disk_behind_standard_output(log, how):
@@ -114,6 +117,7 @@ ONE = ("--window", "2", "--expiry", "3")
 REPORTS = {"altair", "jinja2", "vl_convert"}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("how", [("simulate",), ("simulate", "--engine", "spark"), ("compare",)], ids=" ".join)
 @pytest.mark.parametrize("module", sorted(REPORTS))
 def test_without_its_extra_a_report_is_refused_before_anything_is_read(tmp_path, module, how):
@@ -130,6 +134,7 @@ def test_without_its_extra_a_report_is_refused_before_anything_is_read(tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["simulate", "compare"])
 def test_only_reports_need_that_extra(log, name):
     ran = subprocess.run(
@@ -142,6 +147,7 @@ def test_only_reports_need_that_extra(log, name):
     assert json.loads(ran.stdout)["log"]["duplicates"] == 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("module", ["numba", "numpy", "pyarrow", "zstandard"])
 def test_a_missing_extra_is_named(log, module):
     ran = subprocess.run(
@@ -183,6 +189,7 @@ def test_progress_is_for_terminals_alone(log):
     assert ran.out.endswith("}\n")
 
 
+@pytest.mark.slow
 def test_the_same_log_gives_the_same_bytes(log):
     """Hashes are seeded anew in each process; nothing that is printed may show it."""
     first, second = (process(log, "--json", PYTHONHASHSEED=seed) for seed in ("1", "2"))

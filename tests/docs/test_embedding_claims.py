@@ -178,6 +178,7 @@ with Receiver.open(sys.argv[1], connection_id="broker-a", destination="queue://o
 """
 
 
+@pytest.mark.slow
 def test_a_signal_that_leaves_the_blocks(tmp_path, sqlite_url):
     command = [sys.executable, "-c", ENDED_IN_A_BATCH, sqlite_url]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as bridge:

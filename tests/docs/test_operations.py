@@ -4,6 +4,7 @@ import re
 import sqlite3
 from pathlib import PurePosixPath
 
+import pytest
 import typer
 import yaml
 from prometheus_client import CollectorRegistry
@@ -34,6 +35,7 @@ def test_every_block_is_tried():
     assert {heading for heading in SECTIONS if blocks(PAGE, "python", heading)} == {"Backup"}
 
 
+@pytest.mark.slow
 def test_upgrading_backup_and_cleaning_up(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("old", "new"):

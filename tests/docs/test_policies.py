@@ -78,6 +78,7 @@ def test_the_table_names_every_system_that_a_policy_is_the_rule_of():
             assert vendor.sizes_are_ours or not size or f"{vendor.systems[-1]} ({size})" in whose
 
 
+@pytest.mark.slow
 def test_a_system_is_sized_by_the_sample_log(monkeypatch):
     monkeypatch.chdir(PAGE.parents[1])
     run(CODE[SIZED], {})

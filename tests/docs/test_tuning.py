@@ -172,6 +172,7 @@ def test_apama_gets_what_is_recommended(analysis):
 # Its commands, in a folder that has what they name.
 
 
+@pytest.mark.slow
 def test_the_log_of_a_correlator(folder):
     message = (
         "2017-03-05 18:17:36.091 INFO  [27192:JMSReceiver:orders] - 'orders' has received JMS message: "
@@ -189,6 +190,7 @@ def test_the_log_of_a_correlator(folder):
     assert "rDupsDet=1, rDupIds=1" in " ".join(printed.split())
 
 
+@pytest.mark.slow
 def test_a_table_of_receipts(folder, fresh_postgres_url):
     if shutil.which("psql") is None:
         pytest.skip("there is no psql")
@@ -207,6 +209,7 @@ def test_a_table_of_receipts(folder, fresh_postgres_url):
     assert counted(run(line, folder).stdout) == (3, 1)
 
 
+@pytest.mark.slow
 def test_a_topic_of_kafka(folder):
     """There is no broker here: a script stands for kcat, and writes what kcat writes with `-J`."""
     program = folder / "kcat"
@@ -255,6 +258,7 @@ def test_sizing_the_sample_log(folder, analysis):
         assert shown in printed
 
 
+@pytest.mark.slow
 def test_a_shadow_of_a_receiver(folder, monkeypatch):
     """It drops nothing, and what it records is replayed, as is the next day's log."""
     monkeypatch.chdir(folder)

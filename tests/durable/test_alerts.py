@@ -107,6 +107,7 @@ def test_an_approach_fires_before_the_first_miss(case, tmp_path):
     )
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", SIZES)
 def test_what_stays_far_fires_nothing(case, tmp_path):
     window, expiry_us = SIZES[case]

@@ -59,6 +59,7 @@ def run(coroutine):
     return result
 
 
+@pytest.mark.thinned(3)
 def test_own_batches(any_url):
     async def main():
         async with await opened(any_url) as orders:
@@ -81,6 +82,7 @@ def test_own_batches(any_url):
     run(main())
 
 
+@pytest.mark.thinned(3)
 def test_rows_of_the_application_go_with_the_ids(url, driver):
     async def main():
         async with orders_and_engine(url, driver) as (orders, engine):
@@ -128,6 +130,7 @@ def test_a_joined_batch_is_recorded_with_the_callers_commit_and_not_without(url,
     run(main())
 
 
+@pytest.mark.thinned(3)
 def test_many_rows_are_appended_read_and_deleted_by_each_driver(url, driver):
     """Beyond what one statement takes, and far enough for rows to be forgotten."""
 
@@ -148,6 +151,7 @@ def test_many_rows_are_appended_read_and_deleted_by_each_driver(url, driver):
     assert rows_of(url, "receiver_receipt") < 2 * 6_000 + 3 * 2_000
 
 
+@pytest.mark.thinned(3)
 def test_it_judges_like_a_receiver_beside_it(url, driver):
     async def main():
         async with orders_and_engine(url, driver) as (orders, engine):
@@ -177,6 +181,7 @@ async def ticks(until: asyncio.Event) -> tuple[int, float]:
     return count, longest_secs
 
 
+@pytest.mark.thinned(3)
 @WAYS
 def test_the_loop_goes_on_while_another_process_keeps_the_domain(url, driver, joins):
     held, seen = threading.Event(), {}
@@ -212,6 +217,7 @@ def test_the_loop_goes_on_while_another_process_keeps_the_domain(url, driver, jo
     assert seen["ticks"] > 20
 
 
+@pytest.mark.thinned(3)
 @WAYS
 def test_of_two_tasks_the_second_waits(url, driver, joins):
     async def main():
@@ -254,6 +260,7 @@ def test_who_would_wait_for_itself_is_refused_at_once(url, driver):
     run(main())
 
 
+@pytest.mark.thinned(3)
 @WAYS
 def test_waiting_ends_with_the_patience(url, driver, joins):
     async def main():
@@ -292,6 +299,7 @@ def test_status_and_close_wait_for_no_transaction_of_the_callers(url, driver, ca
 # Cancelled, and lost
 
 
+@pytest.mark.thinned(3)
 @WAYS
 @pytest.mark.parametrize("by", ["cancel", "timeout"])
 def test_cancelled_in_the_body(url, driver, joins, by):
@@ -321,6 +329,7 @@ def test_cancelled_in_the_body(url, driver, joins, by):
     run(main())
 
 
+@pytest.mark.thinned(3)
 @WAYS
 def test_cancelled_while_it_waits_for_the_domain(url, driver, joins):
     async def main():
@@ -347,6 +356,7 @@ def test_cancelled_while_it_waits_for_the_domain(url, driver, joins):
     run(main())
 
 
+@pytest.mark.thinned(3)
 @WAYS
 def test_a_task_whose_batch_was_given_up_has_another(url, driver, joins):
     """As one that gives each batch a time to begin in: it waits for the thread that is still about the first."""
@@ -375,6 +385,7 @@ def test_a_task_whose_batch_was_given_up_has_another(url, driver, joins):
     run(main())
 
 
+@pytest.mark.thinned(3)
 @WAYS
 def test_cancelled_at_any_step(url, driver, joins):
     """Cancelled after so many turns of the loop, whatever it was about: what is recorded is all of the batch or nothing."""
@@ -407,6 +418,7 @@ def test_cancelled_at_any_step(url, driver, joins):
     run(main())
 
 
+@pytest.mark.thinned(3)
 @WAYS
 def test_a_loop_that_is_closed_in_mid_batch(url, driver, joins, recwarn):
     """Its task is never ended, only collected."""

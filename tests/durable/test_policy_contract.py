@@ -227,6 +227,7 @@ def test_a_duplicate_is_told_of_without_a_tier_where_there_is_none(caplog):
     assert caplog.messages == ["broker:queue://orders: 'a' from '' came again after 0.000000 s and 1 receipts"]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("text", ["artemis:id_cache_size=4", "ttl:expiry=1", "perfect"])
 def test_bodies_are_told_apart_through_restarts(store_url, text):
     options = {"policy": text, "id_reuse": "deliver"}
@@ -240,6 +241,7 @@ def test_bodies_are_told_apart_through_restarts(store_url, text):
     assert_sound(store_url)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_the_store_is_sound_and_stays_small(store_url, kind):
     text = kind.text(*kind.roomy)

@@ -45,6 +45,7 @@ def bytes_needed(sqlite_url, folder):
     return copy.stat().st_size
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("settings", "batch_size"),
     [
@@ -62,6 +63,7 @@ def test_a_file_is_at_most_twice_what_its_live_ids_need(sqlite_url, tmp_path, se
     assert bytes_of(sqlite_url) <= 2 * bytes_needed(sqlite_url, tmp_path)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("batch_size", [1, 50, 5_000])
 def test_no_more_than_a_quarter_waits_to_be_deleted(store_url, seed, batch_size):
     with opened(store_url, settings=sizes(20, 300_000)) as receiver:

@@ -53,6 +53,7 @@ def test_whole_and_in_pieces(tmp_path, name, compression):
     assert read(path) == ROWS
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", FORMATS)
 def test_standard_input(name):
     data = FORMATS[name](WRITTEN)

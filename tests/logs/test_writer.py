@@ -91,6 +91,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("tables")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".jsonl", ".ndjson.zst", ".parquet"])
 @given(first=rows, second=rows)
 def test_every_format_gives_back_the_exact_rows(folder, ending, first, second):

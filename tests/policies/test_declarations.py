@@ -201,6 +201,7 @@ def test_a_new_policy_is_one_file(tmp_path):
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("facts", "said"),
     [

@@ -61,6 +61,7 @@ class Store(Lockstep):
         return again
 
 
+@pytest.mark.thinned(3)
 @EACH_KIND
 @given(data=st.data(), deletions=HOW_MANY, random=RANDOMS)
 def test_made_again_from_what_is_left_is_never_having_stopped(kind: Kind, data, deletions, random):

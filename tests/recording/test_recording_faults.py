@@ -204,6 +204,7 @@ def test_a_folder_stays_the_same_when_the_process_changes_its_own(tmp_path, monk
     assert ids(read("../receipts.parquet")) == ["id-0", "id-1"]
 
 
+@pytest.mark.slow
 def test_what_was_left_behind_can_be_simulated(tmp_path):
     """Journals of killed processes, with half a frame at the end; the next recorder finishes them as it begins."""
     with Recorder(tmp_path) as recorder:

@@ -48,6 +48,7 @@ def test_every_receipt_comes_back(tmp_path_factory, ending, batches):
     assert (recorder.written, recorder.dropped, recorder.last_error) == (len(expected), 0, None)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("ending", FORMATS)
 def test_simulate_names_the_domain_of_the_receiver(tmp_path, ending):
     path = tmp_path / f"receipts.{ending}"

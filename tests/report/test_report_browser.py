@@ -22,6 +22,7 @@ def brightness(rgb):
     return sum(map(int, re.findall(r"\d+", rgb)))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("analysis_of", "charts"),
     [(realistic, 5), (hostile, 5), (empty, 1), (large, 5)],

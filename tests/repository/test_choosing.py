@@ -82,6 +82,7 @@ def chosen_by(ran):
     return [line.partition("::test_")[2] for line in ran.stdout.splitlines() if "::" in line]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("arguments", "chosen", "said"),
     [([], QUICK, "run with --slow"), (["--slow"], SLOW, "without --slow"), (["--all"], {*QUICK, *SLOW}, "")],
@@ -92,6 +93,7 @@ def test_each_is_in_one_run(file, arguments, chosen, said):
     assert said in ran.stdout
 
 
+@pytest.mark.slow
 def test_what_is_named_runs_and_a_failure_says_how_it_comes_again(file):
     named = [f"{file}::test_{name}" for name in ("small", "cells[x-a]", "one", "broken")]
     ran = run(file, "--slow", "--seed=7", *named)
@@ -99,6 +101,7 @@ def test_what_is_named_runs_and_a_failure_says_how_it_comes_again(file):
     assert "sh bin/test test_it.py::test_broken --slow --seed=7\n" in ran.stdout
 
 
+@pytest.mark.slow
 def test_a_test_for_both_databases_is_quick_on_one_of_them(file):
     file.write_text(ON_DATABASES)
     quick, slow = (chosen_by(run(file, "--collect-only", *how, str(file))) for how in ([], ["--slow"]))

@@ -85,6 +85,7 @@ def test_a_compacted_log_gives_the_figures_of_the_log(logs, tmp_path, run, key):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "out"]
 
 
+@pytest.mark.slow
 def test_a_row_that_can_not_be_read_leaves_nothing(logs, tmp_path, run):
     status, printed, err = run(compact_logs.main, logs, tmp_path / "out")
     assert (status, printed) == (2, "")
@@ -117,6 +118,7 @@ def test_refusals(tmp_path, monkeypatch, run, arguments, complaint):
     assert (tmp_path / "full" / "kept").read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_a_day_is_added(tmp_path, run):
     days = []
     for day in range(2):

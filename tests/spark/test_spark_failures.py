@@ -153,12 +153,14 @@ def test_java_that_ends():
     assert "Java ended" in last_words(run_program(STEPS.format(step='flow.map(killed, BadRows).kept("die")')))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_a_master_that_spark_refuses():
     told = last_words(run_program(STEPS.format(step=""), master="local-cluster[1,1,10]"))
     assert "Asked to launch cluster with 10 MiB" in told
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_java_that_does_not_even_start():
     told = last_words(run_program(STEPS.format(step=""), SPARK_DRIVER_MEMORY="1k"))

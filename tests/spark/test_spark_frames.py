@@ -83,6 +83,7 @@ def test_an_order_by_column_and_a_grid_chosen_from_the_log(spark, log):
     assert found.as_dict() == said_here([log], "default", max_missed=2, margin=1.5)
 
 
+@pytest.mark.slow
 def test_what_is_set_at_present_and_a_budget(spark, log):
     frame, most = spark.read.parquet(str(log)), 1_000
     found = size_windows(frame, domain="destination", current=(7, 0.5), budget_bytes=most).as_dict()
@@ -92,6 +93,7 @@ def test_what_is_set_at_present_and_a_budget(spark, log):
     assert found["recommendation"] != size_windows(frame, domain="destination").as_dict()["recommendation"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["text", "timestamp", "number"])
 def test_without_any_order_receipts_go_by_time_then_content(spark, tmp_path, kind):
     rows = sorted(receipts(4, step_back=False))

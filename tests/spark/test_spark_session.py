@@ -267,6 +267,7 @@ def test_spark_submit_runs_the_job():
     assert helped.stdout.startswith("Usage: receiver simulate")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_spark_submit_keeps_errors_out_of_the_results():
     refused = submit("nowhere.csv", "--window", "x")
