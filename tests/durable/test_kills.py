@@ -11,7 +11,7 @@ from receiver import Verdict
 from tests.durable import journal
 from tests.durable.checks import assert_sound
 from tests.durable.stream import stream_of
-from tests.durable.worker import Job, Worker, open_receiver, working
+from tests.durable.worker import PROCESSES, Job, Worker, open_receiver, working
 
 BATCH_SIZE = 50
 BATCHES_PER_KILL = 10
@@ -53,6 +53,12 @@ JUDGED = [
     ("perfect", 0, True),
 ]
 """The policy, how many sources it keeps at most, and whether its transactions are the caller's."""
+
+
+def test_a_process_has_been_given_all_imports():
+    """Else each of hundreds takes a second."""
+    with PROCESSES.Pool(1) as pool:
+        assert pool.apply(eval, ("'tests.durable.worker' in __import__('sys').modules",))
 
 
 @pytest.mark.scaled

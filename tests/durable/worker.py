@@ -29,6 +29,8 @@ PAUSE_SECS = 0.02
 YIELDS = 0.1
 LONGEST_YIELD_SECS = 0.1
 
+# For all folders: there is one fork server, and who says last what it imports has the say. It looks from the repository's
+# top, so only a module with its full name is imported beforehand.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])
 

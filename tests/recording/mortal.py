@@ -4,7 +4,6 @@ With each batch it books the batch's number in the same transaction, so that the
 """
 
 import itertools
-import multiprocessing
 import os
 import random
 import signal
@@ -20,8 +19,6 @@ from receiver.store.databases.sqlite import SqliteLog
 from tests.durable.opened import UndoError, opened, sizes
 from tests.stores import engine_of
 
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload([__name__])
 FEW_REMEMBERED = sizes(20, 0)
 START_US = 1_795_225_068_711_509
 ENDS_SECS = 120

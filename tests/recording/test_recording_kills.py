@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mortal import BOOKED, ENDS_SECS, PROCESSES, STEPS, Life, booked, live, receipts_of
+from mortal import BOOKED, ENDS_SECS, STEPS, Life, booked, live, receipts_of
 from recorded import read, simulate, unfinished
 from sqlalchemy import text
 
 from receiver import Recording
 from receiver.errors import LogFormatError
 from tests.durable.opened import opened, send
+from tests.durable.worker import PROCESSES
 from tests.stores import engine_of
 
 CALLERS = ["before the caller's commit", "the caller has committed"]
