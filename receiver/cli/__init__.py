@@ -83,7 +83,7 @@ def receiver(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Two-tier duplicate detection for at-least-once messages, and the sizing of its windows from your own log."""
+    """Two-tier duplicate detection for at-least-once messages. Sizes its windows from your own log."""
 
 
 def run(command: typer.Typer = app, name: str = "receiver") -> int:
