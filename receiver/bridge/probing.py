@@ -144,14 +144,14 @@ def probe(
     """
     if address.keeps_what_is_taken:
         raise SettingsError(
-            f"{address}: there what was taken stays, and comes again from a position, not because a consumer has ended",
-            hint="it needs no probe: a bridge keeps the position in its store. For what senders repeat, receiver simulate "
+            f"{address}: this broker keeps every message: consumers go on from a position, and nothing is redelivered",
+            hint="no probe is needed: a bridge keeps the position in its store. For what senders repeat, receiver simulate "
             "sizes W and E",
         )
     if address.is_topic or address.selector is not None:
-        raise SettingsError(f"{address} is no plain queue", hint="name a scratch queue, without a selector")
+        raise SettingsError(f"{address} isn't a plain queue", hint="name a scratch queue, without a selector")
     if messages < LEAST_MESSAGES:
-        raise SettingsError(f"{messages} messages say too little", hint=f"take {LEAST_MESSAGES} or more")
+        raise SettingsError(f"{messages} messages are too few", hint=f"send {LEAST_MESSAGES} or more")
     answers_acknowledgements = _check_empty(address)
     run = _Run(address, messages // len(endings), patience_secs)
     redeliveries = []

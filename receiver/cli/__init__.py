@@ -114,7 +114,7 @@ def _status(command: typer.Typer, name: str) -> int:
     except typer.TyperException as error:
         usage = getattr(error, "ctx", None)
         refusing = usage.command_path if usage else name
-        problem = SettingsError(error.format_message(), hint=f"{refusing} --help shows what there is")
+        problem = SettingsError(error.format_message(), hint=f"{refusing} --help lists what there is")
     except OSError as error:
         problem = _refusal(error)
     except SystemExit as error:

@@ -69,5 +69,5 @@ def _time(text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise SettingsError(f"--start {text!r} is no time", hint="write it as 2026-01-05T08:00:00Z") from None
+        raise SettingsError(f"--start {text!r} isn't a time", hint="write it as 2026-01-05T08:00:00Z") from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)

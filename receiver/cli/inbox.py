@@ -95,7 +95,7 @@ def move(
     print(f"{sanitised_address(url)}: {count(moved, 'message')} moved to {shown_target(new_name)}")
     if moved:
         print(
-            "note: the last that a bridge handed on before it died may have arrived at the old target, too:"
+            "note: if a bridge died, the last messages that it handed on may have arrived at the old target too:"
             " EXACTLY_ONCE can't hold across two targets",
             file=sys.stderr,
         )

@@ -134,7 +134,7 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     if engine is _Engine.LOCAL:
         for option, value in (("--master", master), ("--order-by", order_by), ("--verbose", verbose)):
             if value:
-                raise SettingsError(f"{option} is about Spark, and the engine is local", hint="add --engine spark")
+                raise SettingsError(f"{option} is for Spark, and the engine is local", hint="add --engine spark")
     question = _question(domain, window, expiry, current)
     question = replace(question, settings=_settings(max_missed, margin, budget))
     single = single_setting(question)
@@ -179,7 +179,7 @@ def _question(domain: str, window: str | None, expiry: str | None, current: str 
         check_grid(windows, expiries_us)
     given = [values for values in (windows, expiries_us) if values is not None]
     if given and all(0 in values for values in given):  # a list chosen from the log holds 0
-        print("note: the pair of a window of 0 and an expiry of 0 detects nothing and is left out", file=sys.stderr)
+        print("note: a window of 0 with an expiry of 0 detects nothing, so this pair is left out", file=sys.stderr)
     return Question(domain, windows, expiries_us, present=None if current is None else parse_present(current))
 
 

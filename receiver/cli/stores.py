@@ -63,7 +63,7 @@ def confirm(loss: str, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
-        raise SettingsError(f"{loss}, so it needs a yes", hint="add --yes if that is meant")
+        raise SettingsError(f"{loss}, so it needs --yes", hint="add --yes to do so")
     if not typer.confirm(f"{loss}. Go on?", err=True):
         raise SettingsError("nothing was changed")
 
@@ -75,12 +75,12 @@ def number_of(given: str, names: Mapping[int, str], kind: str, listed_by: str) -
     """
     meant = [number for number, name in names.items() if given in {str(number), name}]
     if not meant:
-        raise SettingsError(f"there is no {kind} {given!r:.200}", hint=f"{listed_by} shows those that there are")
+        raise SettingsError(f"there is no {kind} {given!r:.200}", hint=f"{listed_by} lists them")
     if len(meant) > 1:
         numbers = ", ".join(map(str, meant))
         raise SettingsError(
             f"several are called {given!r:.200}: {numbers}",
-            hint=f"{listed_by} shows numbers and names: choose one that is its own",
+            hint=f"{listed_by} shows the numbers: give one of them",
         )
     return meant[0]
 

@@ -189,7 +189,7 @@ def test_a_new_policy_is_one_file(tmp_path):
     assert "Toy MQ" in (tmp_path / "page.html").read_text(encoding="utf-8")
     for text, said in {
         "toymq": "write toy:keep=7",
-        "told-toy:retry=1,network=1": "can't be compared, for no toy is",
+        "told-toy:retry=1,network=1": "can't be compared, because no toy is",
     }.items():
         refused = ran(tmp_path, "-m", "receiver", "compare", "log.csv", f"--policy={text}")
         assert refused.returncode == 2

@@ -254,7 +254,7 @@ class AmqpSink(AmqpLink):
         if 0 < most < largest:
             raise MessageUnfitError(
                 f"{self._address}: a message has {largest:,} bytes, and the broker takes no more than {most:,}",
-                hint="raise its limit, or leave this message out",
+                hint="raise its limit, or don't send this message",
             )
 
     def _make_link(self) -> Any:
@@ -283,7 +283,7 @@ class AmqpSink(AmqpLink):
     def _fail_by_outcome(self, delivery: Any) -> None:
         condition = delivery.remote.condition
         if delivery.remote_state == proton.Delivery.RELEASED and not self._dialect.has_subscriptions:
-            self._fail("a message isn't accepted: no queue gets it", hint="bind a queue, or create the one that was")
+            self._fail("a message isn't accepted: no queue gets it", hint="bind a queue to it, or create the missing one")
         elif delivery.remote_state != proton.Delivery.REJECTED or condition is None:
             self._fail(f"a message isn't accepted: {condition or delivery.remote_state}")
         elif condition.name == _IS_FULL:
@@ -292,7 +292,7 @@ class AmqpSink(AmqpLink):
             self._fail_by(condition)
         else:
             why = f"it refuses a message: {condition.description or condition.name}"
-            self._fail(why, MessageRefusedError, "leave this message out")
+            self._fail(why, MessageRefusedError, "don't send this message")
 
 
 def _do_nothing() -> None:

@@ -132,7 +132,7 @@ def function_named(text: str, before: str) -> Callable[..., Any]:
         ) from error
     if not callable(function):
         raise SettingsError(
-            f"{before}{text} is no function but {type(function).__name__}", hint=f"write {before}MODULE:FUNCTION"
+            f"{before}{text} isn't a function but {type(function).__name__}", hint=f"write {before}MODULE:FUNCTION"
         )
     return function
 
@@ -147,7 +147,7 @@ def check_takes_message(name: str, function: Callable[..., object]) -> None:
 def _signature(name: str, function: Callable[..., object]) -> inspect.Signature | None:
     """What it takes; None of a function that is written in C and doesn't say."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise SettingsError(f"{name} does nothing when it is called", hint="name a function without async and yield")
+        raise SettingsError(f"{name} is async or a generator, so calling it does nothing", hint="name a function without async and yield")
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
