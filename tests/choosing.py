@@ -63,11 +63,11 @@ class _Cells:
 
     def is_one_in(self, number: int, item: Any) -> bool:
         """Those on a diagonal, so that each value of each parameter has its turn."""
-        place = 0
+        diagonal = 0
         for parameter, id_ in enumerate(item.callspec._idlist):
             seen = self._seen[item.parent.nodeid, item.originalname, parameter]
-            place += seen.setdefault(id_, len(seen))
-        return place % number == 0
+            diagonal += seen.setdefault(id_, len(seen))
+        return diagonal % number == 0
 
 
 def _is_in(slow: bool, run: str) -> bool:
@@ -82,8 +82,8 @@ def _run_of(item: pytest.Item, cells: _Cells) -> str:
         return "slow"
     for node in reversed(item.listchain()):
         own = {mark.name for mark in node.own_markers}
-        if found := next((mark for mark in MARKS if mark in own), "quick" if "thinned" in own else None):
-            return found
+        if run := next((mark for mark in MARKS if mark in own), "quick" if "thinned" in own else None):
+            return run
     return "quick"
 
 

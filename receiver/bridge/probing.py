@@ -1,6 +1,6 @@
 """How a broker redelivers: what `receiver probe` does to a queue, and what it sees.
 
-A consumer takes messages and ends in one of several ways while it holds some. Then another takes whatever comes. Apama's
+A consumer takes messages and ends in one of several ways while it holds others. Then another takes whatever comes. Apama's
 page on reliable receivers asks its users to test their brokers so.
 """
 
@@ -138,7 +138,7 @@ def probe(
 ) -> Probe:
     """Send so many messages to an empty queue, and see how they come again when consumers end; it is empty afterwards.
 
-    `patience_secs` is how long a frozen consumer's messages are waited for before it is killed. `say` is told each step,
+    `patience_secs` is how long a frozen consumer's messages are waited for before it is killed. `say` gets each step,
     how many are done, and how many there are. `SettingsError` for a topic and for a queue that isn't empty or that others
     use; `BrokerError` where the broker can't be reached or refuses.
     """

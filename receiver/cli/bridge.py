@@ -101,10 +101,14 @@ _Window = Annotated[
     typer.Option(metavar="W", help="The domain's window W in ids per source; needs --expiry. [default: the domain's]"),
 ]
 _Expiry = Annotated[
-    float | None, typer.Option(metavar="E", help="The domain's expiry E in seconds; needs --window. [default: the domain's]")
+    float | None,
+    typer.Option(metavar="E", help="The domain's expiry E in seconds; needs --window. [default: the domain's]"),
 ]
 _OtherPolicy = Annotated[
-    str | None, typer.Option("--policy", metavar="POLICY", help="Follow another system's rule. receiver compare --help lists them.")
+    str | None,
+    typer.Option(
+        "--policy", metavar="POLICY", help="Follow another system's rule. receiver compare --help lists them."
+    ),
 ]
 _MaxBatchSize = Annotated[
     int | None, typer.Option(metavar="N", help="The most messages in a batch. [default: {bridge.max_batch_size}]")
@@ -116,7 +120,8 @@ _MaxBatchIntervalMillis = Annotated[
     ),
 ]
 _MaxBodyBytes = Annotated[
-    int | None, typer.Option(metavar="BYTES", help="Stop at a message with a larger body. [default: {bridge.max_body_bytes}]")
+    int | None,
+    typer.Option(metavar="BYTES", help="Stop at a message with a larger body. [default: {bridge.max_body_bytes}]"),
 ]
 _MaxTries = Annotated[
     int | None,
@@ -124,7 +129,9 @@ _MaxTries = Annotated[
 ]
 _Record = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Record the receipts for receiver simulate: a .jsonl.zst, a .parquet or a folder."),
+    typer.Option(
+        metavar="FILE", help="Record the receipts for receiver simulate: a .jsonl.zst, a .parquet or a folder."
+    ),
 ]
 _StatusSecs = Annotated[
     float | None,
@@ -156,7 +163,9 @@ _StuckAfterSecs = Annotated[
 _StopWhenIdle = Annotated[
     float | None, typer.Option(metavar="SECS", min=0, help="Stop once no message has come for SECS seconds.")
 ]
-_ToPasswordFile = Annotated[Path | None, typer.Option(metavar="FILE", help="A file whose first line is the password for TO.")]
+_ToPasswordFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A file whose first line is the password for TO.")
+]
 _Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and a traceback if your function fails.")]
 
 

@@ -50,9 +50,7 @@ class _Protocol(StrEnum):
 
 def demo(
     secs: Annotated[int, typer.Option(min=5, max=86_400, help="Send messages for so many seconds.")] = 30,
-    protocol: Annotated[
-        _Protocol, typer.Option(help="The protocol of senders and bridges.")
-    ] = _Protocol.STOMP,
+    protocol: Annotated[_Protocol, typer.Option(help="The protocol of senders and bridges.")] = _Protocol.STOMP,
     mode: Annotated[
         _Mode, typer.Option(help="The bridges' mode. AT_LEAST_ONCE shows what comes twice.")
     ] = _Mode.EXACTLY_ONCE,

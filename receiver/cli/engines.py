@@ -48,9 +48,7 @@ OrderBy = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="The column that orders a table's rows. Spark only."),
 ]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", help="Show what Spark and Java print, and what each step cost.")
-]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark and Java print, and what each step cost.")]
 
 
 def single_setting(question: Question) -> tuple[int, int] | None:

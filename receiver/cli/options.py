@@ -67,14 +67,18 @@ ColumnMap = Annotated[
     list[str] | None,
     typer.Option("--map", metavar="COLUMN=FIELD", help="Read the column COLUMN from the field FIELD. May be repeated."),
 ]
-TimeUnit = Annotated[_TimeUnit | None, typer.Option(help="Unit of times that are numbers. [default: by their magnitude]")]
+TimeUnit = Annotated[
+    _TimeUnit | None, typer.Option(help="Unit of times that are numbers. [default: by their magnitude]")
+]
 TimeZone = Annotated[str, typer.Option(help="Zone of times that name no zone.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Report = Annotated[
     str | None,
     typer.Option(metavar="FILE.html", help="Write a report for the browser. Needs the extra 'report'."),
 ]
-FromPasswordFile = Annotated[Path | None, typer.Option(metavar="FILE", help="A file whose first line is the password for FROM.")]
+FromPasswordFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A file whose first line is the password for FROM.")
+]
 TlsCa = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Certificates of the authorities to trust. [default: the system's]")
 ]

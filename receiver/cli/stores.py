@@ -223,7 +223,11 @@ def retire(
     ] = None,
     idle_days: Annotated[
         float | None,
-        typer.Option("--idle", metavar="DAYS", help="Retire all sources that have sent nothing for DAYS days, by the times of the receipts."),
+        typer.Option(
+            "--idle",
+            metavar="DAYS",
+            help="Retire all sources that have sent nothing for DAYS days, by the times of the receipts.",
+        ),
     ] = None,
     domain: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only in domains of this name. [default: all domains]")

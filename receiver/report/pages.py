@@ -147,7 +147,9 @@ def _facts(analysis: Analysis) -> list[tuple[str, str]]:
     facts = [(of_duplicates(analysis.recommendation.setting.missed, duplicates), "missed in this log")]
     unseen = sized_of(analysis, Kind.BOTH).unseen
     if unseen is not None:
-        facts.append((of_duplicates(unseen.missed, unseen.duplicates), "missed in one half with the other half's setting"))
+        facts.append(
+            (of_duplicates(unseen.missed, unseen.duplicates), "missed in one half with the other half's setting")
+        )
     times = f", {three_digits(evidence.span_us / evidence.expiry_need_us)} times" if evidence.expiry_need_us else ""
     return [
         *facts,
@@ -207,13 +209,17 @@ def _cost(analysis: Analysis) -> dict[str, Any]:
 
 def _present(analysis: Analysis) -> dict[str, Any]:
     present, recommended, evidence = present_of(analysis), analysis.recommendation.sized, analysis.evidence
-    both, some = (present.setting, recommended.setting), bool(analysis.log.duplicates)
+    both, has_duplicates = (present.setting, recommended.setting), bool(analysis.log.duplicates)
     rows = [
-        ["window W", *(count(setting.window) for setting in both), count(evidence.window_need) if some else "-"],
+        [
+            "window W",
+            *(count(setting.window) for setting in both),
+            count(evidence.window_need) if has_duplicates else "-",
+        ],
         [
             "expiry E",
             *(seconds(setting.expiry_us) for setting in both),
-            duration(evidence.expiry_need_us) if some else "-",
+            duration(evidence.expiry_need_us) if has_duplicates else "-",
         ],
         ["duplicates missed", *(count(setting.missed) for setting in both), ""],
         ["most ids kept", *(count(setting.peak_ids) for setting in both), ""],

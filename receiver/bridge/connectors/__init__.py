@@ -107,7 +107,7 @@ class Source(Protocol):
     empty `take` doesn't mean that nothing is left.
 
     It may have an attribute `answers_acknowledgements`. If it is false, the broker answers no acknowledgement, and
-    `acknowledge` returns once the broker was told.
+    `acknowledge` returns once the acknowledgement was sent.
     """
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:

@@ -170,7 +170,9 @@ class _Session:
             return MessageRefusedError(why, hint="don't send this message")
         if dialect.refusals is None:
             # Nobody has written down what it means by its words. To try for ever would hide a refusal.
-            return BrokerRefusedError(why, hint="see the broker's log: the meaning of this product's errors isn't known here")
+            return BrokerRefusedError(
+                why, hint="see the broker's log: the meaning of this product's errors isn't known here"
+            )
         return BrokerError(why, hint="connect again")
 
     def _beat(self, secs: float) -> None:

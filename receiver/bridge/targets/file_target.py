@@ -170,9 +170,7 @@ class FileTarget:
             self._cut(confirmed, lease.tail_digest)
             return True
         elif self._ends_in_mid_line():
-            raise OutputError(
-                f"{self._path} exists, and ends in the middle of a line", hint="name another, or mend it"
-            )
+            raise OutputError(f"{self._path} exists, and ends in the middle of a line", hint="name another, or mend it")
         self._save(lease)  # before anything is written, for by this length it is known what to cut
         return False
 
