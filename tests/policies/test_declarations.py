@@ -220,4 +220,4 @@ def test_no_receiver_goes_by_a_policy_that_is_refused_to_it(tmp_path):
     grown(tmp_path, toy=toy(FACTS | {"refusals": '(Refusal(Use.RECEIVER, "it keeps nothing", "take ttl"),)'}))
     failed = ran(tmp_path, "-c", DURABLE)
     assert failed.returncode == 1
-    assert "policy 'toy:keep=7' can't be made durable, for it keeps nothing (take ttl)" in failed.stderr
+    assert "policy 'toy:keep=7' can't be made durable, because it keeps nothing (take ttl)" in failed.stderr
