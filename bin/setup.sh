@@ -18,7 +18,7 @@ set_up() {
     is_current && return
 
     (: >>"$root/.venv.lock") 2>/dev/null || die "can't write to $root, where .venv belongs: copy the checkout to a" \
-        "place that you can write to, or mount it writable"
+        "folder that you can write to, or mount it writable"
     python=$(find_python) || exit
     # The lock belongs to the open file, so it is gone with this process and its children, however they end.
     exec 9>>"$root/.venv.lock"

@@ -92,7 +92,7 @@ class DomainKey:
         if lacking:
             option = "" if lacking[0] == "destination" else f" (--{lacking[0].replace('_', '-')})"
             raise SettingsError(
-                f"there is no {lacking[0]}, by which the domain key '{self.text}' keeps domains apart",
+                f"the domain key '{self.text}' needs a {lacking[0]}, and there is none",
                 hint=f"give one{option}, or take another domain key, such as name:TEXT",
             )
 

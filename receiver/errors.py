@@ -88,7 +88,7 @@ class SettingsError(ReceiverError, ValueError):
 def detects_nothing() -> SettingsError:
     """The error for a window of 0 with an expiry of 0."""
     return SettingsError(
-        "a window of 0 with an expiry of 0 would detect nothing", hint="use AT_LEAST_ONCE if that is meant"
+        "a window of 0 with an expiry of 0 would detect nothing", hint="to detect nothing, use AT_LEAST_ONCE"
     )
 
 
@@ -109,7 +109,7 @@ class BatchRejectedError(ReceiverError):
     def __init__(self, duplicates: tuple[str, ...]) -> None:
         shown = ", ".join(repr(id_) for id_ in duplicates[:3]) + (", ..." if len(duplicates) > 3 else "")  # noqa: PLR2004
         super().__init__(
-            f"the batch is rejected as a whole, for it holds duplicates: {shown}", hint="send the rest without them"
+            f"the whole batch is rejected, because it holds duplicates: {shown}", hint="send the rest without them"
         )
         self.duplicates = duplicates
 

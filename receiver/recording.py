@@ -254,7 +254,7 @@ class Recorder(Closing):
             _LOGGER.warning("the recording lacks %d receipts", self.dropped)
         if self._uncertain:
             _LOGGER.warning(
-                "it isn't known whether %d receipts were committed: who records there next asks the store",
+                "it isn't known whether %d receipts were committed: the next receiver that records there asks the store",
                 sum(self._uncertain.values()),
             )
 

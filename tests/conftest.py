@@ -45,11 +45,11 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     choosing.leave_out_others(config, items)
 
-    def place(item):
+    def rank(item):
         folder = item.path.parent.name
         return SLOWEST_FIRST.index(folder) if folder in SLOWEST_FIRST else len(SLOWEST_FIRST)
 
-    items.sort(key=place)
+    items.sort(key=rank)
 
 
 @cache
@@ -76,7 +76,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
-    """A failure tells by which command it comes again.
+    """A failure shows the command that repeats it.
 
     What a test has printed goes to another process as UTF-8, in which a lone surrogate can't be sent.
 

@@ -160,7 +160,7 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
     if options.mode.keeps:
         check_durable(source)
     elif source.is_stream:
-        raise SettingsError(f"{source}: only a store knows how far it was taken", hint="choose another mode")
+        raise SettingsError(f"{source}: BEST_EFFORT can't keep its position", hint="choose another mode")
     connectors_of(source)  # now, before a python: target puts the current folder on sys.path
     check_carried(source, options.ids.id_property, options.ids.source_property)
     # Each subscription has a copy of its own of each message, which is no duplicate.
@@ -194,7 +194,7 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions) ->
         connect = partial(sink_of, address)
         return BrokerTarget(address.target_name, connect, options.ids, adds_duplicate_ids=options.mode.detects)
     hint = _TARGETS if ":" in to or "@" in to else f"write file:{to} for a file; {_TARGETS}"
-    raise SettingsError(f"{masked(to)!r:.200} is no target", hint=hint)
+    raise SettingsError(f"{masked(to)!r:.200} isn't a target", hint=hint)
 
 
 def _with_function(rule: IdRule) -> IdRule:
@@ -213,7 +213,7 @@ def _with_function(rule: IdRule) -> IdRule:
 def _check_ring(source: BrokerAddress, target: BrokerAddress) -> None:
     if source.may_be(target):
         raise SettingsError(
-            f"{target} is where messages come from, too: each would come back",
+            f"{target} is both source and target, so each message would come back",
             hint="name another queue; for another broker on the same host, take both by one protocol",
         )
 
@@ -222,7 +222,7 @@ def _name_of(function: Callable[..., object]) -> str:
     name: str | None = getattr(function, "__qualname__", None)
     if name is None or name.endswith("<lambda>"):
         raise SettingsError(
-            f"{function!r:.200} has no name that a store could know it by", hint="give PythonTarget(NAME, function)"
+            f"{function!r:.200} has no name by which the store could know it", hint="give PythonTarget(NAME, function)"
         )
     return f"python:{function.__module__}:{name}"
 
@@ -232,7 +232,7 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
     if isinstance(from_, str) and isinstance(to, str) and is_broker(to):
         _check_ring(BrokerAddress.parse(from_), BrokerAddress.parse(to))
     if options.tls != Tls() and not any(is_secure(str(each)) for each in (from_, to)):
-        raise SettingsError("certificates prove nothing without TLS", hint="write stomps://, amqps:// or kafkas://")
+        raise SettingsError("certificates are of no use without TLS", hint="write stomps://, amqps:// or kafkas://")
     for part, given in {"connection": options.connection_id, "receiver": options.receiver_id}.items():
         if given == "":
             raise SettingsError(f"the {part} id is empty", hint=f"leave it out, or give a name (--{part}-id)")

@@ -77,7 +77,7 @@ class IdRule:
             )
         if self.function is not None and (self.id_property, self.source_property) != (_ID, _SOURCE):
             raise SettingsError(
-                "ids are said by a function or by properties, not by both",
+                "ids come from a function or from properties, not from both",
                 hint="give --ids alone, or --id-property and --source-property; a function can read properties",
             )
 
@@ -115,8 +115,8 @@ class IdRule:
         except MessageRefusedError:
             raise
         except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
-            raise MessageRefusedError(f"the function that says its id failed: {described(error)}") from error
-        raise MessageRefusedError(f"the function that says its id failed: {why}")
+            raise MessageRefusedError(f"the function for its id failed: {described(error)}") from error
+        raise MessageRefusedError(f"the function for its id failed: {why}")
 
     def _lack(self) -> str:
         return f"it has no property {self.id_property}" if self.function is None else "the function gave it no id"

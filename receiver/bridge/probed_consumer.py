@@ -1,4 +1,4 @@
-"""The consumer of a probe: it takes messages in a process of its own, and ends in one of several ways while it holds some."""
+"""The consumer of a probe: it takes messages in a process of its own, and ends in one of several ways while it holds messages."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def consuming(life: Life) -> Iterator[Consumer]:
 
 
 def _consume(life: Life, pipe: Connection) -> None:
-    """The consumer's process: say what it takes, and end when it is told to."""
+    """The consumer's process: say what it takes, and end on command."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
     with suppress(EOFError, OSError):
         try:

@@ -1,6 +1,6 @@
 """How a broker redelivers: what `receiver probe` does to a queue, and what it sees.
 
-A consumer takes messages and ends in one of several ways while it holds some. Then another takes whatever comes. Apama's
+A consumer takes messages and ends in one of several ways while it holds others. Then another takes whatever comes. Apama's
 page on reliable receivers asks its users to test their brokers so.
 """
 
@@ -138,20 +138,20 @@ def probe(
 ) -> Probe:
     """Send so many messages to an empty queue, and see how they come again when consumers end; it is empty afterwards.
 
-    `patience_secs` is how long a frozen consumer's messages are waited for before it is killed. `say` is told each step,
+    `patience_secs` is how long a frozen consumer's messages are waited for before it is killed. `say` gets each step,
     how many are done, and how many there are. `SettingsError` for a topic and for a queue that isn't empty or that others
     use; `BrokerError` where the broker can't be reached or refuses.
     """
     if address.keeps_what_is_taken:
         raise SettingsError(
-            f"{address}: there what was taken stays, and comes again from a position, not because a consumer has ended",
-            hint="it needs no probe: a bridge keeps the position in its store. For what senders repeat, receiver simulate "
+            f"{address}: this broker keeps every message: consumers go on from a position, and nothing is redelivered",
+            hint="no probe is needed: a bridge keeps the position in its store. For what senders repeat, receiver simulate "
             "sizes W and E",
         )
     if address.is_topic or address.selector is not None:
-        raise SettingsError(f"{address} is no plain queue", hint="name a scratch queue, without a selector")
+        raise SettingsError(f"{address} isn't a plain queue", hint="name a scratch queue, without a selector")
     if messages < LEAST_MESSAGES:
-        raise SettingsError(f"{messages} messages say too little", hint=f"take {LEAST_MESSAGES} or more")
+        raise SettingsError(f"{messages} messages are too few", hint=f"send {LEAST_MESSAGES} or more")
     answers_acknowledgements = _check_empty(address)
     run = _Run(address, messages // len(endings), patience_secs)
     redeliveries = []

@@ -83,7 +83,7 @@ def receiver(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Two-tier duplicate detection for at-least-once messages, and the sizing of its windows from your own log."""
+    """Two-tier duplicate detection for at-least-once messages. Sizes its windows from your own log."""
 
 
 def run(command: typer.Typer = app, name: str = "receiver") -> int:
@@ -114,7 +114,7 @@ def _status(command: typer.Typer, name: str) -> int:
     except typer.TyperException as error:
         usage = getattr(error, "ctx", None)
         refusing = usage.command_path if usage else name
-        problem = SettingsError(error.format_message(), hint=f"{refusing} --help shows what there is")
+        problem = SettingsError(error.format_message(), hint=f"{refusing} --help lists what there is")
     except OSError as error:
         problem = _refusal(error)
     except SystemExit as error:

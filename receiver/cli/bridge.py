@@ -42,42 +42,44 @@ receiver bridge stomp://host/orders amqp://other/orders --store sqlite:///receiv
 
 receiver bridge amqp://host/queue/orders file:orders.jsonl --store sqlite:///receiver.db --ids order_ids:from_json
 
-Passwords come from RECEIVER_FROM_PASSWORD and RECEIVER_TO_PASSWORD, from files, or from the addresses.
+Give passwords in the variables RECEIVER_FROM_PASSWORD and RECEIVER_TO_PASSWORD, in files, or in the addresses.
 """
 
 _Source = Annotated[
     str,
     typer.Argument(
         metavar="FROM",
-        help="stomp://[USER@]HOST[:61613]/queue/NAME, amqp://[USER@]HOST[:5672]/queue/NAME, or "
-        "/topic/NAME?subscription=SUB; ?selector=CONDITION (behind a subscription &selector=) takes those that meet it, ?vhost=NAME a virtual host. kafka://[USER@]HOST[:9092]/TOPIC?group=GROUP. amqp://.../stream/NAME, of RabbitMQ. stomps://, amqps:// and kafkas:// with TLS.",
+        help="Where messages come from: stomp://[USER@]HOST[:61613]/queue/NAME, amqp://[USER@]HOST[:5672]/queue/NAME, "
+        "/topic/NAME?subscription=SUB instead of /queue/NAME, kafka://[USER@]HOST[:9092]/TOPIC?group=GROUP, or "
+        "amqp://.../stream/NAME (RabbitMQ). ?selector=CONDITION takes only the messages that meet it, ?vhost=NAME chooses "
+        "a virtual host; a second option begins with &. stomps://, amqps:// and kafkas:// use TLS.",
     ),
 ]
 _Target = Annotated[
     str,
     typer.Argument(
         metavar="TO",
-        help="file:PATH or - for JSON Lines, stomp://..., amqp://... or kafka://..., or python:MODULE:FUNCTION, called with "
-        "(message, connection) or (message).",
+        help="Where messages go: file:PATH or - for JSON Lines; stomp://..., amqp://... or kafka://...; or "
+        "python:MODULE:FUNCTION, called with (message, connection) or (message).",
     ),
 ]
 _Store = Annotated[
     str | None,
     typer.Option(
-        metavar="URL", help="sqlite:///FILE or postgresql://USER@HOST/DATABASE; all but BEST_EFFORT need one."
+        metavar="URL", help="sqlite:///FILE or postgresql://USER@HOST/DATABASE. Every mode but BEST_EFFORT needs it."
     ),
 ]
-_BridgeMode = Annotated[Mode, typer.Option("--mode", help="What is promised.")]
+_BridgeMode = Annotated[Mode, typer.Option("--mode", help="What the bridge promises.")]
 _ConnectionId = Annotated[
     str | None,
     typer.Option(
         metavar="ID",
-        help="What domains call this connection. [default: HOST:PORT, ?vhost= where it is given, /SUB of a topic]",
+        help="This connection's name in its domain. [default: HOST:PORT, with ?vhost= and /SUB if given]",
     ),
 ]
 _ReceiverId = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="This receiver's name in its domain: for a topic, or with --domain receiver."),
+    typer.Option(metavar="ID", help="This receiver's name in its domain. For a topic, or with --domain receiver."),
 ]
 _IdProperty = Annotated[str, typer.Option(metavar="NAME", help="The property with a message's id.")]
 _SourceProperty = Annotated[str, typer.Option(metavar="NAME", help="The property with the id of its source.")]
@@ -86,76 +88,85 @@ _IdFunction = Annotated[
     typer.Option(
         "--ids",
         metavar="MODULE:FUNCTION",
-        help="Called with each message in place of the two properties; returns (id, source). It has .properties, "
-        ".headers, .body, .is_text and .message_id.",
+        help="A function that takes a message and returns (id, source), instead of the two properties. A message has "
+        ".properties, .headers, .body, .is_text and .message_id.",
     ),
 ]
 _MissingId = Annotated[
     MissingIds,
-    typer.Option(help="For a message without id: message-id takes its JMSMessageID, refuse parks it."),
+    typer.Option(help="What to do with a message without id: message-id takes its JMSMessageID, refuse parks it."),
 ]
 _Window = Annotated[
     int | None,
-    typer.Option(metavar="W", help="The domain's window in ids per source; with --expiry. [default: as it is]"),
+    typer.Option(metavar="W", help="The domain's window W in ids per source; needs --expiry. [default: the domain's]"),
 ]
 _Expiry = Annotated[
-    float | None, typer.Option(metavar="E", help="The domain's expiry in seconds; with --window. [default: as it is]")
+    float | None,
+    typer.Option(metavar="E", help="The domain's expiry E in seconds; needs --window. [default: the domain's]"),
 ]
 _OtherPolicy = Annotated[
-    str | None, typer.Option("--policy", metavar="POLICY", help="Another system's rule, as of receiver compare.")
+    str | None,
+    typer.Option(
+        "--policy", metavar="POLICY", help="Follow another system's rule. receiver compare --help lists them."
+    ),
 ]
 _MaxBatchSize = Annotated[
-    int | None, typer.Option(metavar="N", help="Messages in a batch. [default: {bridge.max_batch_size}]")
+    int | None, typer.Option(metavar="N", help="The most messages in a batch. [default: {bridge.max_batch_size}]")
 ]
 _MaxBatchIntervalMillis = Annotated[
     int | None,
     typer.Option(
-        metavar="MS", help="How long a batch may go on growing. [default: {bridge.max_batch_interval_millis}]"
+        metavar="MS", help="A batch ends so long after its first message. [default: {bridge.max_batch_interval_millis}]"
     ),
 ]
 _MaxBodyBytes = Annotated[
-    int | None, typer.Option(metavar="BYTES", help="The largest body that is taken. [default: {bridge.max_body_bytes}]")
+    int | None,
+    typer.Option(metavar="BYTES", help="Stop at a message with a larger body. [default: {bridge.max_body_bytes}]"),
 ]
 _MaxTries = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Tries of a message that fails, before it is parked. [default: {bridge.max_tries}]"),
+    typer.Option(metavar="N", help="Park a message that has failed so often. [default: {bridge.max_tries}]"),
 ]
 _Record = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Record receipts for receiver simulate: .jsonl.zst, .parquet or a folder."),
+    typer.Option(
+        metavar="FILE", help="Record the receipts for receiver simulate: a .jsonl.zst, a .parquet or a folder."
+    ),
 ]
 _StatusSecs = Annotated[
     float | None,
-    typer.Option(metavar="S", help="How often the status line is logged; 0: never. [default: {bridge.status_secs}]"),
+    typer.Option(metavar="S", help="Log the status line every S seconds; 0: never. [default: {bridge.status_secs}]"),
 ]
 _MetricsPort = Annotated[
     str | None,
     typer.Option(
         metavar="[ADDRESS:]PORT",
-        help="Serve metrics to Prometheus on this port: to this machine alone, unless an address is given, such as 0.0.0.0 "
-        "for all that it has.",
+        help="Serve metrics to Prometheus. Without ADDRESS only this machine can ask for them; 0.0.0.0 stands for all of "
+        "its IPv4 addresses.",
     ),
 ]
 _HealthPort = Annotated[
     str | None,
     typer.Option(
         metavar="[ADDRESS:]PORT",
-        help="Serve /livez and /readyz to a supervisor such as Kubernetes on this port, on all of this machine's IPv4 "
-        "addresses unless one is given. With it, brokers that can't be reached at the start are waited for.",
+        help="Serve /livez and /readyz to a supervisor such as Kubernetes. Without ADDRESS on all IPv4 addresses of this "
+        "machine. With this option the bridge waits for brokers that can't be reached at the start.",
     ),
 ]
 _StuckAfterSecs = Annotated[
     float | None,
     typer.Option(
         metavar="S",
-        help="After so long without progress /livez says no; 0: never. [default: {bridge.stuck_after_secs}]",
+        help="/livez fails after S seconds without progress; 0: never. [default: {bridge.stuck_after_secs}]",
     ),
 ]
 _StopWhenIdle = Annotated[
-    float | None, typer.Option(metavar="SECS", min=0, help="Stop once no message has come for so long.")
+    float | None, typer.Option(metavar="SECS", min=0, help="Stop once no message has come for SECS seconds.")
 ]
-_ToPasswordFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Its first line is the password for TO.")]
-_Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, with tracebacks of failing functions.")]
+_ToPasswordFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A file whose first line is the password for TO.")
+]
+_Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and a traceback if your function fails.")]
 
 
 def bridge(
@@ -191,11 +202,11 @@ def bridge(
     tls_key: TlsKey = None,
     verbose: _Verbose = False,
 ) -> None:
-    """Bridge messages from a queue or a durable subscription to a file, a broker or a function of yours.
+    """Hand a queue's messages on to a file, a broker or a function.
 
-    Each is kept with its id in the store before it is acknowledged, and handed on once, whatever dies in between. The
-    status line goes to standard error every {bridge.status_secs} seconds. SIGTERM or Ctrl-C ends it after the batch
-    under way, a second one at once; nothing is lost by either.
+    A topic's durable subscription and a stream do as well as a queue. Each message is kept with its id in the store before it is acknowledged, and handed on once, whatever dies in
+    between. The status line goes to standard error every {bridge.status_secs} seconds. SIGTERM or Ctrl-C stops the
+    bridge after the current batch, a second one at once. Neither loses a message.
     """
     from receiver.bridge.connectors.address import Tls
     from receiver.bridge.opening import BridgeOptions, open_bridge

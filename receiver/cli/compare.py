@@ -49,8 +49,8 @@ def _whose() -> str:
 
 
 _BARE = [kind.name for kind in _COMPARED if kind.parameters and all(p.default for p in kind.parameters)]
-EPILOG = f"""Policies: {" | ".join(map(form_of, _COMPARED))}. Times are in seconds. The sizes of {listed(_BARE)}
-may be left out, for {{receiver.dup_detection_per_source_expiry_window_size}} and
+EPILOG = f"""Policies: {" | ".join(map(form_of, _COMPARED))}. Times are in seconds. {listed(_BARE)} may stand
+without sizes: then they have {{receiver.dup_detection_per_source_expiry_window_size}} and
 {{receiver.dup_detection_expiry_time_secs}}, and the broker's own default. {_whose()}.
 
 Examples:
@@ -69,9 +69,8 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
         list[str] | None,
         typer.Option(
             metavar="NAME[:k=v,...]",
-            help=f"A rule to try, such as {_EXAMPLE}; may be repeated. Left out, all that can judge the "
-            "log's ids at their vendors' sizes, some fitted to the log too, and the two-tier setting that simulate "
-            "recommends.",
+            help=f"A rule to try, such as {_EXAMPLE}. May be repeated. [default: every rule that can judge the log's ids, "
+            "at its vendor's size and fitted to the log, and the two-tier setting that simulate recommends]",
         ),
     ] = None,
     domain: Domain = "default",
@@ -81,7 +80,7 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write every policy's verdict on each receipt (.csv, .jsonl, .parquet), one column per policy.",
+            help="Write every policy's verdict on each receipt, one column per policy: .csv, .jsonl or .parquet.",
         ),
     ] = None,
     column_map: ColumnMap = None,
@@ -89,9 +88,10 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
     time_zone: TimeZone = "UTC",
     on_error: WhenUnreadable = OnError.STOP,
 ) -> None:
-    """Replay a log of receipts through the rules of several systems, side by side.
+    """Replay a log of receipts through several systems' rules.
 
-    It says what each would have missed, what it would have dropped wrongly, what it keeps, and where they disagree.
+    The command shows what each rule would have missed, what it would have dropped wrongly, how many ids it keeps, and
+    where the rules disagree.
     """
     domain_key(domain)  # refused before the log is read, as policies are
     texts = tuple(policy or ())

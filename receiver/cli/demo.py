@@ -49,26 +49,24 @@ class _Protocol(StrEnum):
 
 
 def demo(
-    secs: Annotated[int, typer.Option(min=5, max=86_400, help="How long messages are sent.")] = 30,
-    protocol: Annotated[
-        _Protocol, typer.Option(help="What senders and bridges speak to the broker.")
-    ] = _Protocol.STOMP,
+    secs: Annotated[int, typer.Option(min=5, max=86_400, help="Send messages for so many seconds.")] = 30,
+    protocol: Annotated[_Protocol, typer.Option(help="The protocol of senders and bridges.")] = _Protocol.STOMP,
     mode: Annotated[
-        _Mode, typer.Option(help="Of the bridges: AT_LEAST_ONCE shows what comes twice.")
+        _Mode, typer.Option(help="The bridges' mode. AT_LEAST_ONCE shows what comes twice.")
     ] = _Mode.EXACTLY_ONCE,
     seed: Annotated[
-        int | None, typer.Option(help="Who is killed when is drawn from it. [default: another each time]")
+        int | None, typer.Option(help="Draws who is killed, and when. [default: another each time]")
     ] = None,
     keep: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep the target, the store and the recorded receipts in a new folder."),
+        typer.Option(metavar="DIR", help="Keep the target, the store and the recorded receipts in this new folder."),
     ] = None,
 ) -> int:
     """Watch messages come through kills, each with one effect.
 
-    A broker, senders that crash and send again, and two bridges that compete for their messages are started on this
-    machine and killed now and then. At the end each message is counted in the target, and the window is sized from
-    what came. Needs Java 17 and, the first time, Maven, which fetches the broker.
+    The command starts a broker, senders, and two bridges that compete for the messages, and kills them now and then. At
+    the end it counts each message in the target, and sizes the window from what came. It needs Java 17 and, the first
+    time, Maven, which fetches the broker.
     """
     if not all(map(find_spec, _NEEDED)):
         raise MissingExtraError("demo", "receiver demo")

@@ -40,7 +40,7 @@ domain = typer.Typer(name="domain", help="List the domains of a store, or drop o
 
 @domain.command("list", epilog=_LIST)
 def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
-    """List the domains in a store: their policies, and how much is kept of each. Nothing is changed."""
+    """List the domains in a store, and how much each keeps. Nothing is changed."""
     from receiver.durable.audit import look
     from receiver.report.json_object import dumped
     from receiver.report.store import domains_object, print_domains
@@ -60,15 +60,16 @@ def drop(
     domain: Annotated[
         str,
         typer.Option(
-            metavar="DOMAIN", help="Its number, or its exact name where no other has that.", show_default=False
+            metavar="DOMAIN", help="Its number, or its exact name if no other domain has the same.", show_default=False
         ),
     ],
     yes: Yes = False,  # noqa: FBT002
 ) -> None:
-    """Drop a domain: all ids that it remembers, its targets, and the messages that wait for them or are parked.
+    """Drop a domain with all that it keeps.
 
-    All of it goes or nothing. Close its receivers first: one that is open fails from then on, and one that is opened makes
-    the domain anew, so that all that comes again is new to it.
+    Its remembered ids go, its targets, and the messages that wait for them or are parked: all of it or nothing. Close
+    its receivers first. One that is open fails from then on. One that is opened later makes the domain anew, and every id
+    is new to it.
     """
     from receiver.durable.audit import look
     from receiver.store.upkeep import drop_domain

@@ -40,17 +40,15 @@ Master = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Where Spark runs: local[4], spark://HOST:7077, yarn, k8s://HOST:PORT. Left out, it is as Spark is "
-        "configured, or else all cores here.",
+        help="Where Spark runs: local[4], spark://HOST:7077, yarn, k8s://HOST:PORT. [default: as Spark is configured, or "
+        "else all cores of this machine]",
     ),
 ]
 OrderBy = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", help="The order of a table's or a frame's rows; Spark only."),
+    typer.Option(metavar="COLUMN", help="The column that orders a table's rows. Spark only."),
 ]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", help="Let through what Spark and Java say, and show what each step cost.")
-]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark and Java print, and what each step cost.")]
 
 
 def single_setting(question: Question) -> tuple[int, int] | None:

@@ -31,22 +31,22 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
     file: Annotated[
         Path,
         typer.Argument(
-            help="Where the log goes; its ending says the format: .csv, .jsonl, .ndjson (each also .gz, .zst), .parquet."
+            help="The log to write. Its ending says the format: .csv, .jsonl, .ndjson (each also .gz, .zst), .parquet."
         ),
     ],
     scenario: Annotated[str, typer.Option(help=_SCENARIOS_HELP)],
     receipts: Annotated[int, typer.Option(help="How many rows to write.")],
-    seed: Annotated[int, typer.Option(help="Equal seeds and options give equal logs.")] = _DEFAULTS.seed,
-    sources: Annotated[int, typer.Option(help="How many upstream senders.")] = _DEFAULTS.sources,
+    seed: Annotated[int, typer.Option(help="The same seed and options give the same log.")] = _DEFAULTS.seed,
+    sources: Annotated[int, typer.Option(help="How many senders.")] = _DEFAULTS.sources,
     rate: Annotated[float, typer.Option(help="Messages per second, over all sources.")] = _DEFAULTS.rate,
     duplicates: Annotated[
-        float, typer.Option(help="Share of the receipts that are duplicates, roughly: 0 to 0.9.")
+        float, typer.Option(help="About this share of the receipts are duplicates: 0 to 0.9.")
     ] = _DEFAULTS.duplicates,
-    start: Annotated[str, typer.Option(help="Time of the first receipt, ISO 8601; UTC where it names no zone.")] = (
+    start: Annotated[str, typer.Option(help="Time of the first receipt, ISO 8601. UTC if it names no zone.")] = (
         _DEFAULTS.start.isoformat().replace("+00:00", "Z")
     ),
 ) -> None:
-    """Write a synthetic log of receipts to try settings on. The same seed gives the same log."""
+    """Write a synthetic log of receipts to try settings on."""
     plan = ScenarioPlan(
         scenario=scenario,
         receipts=receipts,
@@ -69,5 +69,5 @@ def _time(text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise SettingsError(f"--start {text!r} is no time", hint="write it as 2026-01-05T08:00:00Z") from None
+        raise SettingsError(f"--start {text!r} isn't a time", hint="write it as 2026-01-05T08:00:00Z") from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)

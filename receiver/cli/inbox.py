@@ -42,13 +42,16 @@ _TARGET_HELP = "The target, by its number or its exact name."
 
 inbox = typer.Typer(
     name="inbox",
-    help="List, move or drop the messages that wait for the targets of bridges, such as one that no bridge serves any more.",
+    help="List, move or drop the messages that wait for targets.\n\nUse it when no bridge serves a target any more.",
 )
 
 
 @inbox.command("list", epilog=_LIST)
 def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
-    """List the targets in a store: how many messages wait for each, and since when. Nothing is changed."""
+    """List the targets in a store, and how many messages wait for each.
+
+    It also shows since when the oldest waits. Nothing is changed.
+    """
     from receiver.report.json_object import dumped
     from receiver.report.store import inbox_object, print_inbox
     from receiver.store.upkeep import target_rows
@@ -69,17 +72,18 @@ def move(
         str,
         typer.Argument(
             metavar="TO",
-            help="Another target of its domain, by its number or its exact name, or a new one, written as for receiver "
+            help="Another target of the same domain, by its number or its exact name, or a new one, written as for receiver "
             "bridge.",
             show_default=False,
         ),
     ],
 ) -> None:
-    """Have the messages that wait for one target wait for another of the same domain.
+    """Move the messages that wait for one target to another of its domain.
 
-    They keep their order, and a bridge of the domain to the other target delivers them, before what came later. EXACTLY_ONCE
-    can't hold across two targets: if a bridge to the old one died between handing on and confirming, the first of them may
-    have arrived there already. Those come to the new target once more.
+    They keep their order. The next bridge of the domain to the new target delivers them first.
+
+    EXACTLY_ONCE can't hold across two targets. If a bridge died after it handed messages on to the old target and before
+    it confirmed them, they come to the new target once more.
     """
     from receiver.report.store import shown_target
     from receiver.store.upkeep import move_waiting, target_rows
@@ -91,7 +95,7 @@ def move(
     print(f"{sanitised_address(url)}: {count(moved, 'message')} moved to {shown_target(new_name)}")
     if moved:
         print(
-            "note: the last that a bridge handed on before it died may have arrived at the old target, too:"
+            "note: if a bridge died, the last messages that it handed on may have arrived at the old target too:"
             " EXACTLY_ONCE can't hold across two targets",
             file=sys.stderr,
         )
@@ -105,8 +109,8 @@ def drop(
 ) -> None:
     """Delete the messages that wait for a target, for good.
 
-    As long as their ids are remembered they are duplicates if they come again. What comes after the question stays, and so
-    does the target.
+    If they come again while their ids are remembered, they are duplicates. The target stays, and so do messages that
+    arrive after the question.
     """
     from receiver.report.store import shown_target, shown_waiting
     from receiver.store.upkeep import drop_waiting, target_rows

@@ -65,21 +65,25 @@ Domain = Annotated[
 ]
 ColumnMap = Annotated[
     list[str] | None,
-    typer.Option("--map", metavar="COLUMN=FIELD", help="Read a column from another field; may be repeated."),
+    typer.Option("--map", metavar="COLUMN=FIELD", help="Read the column COLUMN from the field FIELD. May be repeated."),
 ]
-TimeUnit = Annotated[_TimeUnit | None, typer.Option(help="Unit of times that are numbers; by magnitude if left out.")]
-TimeZone = Annotated[str, typer.Option(help="Zone of times that name none.")]
+TimeUnit = Annotated[
+    _TimeUnit | None, typer.Option(help="Unit of times that are numbers. [default: by their magnitude]")
+]
+TimeZone = Annotated[str, typer.Option(help="Zone of times that name no zone.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Report = Annotated[
     str | None,
-    typer.Option(metavar="FILE.html", help="Write a report to look at in a browser; needs the extra 'report'."),
+    typer.Option(metavar="FILE.html", help="Write a report for the browser. Needs the extra 'report'."),
 ]
-FromPasswordFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Its first line is the password for FROM.")]
+FromPasswordFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A file whose first line is the password for FROM.")
+]
 TlsCa = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Whose certificates are trusted. [default: the system's]")
+    Path | None, typer.Option(metavar="FILE", help="Certificates of the authorities to trust. [default: the system's]")
 ]
-TlsCert = Annotated[Path | None, typer.Option(metavar="FILE", help="Our own certificate; with --tls-key.")]
-TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="The key of that certificate.")]
+TlsCert = Annotated[Path | None, typer.Option(metavar="FILE", help="The client's own certificate; needs --tls-key.")]
+TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="The key of the client's certificate.")]
 WhenUnreadable = Annotated[OnError, typer.Option(help="What to do with a row that can't be read.")]
 
 

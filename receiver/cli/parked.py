@@ -35,20 +35,20 @@ receiver parked drop sqlite:///receiver.db --all --yes
 
 Numbers = Annotated[
     list[int] | None,
-    typer.Argument(metavar="NUMBER", help="As receiver parked list shows them.", show_default=False),
+    typer.Argument(metavar="NUMBER", help="Numbers that receiver parked list shows.", show_default=False),
 ]
-AllOfThem = Annotated[bool, typer.Option("--all", help="All that are parked, instead of those with the numbers.")]
+AllOfThem = Annotated[bool, typer.Option("--all", help="All parked messages, instead of NUMBERs.")]
 
 parked = typer.Typer(
     name="parked",
-    help="List, retry or drop the messages that a bridge has set aside: their target kept refusing them, their id was "
-    "missing or malformed, or they came back in a ring of bridges.",
+    help="List, retry or drop the messages that a bridge parked.\n\nA bridge parks a message if its target kept refusing it, "
+    "if its id was missing or malformed, or if it came back in a ring of bridges.",
 )
 
 
 @parked.command("list", epilog=_LIST)
 def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
-    """List the messages that are parked in a store: what, for which target, when, and why."""
+    """List the parked messages in a store: for which target, when, and why."""
     from receiver.report.json_object import dumped
     from receiver.report.store import parked_object, print_parked
     from receiver.store.upkeep import parked_rows
@@ -63,10 +63,10 @@ def list_(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
 
 @parked.command(epilog=_RETRY)
 def retry(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = False) -> None:  # noqa: FBT002
-    """Have messages delivered after all.
+    """Put parked messages back into the inbox.
 
-    Each goes back into the inbox in its old order, as if it had never been tried, and the next bridge of its domain and target
-    delivers it, before what came later. All of them go back or, where a number isn't there, none.
+    They return to their old order, as if they had never been tried. The next bridge of their domain and target delivers
+    them before what came later. If a number isn't there, none goes back.
     """
     from receiver.store.upkeep import retry_parked
 
@@ -75,10 +75,10 @@ def retry(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = F
 
 @parked.command(epilog=_DROP)
 def drop(url: StoreAddress, numbers: Numbers = None, all_of_them: AllOfThem = False, yes: Yes = False) -> None:  # noqa: FBT002
-    """Delete messages for good.
+    """Delete parked messages for good.
 
-    As long as their ids are remembered they are duplicates if they come again. All of them go or, where a number isn't
-    there, none. --all shows how many and asks first, unless there is --yes.
+    If they come again while their ids are remembered, they are duplicates. If a number isn't there, none is deleted. --all
+    shows how many there are and asks first, unless you give --yes.
     """
     from receiver.store.upkeep import drop_parked, parked_rows
 

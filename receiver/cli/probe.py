@@ -18,7 +18,7 @@ receiver probe amqp://localhost/queue/scratch
 
 receiver probe stomps://bridge@host:61613/queue/scratch --patience 300 --json
 
-The password comes from RECEIVER_FROM_PASSWORD, from a file, or from the address.
+Give the password in the variable RECEIVER_FROM_PASSWORD, in a file, or in the address.
 """
 
 
@@ -33,7 +33,7 @@ def probe(
     *,
     messages: Annotated[int, typer.Option(metavar="N", help="How many messages to send.")] = 1_000,
     patience: Annotated[
-        float, typer.Option(metavar="SECS", min=1, help="How long to wait for what a silent consumer holds.")
+        float, typer.Option(metavar="SECS", min=1, help="Wait so long for the messages of a consumer that fell silent.")
     ] = 90.0,
     as_json: AsJson = False,
     from_password_file: FromPasswordFile = None,
@@ -41,11 +41,12 @@ def probe(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
 ) -> None:
-    """See how your broker redelivers, and what W and E that asks for. Takes two minutes.
+    """See how your broker redelivers, and which W and E that needs.
 
-    Sends messages to a scratch queue and ends consumers that hold some: closed, killed, killed as they acknowledge, and
-    frozen as if their host had lost the network. Prints what came again, when, in which order and how it was flagged;
-    whether selectors work; and whether known ids are dropped. The queue is empty afterwards.
+    The command sends messages to a scratch queue. Consumers take them and end in four ways: closed, killed, killed while
+    they acknowledge, and frozen as if their host had lost the network. It prints what came again, when, in which order
+    and how it was flagged. It also tries selectors, and whether the broker drops known ids. This takes two minutes. The
+    queue is empty afterwards.
     """
     from receiver.bridge.connectors.address import BrokerAddress, Tls
     from receiver.bridge.probing import probe as probed

@@ -75,8 +75,8 @@ def _metrics(bridge: Bridge) -> WSGIApplication:
 def _start(option: str, what: str, listening: Listening, app: WSGIApplication) -> None:
     address, port = listening
     try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        server = _Server(found[0][0], (address, port))
+        families = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        server = _Server(families[0][0], (address, port))
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that can't be one of a host
         why = getattr(error, "strerror", None) or error
         raise SettingsError(

@@ -69,11 +69,11 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Windows W to try, in ids per source: 2000, 0,100,2000 or 100:20000:16. Chosen from the log if left out.",
+            help="Windows W to try, in ids per source: 2000, 0,100,2000 or 100:20000:16. [default: chosen from the log]",
         ),
     ] = None,
     expiry: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Expiries E to try, in seconds. Chosen from the log if left out.")
+        str | None, typer.Option(metavar="LIST", help="Expiries E to try, in seconds. [default: chosen from the log]")
     ] = None,
     domain: Domain = "default",
     as_json: AsJson = False,  # noqa: FBT002
@@ -82,8 +82,8 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write the verdict on each receipt (.csv, .jsonl, .parquet; on Spark also FOLDER/, with Parquet parts); "
-            "one setting only.",
+            help="Write the verdict on each receipt: .csv, .jsonl or .parquet; on Spark also FOLDER/, with Parquet parts. "
+            "Needs one setting.",
         ),
     ] = None,
     fail_on_missed: Annotated[
@@ -91,23 +91,23 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
         typer.Option(
             metavar="N",
             min=0,
-            help="Exit with 1 if the single given setting (otherwise the recommended one) misses more.",
+            help="Exit with 1 if the single given setting (otherwise the recommended one) misses more than N.",
         ),
     ] = None,
     max_missed: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Duplicates that the recommended setting may miss. [default: {simulate.max_missed}]"
+            metavar="N", help="The recommended setting may miss N duplicates. [default: {simulate.max_missed}]"
         ),
     ] = None,
     margin: Annotated[
-        float | None, typer.Option(help="How many times the log's need to recommend. [default: {simulate.margin}]")
+        float | None, typer.Option(help="Recommend so many times what the log needs. [default: {simulate.margin}]")
     ] = None,
     current: Annotated[
         str | None,
         typer.Option(
             metavar="W,E",
-            help="The setting in use, to compare the advice with. [default: "
+            help="Your setting, to compare the advice with. [default: "
             "{receiver.dup_detection_per_source_expiry_window_size},{receiver.dup_detection_expiry_time_secs}]",
         ),
     ] = None,
@@ -115,26 +115,26 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="The memory that the recommended setting may take: 500MB, 2GB, 1e9. [default: {simulate.budget_bytes}]",
+            help="The recommended setting may take so much memory: 500MB, 2GB, 1e9. [default: {simulate.budget_bytes}]",
         ),
     ] = None,
     column_map: ColumnMap = None,
     time_unit: TimeUnit = None,
     time_zone: TimeZone = "UTC",
     on_error: WhenUnreadable = OnError.STOP,
-    engine: Annotated[_Engine, typer.Option(help="Where to run.")] = _Engine.LOCAL,
+    engine: Annotated[_Engine, typer.Option(help="Where to run the replay.")] = _Engine.LOCAL,
     master: Master = None,
     order_by: OrderBy = None,
     verbose: Verbose = False,  # noqa: FBT002
 ) -> int:
     """Replay a log of receipts under many settings at once.
 
-    It says what each would have missed and what it costs, recommends one, and says why.
+    The command shows what each setting would have missed and what it costs. It recommends one, and says why.
     """
     if engine is _Engine.LOCAL:
         for option, value in (("--master", master), ("--order-by", order_by), ("--verbose", verbose)):
             if value:
-                raise SettingsError(f"{option} is about Spark, and the engine is local", hint="add --engine spark")
+                raise SettingsError(f"{option} is for Spark, and the engine is local", hint="add --engine spark")
     question = _question(domain, window, expiry, current)
     question = replace(question, settings=_settings(max_missed, margin, budget))
     single = single_setting(question)
@@ -179,7 +179,7 @@ def _question(domain: str, window: str | None, expiry: str | None, current: str 
         check_grid(windows, expiries_us)
     given = [values for values in (windows, expiries_us) if values is not None]
     if given and all(0 in values for values in given):  # a list chosen from the log holds 0
-        print("note: the pair of a window of 0 and an expiry of 0 detects nothing and is left out", file=sys.stderr)
+        print("note: a window of 0 with an expiry of 0 detects nothing, so this pair is left out", file=sys.stderr)
     return Question(domain, windows, expiries_us, present=None if current is None else parse_present(current))
 
 

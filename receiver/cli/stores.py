@@ -39,7 +39,7 @@ _LONGEST_ADDRESS = 2000
 StoreAddress = Annotated[
     str, typer.Argument(metavar="URL", help="The store: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Destroy the data without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask before data is destroyed.")]
 
 
 def shown_address(url: str) -> str:
@@ -63,7 +63,7 @@ def confirm(loss: str, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
-        raise SettingsError(f"{loss}, so it needs a yes", hint="add --yes if that is meant")
+        raise SettingsError(f"{loss}, so it needs --yes", hint="add --yes to do so")
     if not typer.confirm(f"{loss}. Go on?", err=True):
         raise SettingsError("nothing was changed")
 
@@ -75,12 +75,12 @@ def number_of(given: str, names: Mapping[int, str], kind: str, listed_by: str) -
     """
     meant = [number for number, name in names.items() if given in {str(number), name}]
     if not meant:
-        raise SettingsError(f"there is no {kind} {given!r:.200}", hint=f"{listed_by} shows those that there are")
+        raise SettingsError(f"there is no {kind} {given!r:.200}", hint=f"{listed_by} lists them")
     if len(meant) > 1:
         numbers = ", ".join(map(str, meant))
         raise SettingsError(
             f"several are called {given!r:.200}: {numbers}",
-            hint=f"{listed_by} shows numbers and names: choose one that is its own",
+            hint=f"{listed_by} shows the numbers: give one of them",
         )
     return meant[0]
 
@@ -105,13 +105,13 @@ def status(
     url: StoreAddress,
     as_json: AsJson = False,  # noqa: FBT002
     quick: Annotated[  # noqa: FBT002
-        bool, typer.Option("--quick", help="Leave out the ids remembered, for which all rows are read.")
+        bool, typer.Option("--quick", help="Don't count the remembered ids: that would read all rows.")
     ] = False,
 ) -> None:
     """Show the figures of each domain in a store.
 
-    What came, what of it was caught, and what is kept: counted since the domain was made, over all its receivers, which
-    may go on meanwhile. Nothing is changed.
+    The figures are what came, what was caught and what is kept, since the domain was made and over all its receivers.
+    Receivers may go on meanwhile. Nothing is changed.
     """
     from receiver.durable.audit import look
     from receiver.report.json_object import dumped
@@ -143,8 +143,8 @@ def check(
 ) -> int:
     """Check every invariant of a store.
 
-    Exits with 1 and a list of what is broken, with 2 if the store can't be opened. Receivers may go on meanwhile: one
-    state of the store is read, and nothing is changed.
+    If one is broken, the command lists what is broken and exits with 1. It exits with 2 if the store can't be opened.
+    Receivers may go on meanwhile. Nothing is changed.
     """
     from receiver.durable.audit import audit
     from receiver.report.json_object import dumped
@@ -173,16 +173,18 @@ def migrate(
     revision: Annotated[
         str,
         typer.Option(
-            help="The version to go to: head, the newest, or a number; base drops the tables with all they hold."
+            help="The version to go to: head (the newest) or a number. base drops the tables with all they hold."
         ),
     ] = "head",
     yes: Yes = False,  # noqa: FBT002
 ) -> None:
     """Make a store's tables, or upgrade them.
 
-    Every receiver does so when it opens; going back is done here alone. Receivers at work meanwhile wait, and all of it
-    happens or nothing. Going back is refused while the older version would judge wrongly or
-    lose messages. What else it can't hold is lost: the command shows what and how much, and asks unless there is --yes.
+    A receiver upgrades the tables by itself when it opens. Only this command takes them back to an older version. Other
+    receivers wait meanwhile. Either all of it happens or nothing.
+
+    Going back is refused while the older version would judge wrongly or lose messages. The command shows what else would
+    be lost, and asks before it goes on, unless you give --yes.
     """
     from receiver.store.engine import store_url
     from receiver.store.schema import losses
@@ -217,22 +219,28 @@ def retire(
     url: StoreAddress,
     sources: Annotated[
         list[str] | None,
-        typer.Option("--source", metavar="NAME", help="A messageSourceId; may be given several times."),
+        typer.Option("--source", metavar="NAME", help="Retire this messageSourceId. May be repeated."),
     ] = None,
     idle_days: Annotated[
         float | None,
-        typer.Option("--idle", metavar="DAYS", help="All that haven't sent for longer, by the times of the receipts."),
+        typer.Option(
+            "--idle",
+            metavar="DAYS",
+            help="Retire all sources that have sent nothing for DAYS days, by the times of the receipts.",
+        ),
     ] = None,
     domain: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only in domains of this name. [default: in all]")
+        str | None, typer.Option(metavar="NAME", help="Only in domains of this name. [default: all domains]")
     ] = None,
 ) -> None:
     """Retire sources that have ended.
 
-    A source keeps its newest W ids until it is retired. Then they expire by E as if newer ids had pushed them out. If the
-    source sends again, it begins a new queue. Receivers, which may go on meanwhile, retire by themselves
-    those silent for {receiver.retire_sources_after_days} days, and beyond {receiver.max_sources} sources those silent
-    longest: the settings retire_sources_after_days and max_sources (0: never).
+    A source keeps its newest W ids until it is retired. Then they expire by E, as if newer ids had pushed them out. If the
+    source sends again, it begins a new queue. Receivers may go on meanwhile.
+
+    Receivers also retire sources by themselves: those silent for {receiver.retire_sources_after_days} days, and beyond
+    {receiver.max_sources} sources those silent longest. The settings are retire_sources_after_days and max_sources
+    (0: never).
     """
     from receiver.durable.retiring import retire_sources
 

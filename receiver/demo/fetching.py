@@ -53,7 +53,7 @@ def fetch_by_maven(what: str, arguments: Sequence[str], folder: Path) -> None:
         what,
         [*_MAVEN, *arguments],
         folder,
-        hint="it needs the way to Maven Central, or a mirror of it in ~/.m2/settings.xml",
+        hint="it needs access to Maven Central, or a mirror of it in ~/.m2/settings.xml",
     )
 
 

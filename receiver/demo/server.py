@@ -64,7 +64,7 @@ class Server:
         give_up = time.monotonic() + _STARTS_SECS
         while not is_up(said := self.said(before)):
             if process.poll() is not None:
-                raise BrokerError(f"the broker has ended as it started: {last_lines(said)}")
+                raise BrokerError(f"the broker ended while it started: {last_lines(said)}")
             if time.monotonic() > give_up:
                 raise BrokerError(f"the broker isn't up after {_STARTS_SECS} s: {last_lines(said)}")
             time.sleep(0.02)

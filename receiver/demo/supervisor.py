@@ -161,7 +161,7 @@ class _Supervisor:
         self._stop_senders()
         messages = sum(sent.confirmed for sent in self._sent().values())
         self._wait(lambda: self._new() >= messages, "not all messages have come")
-        self._say_itself("all has come; the bridges stop when nothing more does")
+        self._say_itself("all messages have come; the bridges stop when no more come")
         self._wait_for_calm()
         for bridge in self._bridges.values():
             bridge.stop()
@@ -235,4 +235,4 @@ def _without_stamp(say: Say) -> Say:
 
 def _check_ending(name: str, status: int, *expected: int) -> None:
     if status not in expected:
-        raise BrokerError(f"{name} has ended with status {status}", hint="what it said last shows why")
+        raise BrokerError(f"{name} has ended with status {status}", hint="its last lines show why")

@@ -166,6 +166,6 @@ def _check_domain(state: DomainState, wanted: Wanted, key_and_name: tuple[str, s
         raise StoreError("the domain was dropped while it was opened", hint="open it again")
     if wanted.kind not in {None, state.policy}:
         raise SettingsError(
-            f"the domain {state.domain_name!r:.80} goes by the policy {state.policy}, not {wanted.kind}",
+            f"the domain {state.domain_name!r:.80} has the policy {state.policy}, not {wanted.kind}",
             hint="open it as it is, or give the other policy a domain of its own: domain='name:...'",
         )

@@ -147,7 +147,7 @@ def checked_options(options: ReadOptions) -> ReadOptions:
     if options.time_unit is not None and options.time_unit not in UNITS:
         raise SettingsError(f"unknown time unit {options.time_unit!r}", hint=f"one of {', '.join(UNITS)}")
     if options.on_error not in get_args(OnError):
-        raise SettingsError(f"unreadable rows can't be treated by {options.on_error!r}", hint="stop or skip")
+        raise SettingsError(f"unknown treatment of unreadable rows: {options.on_error!r}", hint="stop or skip")
     try:
         ZoneInfo(options.time_zone)
     except (KeyError, ValueError, OSError) as error:  # ZoneInfoNotFoundError is a KeyError

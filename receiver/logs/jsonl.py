@@ -235,4 +235,4 @@ def _whole(digits: str) -> int | str:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no value of JSON")
+    raise ValueError(f"{name} isn't a JSON value")

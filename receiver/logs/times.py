@@ -101,7 +101,7 @@ def _exact_iso(iso: re.Match[str], zone: tzinfo) -> int:
         return us - (-offset_secs if iso["sign"] == "-" else offset_secs) * 1_000_000
     instant = _utc_of_local_one(us, zone)
     if instant is None:
-        raise ValueError(f"the local time {iso[0]!r} never was in the zone {zone}; {_EXPECTED}")
+        raise ValueError(f"the local time {iso[0]!r} doesn't exist in the zone {zone}; {_EXPECTED}")
     return instant
 
 

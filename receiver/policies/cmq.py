@@ -102,8 +102,8 @@ class CmqKeyCache(TimeToLive):
         memory_bytes_per_id=None,
         compiled_policy=None,
         refusals=(
-            Refusal(Use.COMPARISON, "no log tells the queue's minimum message time", _FOR_THE_LIBRARY),
-            Refusal(Use.BRIDGE, "no broker tells the queue's minimum message time", _FOR_THE_LIBRARY),
+            Refusal(Use.COMPARISON, "no log has the queue's minimum message time", _FOR_THE_LIBRARY),
+            Refusal(Use.BRIDGE, "no broker gives the queue's minimum message time", _FOR_THE_LIBRARY),
         ),
     )
 )

@@ -97,12 +97,12 @@ class Cause(StrEnum):
         cause.meaning = meaning
         return cause
 
-    EVICTED = "evicted", "newer ids had taken its place"
+    EVICTED = "evicted", "newer ids pushed it out"
     """It would have taken a larger memory to keep it."""
     EXPIRED = "expired", "it was older than the policy keeps ids"
     NOT_REFRESHED = (
         "not refreshed",
-        "evicted or expired, as it counts from its first receipt; from its latest it would still be kept",
+        "evicted or expired, because only its first receipt counts; from its latest it would still be kept",
     )
     OTHER_ORIGIN = "other origin", "the last id came from another broker or site, and can't be compared with it"
     """Or was set back by an id that does come from there."""
@@ -146,7 +146,7 @@ class Refusal(NamedTuple):
 
     use: Use
     reason: str
-    """Behind "can't be compared, for "."""
+    """Behind "can't be compared, because "."""
     hint: str
 
 

@@ -111,7 +111,7 @@ def refuse_unfit(kind: type[Policy], use: Use, text: str) -> None:
     """SettingsError where the policy that a text names isn't for that use."""
     for refusal in kind.declaration.refusals:
         if refusal.use is use:
-            raise SettingsError(f"policy {text!r:.80} can't be {use}, for {refusal.reason}", hint=refusal.hint)
+            raise SettingsError(f"policy {text!r:.80} can't be {use}, because {refusal.reason}", hint=refusal.hint)
 
 
 def unasked() -> dict[str, str]:

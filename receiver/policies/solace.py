@@ -43,7 +43,7 @@ class ReplicationGroupMessageId:
         match = _FORM.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise IdFormatError(
-                f"{text!r:.80} is no replication group message id",
+                f"{text!r:.80} isn't a replication group message id",
                 hint="those are like rmid1:0d77c-b0b2e66aece-00000000-00000001: 5-11-8-8 hexadecimal digits",
             )
         digits = "".join(match.groups())

@@ -30,7 +30,7 @@ __all__ = [
 MEANINGS = {
     Kind.BOTH: "either tier alone catches what the log holds",
     Kind.WINDOW: "the window alone does; E covers redeliveries only",
-    Kind.LEAN: "the fewest ids, one tier or the other catches it",
+    Kind.LEAN: "the fewest ids: one tier or the other catches it",
     Kind.DEFAULT: "Apama's defaults, raised where the log needs more",
     Kind.PRESENT: "what is set at present",
 }
@@ -170,7 +170,7 @@ def price_setters(analysis: Analysis) -> str:
     """Which sources need most, and by how much."""
     sources = analysis.sources
     if not sources:
-        return "No source sent a duplicate, so none sets the price."
+        return "No source sent a duplicate, so no source decides about W and E."
     by_window = sorted(sources, key=lambda source: -source.window_need)
     by_expiry = sorted(sources, key=lambda source: -source.expiry_need_us)
     said = f"{_name(by_window[0])} needs the largest window, {count(by_window[0].window_need)}"

@@ -203,7 +203,7 @@ class Mark(NamedTuple):
 
 
 def marks_of(need: tuple[int, str], settings: Mapping[str, int], word: Callable[[int], str]) -> list[Mark]:
-    """What the log needs, and the named settings; those of one value share a mark, and those of 0 have no place."""
+    """What the log needs, and the named settings; those of one value share a mark, and those of 0 have none."""
     names: dict[int, list[str]] = {}
     for name, value in settings.items():
         names.setdefault(value, []).append(name)

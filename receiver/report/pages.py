@@ -64,8 +64,8 @@ _FEW_POLICIES = 3
 _MOST_SOURCES = 10
 _MOST_STEPS = 20
 _GRADES = {
-    Grade.STRONG: "Many disturbances, and each half of the log foretells the other",
-    Grade.FAIR: "Enough disturbances to go by, and each half of the log foretells the other",
+    Grade.STRONG: "Many disturbances, and each half of the log predicts the other",
+    Grade.FAIR: "Enough disturbances to go by, and each half of the log predicts the other",
     Grade.WEAK: "Too little to set less than Apama's defaults by",
 }
 _KINDS = {
@@ -147,7 +147,9 @@ def _facts(analysis: Analysis) -> list[tuple[str, str]]:
     facts = [(of_duplicates(analysis.recommendation.setting.missed, duplicates), "missed in this log")]
     unseen = sized_of(analysis, Kind.BOTH).unseen
     if unseen is not None:
-        facts.append((of_duplicates(unseen.missed, unseen.duplicates), "missed in one half by what suits the other"))
+        facts.append(
+            (of_duplicates(unseen.missed, unseen.duplicates), "missed in one half with the other half's setting")
+        )
     times = f", {three_digits(evidence.span_us / evidence.expiry_need_us)} times" if evidence.expiry_need_us else ""
     return [
         *facts,
@@ -207,13 +209,17 @@ def _cost(analysis: Analysis) -> dict[str, Any]:
 
 def _present(analysis: Analysis) -> dict[str, Any]:
     present, recommended, evidence = present_of(analysis), analysis.recommendation.sized, analysis.evidence
-    both, some = (present.setting, recommended.setting), bool(analysis.log.duplicates)
+    both, has_duplicates = (present.setting, recommended.setting), bool(analysis.log.duplicates)
     rows = [
-        ["window W", *(count(setting.window) for setting in both), count(evidence.window_need) if some else "-"],
+        [
+            "window W",
+            *(count(setting.window) for setting in both),
+            count(evidence.window_need) if has_duplicates else "-",
+        ],
         [
             "expiry E",
             *(seconds(setting.expiry_us) for setting in both),
-            duration(evidence.expiry_need_us) if some else "-",
+            duration(evidence.expiry_need_us) if has_duplicates else "-",
         ],
         ["duplicates missed", *(count(setting.missed) for setting in both), ""],
         ["most ids kept", *(count(setting.peak_ids) for setting in both), ""],
@@ -244,7 +250,7 @@ def _heat_map(analysis: Analysis) -> Figure:
     grid = grid_of(analysis, most_windows=_MOST_GRID_LINES, most_expiries=_MOST_GRID_LINES, beside=[present])
     caption = (
         "Green cells miss nothing; the darker the others, the more they miss. The solid frame is the recommended setting, "
-        "the dashed one yours. Each cell tells its ids and memory under the pointer."
+        "the dashed one yours. Point at a cell to see its ids and memory."
     )
     if grid.left_out:
         caption += f" {count(grid.left_out)} of the {count(len(analysis.settings))} settings tried are left out here."

@@ -85,20 +85,20 @@ def _reasons(probe: Probe) -> Iterator[str]:
     longest = max(probe.redeliveries, key=lambda each: each.expiry_need_us)
     if longest.expiry_need_us:
         yield (
-            f"A message came again {duration(longest.expiry_need_us)} after it had first been taken, when a consumer "
+            f"A message came again {duration(longest.expiry_need_us)} after it was first taken, when a consumer "
             f"{_MEANINGS[longest.ending]}. E is twice that."
         )
     widest = max(probe.redeliveries, key=lambda each: each.window_need)
     if widest.window_need:
         yield (
-            f"{count(widest.window_need, 'id')} of its source had come since, for the consumer held so many. W is twice "
-            f"that: take twice the batch of yours, if that is larger ({BridgeSettings().max_batch_size:,} of receiver "
-            "bridge). While other consumers go on, more ids come between; then E catches it."
+            f"{count(widest.window_need, 'id')} of its source had come since, because the consumer held so many. W is twice "
+            f"that. If your batches are larger ({BridgeSettings().max_batch_size:,} messages with receiver bridge), set twice "
+            "a batch. While other consumers go on, more ids come between; then E catches the repeat."
         )
     if any(each.patience_ran_out for each in probe.redeliveries):
         yield (
-            "What a silent consumer held didn't come while it lived: E has to outlast that, and the probe doesn't know how "
-            "long it is. Probe again with more --patience."
+            "The messages of a silent consumer didn't come again while it lived. E must be longer than the broker waits, "
+            "which this probe couldn't measure. Probe again with more --patience."
         )
 
 
@@ -114,20 +114,20 @@ def _remarks(probe: Probe) -> Iterator[str]:
     else:
         yield "Messages kept their order."
     if missing := sum(each.missing for each in probe.redeliveries):
-        yield f"{count(missing, 'message')} never came. Look whether this queue limits deliveries or lets messages expire."
+        yield f"{count(missing, 'message')} never came. Check whether this queue limits deliveries or lets messages expire."
     if twice := sum(each.acknowledged_again for each in probe.redeliveries):
         said = (
             "the broker had answered the acknowledgement" if probe.answers_acknowledgements else "it was acknowledged"
         )
         yield f"{count(twice, 'message')} came again though {said}."
     if not probe.answers_acknowledgements:
-        yield "It answers no acknowledgement by this protocol: one may be lost with its connection, and its messages come again."
+        yield "It confirms no acknowledgement by this protocol. One may be lost with its connection: its messages come again."
     yield {
         Selectors.WORK: "Selectors work.",
-        Selectors.IGNORED: "It ignores selectors, and says nothing: don't use any.",
+        Selectors.IGNORED: "It silently ignores selectors: don't use any.",
         Selectors.REFUSED: f"A selector is refused: {probe.selectors_why}.",
     }[probe.selectors]
     if probe.drops_known_ids:
-        yield "It drops what is sent again with a known _AMQ_DUPL_ID: as a target each message takes effect once."
+        yield "It drops a message whose _AMQ_DUPL_ID it knows: as a target, it gets each message once."
     else:
-        yield "It drops nothing that is sent again: as a target it may get a message twice."
+        yield "It drops no repeated message: as a target, it may get a message twice."

@@ -291,8 +291,8 @@ def _print_disputes(comparison: Comparison, console: Console) -> None:
         return
     paragraph(
         console,
-        "row: its number in the log, from 0; age: since the id last came; under duplicate and new: the policies that say so, "
-        "by their numbers above, and why those are wrong that are.",
+        "row: the receipt's number in the log, from 0; age: time since the id last came; duplicate and new: the policies that "
+        "say so, by their numbers above, and why the wrong ones are wrong.",
     )
     width = min(_MOST_ID_WIDTH, max(_LEAST_ID_WIDTH, console.width - _DISPUTE_WIDTH))
     table = plain_table()

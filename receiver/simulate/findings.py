@@ -72,15 +72,14 @@ def _missing_parts(known: Known) -> Finding | None:
     lacking = {part: known.facts.lacking[part] for part in domain_key(known.key).needs}
     said = [
         f"Receipts without {part}: {_share(receipts, known.facts.log.receipts)}. The domain key "
-        f"'{known.key}' takes them for receipts of one and the same, so an id that two {PARTS[part]} share counts as a "
-        "duplicate."
+        f"'{known.key}' puts them all into one domain, so an id that two {PARTS[part]} share counts as a duplicate."
         for part, receipts in lacking.items()
         if receipts
     ]
     if not said:
         return None
     way_out = (
-        "If they were several (a correlator's log tells no connection), replay the receipts of each by themselves."
+        "If there were several (a correlator's log names no connection), replay the receipts of each by themselves."
     )
     return Finding("missing-parts", " ".join([*said, way_out]))
 
@@ -218,8 +217,8 @@ def _clock_backwards(known: Known) -> Finding | None:
         return None
     return Finding(
         "clock-backwards",
-        f"Time ran backwards: receipts from before the latest one of their domain: {clamped:,}, by up to "
-        f"{duration(known.facts.largest_step_back_us)}. Each counts as received with that one.",
+        f"Time ran backwards: receipts with a time before the latest one of their domain: {clamped:,}, by up to "
+        f"{duration(known.facts.largest_step_back_us)}. Each counts as received at that latest time.",
     )
 
 

@@ -45,10 +45,10 @@ def parse_present(text: str) -> tuple[int, int]:
     """`W,E`, the setting that is in use: the window, and the expiry in seconds as whole microseconds."""
     values = text.split(",")
     if len(values) != 2 or not all(value.strip() for value in values):  # noqa: PLR2004
-        raise SettingsError(f"--current: {text!r:.80} is no window and expiry", hint=_PRESENT_HINT)
+        raise SettingsError(f"--current: {text!r:.80} isn't a window and an expiry", hint=_PRESENT_HINT)
     window, secs = (_number("--current", value, _PRESENT_HINT) for value in values)
     if window != window.to_integral_value():
-        raise SettingsError(f"--current: the window {window} is no whole number", hint=_PRESENT_HINT)
+        raise SettingsError(f"--current: the window {window} isn't a whole number", hint=_PRESENT_HINT)
     present = int(window), int((secs * 1_000_000).to_integral_value())
     check_grid([present[0]], [present[1]])
     return present
@@ -66,7 +66,7 @@ def parse_budget_bytes(text: str) -> int:
         size_bytes = int(Decimal(number) * unit)
         if 0 < size_bytes <= _LARGEST * 1000:
             return size_bytes
-    raise SettingsError(f"--budget: {text.strip()!r:.80} is no size of memory", hint="such as 500MB, 2GB or 1e9")
+    raise SettingsError(f"--budget: {text.strip()!r:.80} isn't a size of memory", hint="such as 500MB, 2GB or 1e9")
 
 
 def _values(option: str, text: str, significant_digits: int | None = None) -> list[Decimal]:
@@ -88,7 +88,7 @@ def _number(option: str, text: str, hint: str = _LIST_HINT) -> Decimal:
         value = Decimal("NaN")
     if not value.is_finite() or value < 0 or value > _LARGEST:
         raise SettingsError(
-            f"{option}: {text.strip()!r} is no number from 0 to {_LARGEST:,}",
+            f"{option}: {text.strip()!r} isn't a number from 0 to {_LARGEST:,}",
             hint=hint,
         )
     return value
@@ -97,7 +97,7 @@ def _number(option: str, text: str, hint: str = _LIST_HINT) -> Decimal:
 def _range(option: str, text: str, significant_digits: int | None) -> list[Decimal]:
     parts = text.split(":")
     if len(parts) != _RANGE_PARTS:
-        raise SettingsError(f"{option}: {text!r} is no range", hint="FIRST:LAST:COUNT, such as 100:20000:16")
+        raise SettingsError(f"{option}: {text!r} isn't a range", hint="FIRST:LAST:COUNT, such as 100:20000:16")
     first, last, count = (_number(option, part) for part in parts)
     if first <= 0:
         raise SettingsError(f"{option}: the range {text!r} must start above 0", hint="add 0 as a value of its own")

@@ -46,7 +46,7 @@ _BY_KIND = {
     Kind.WINDOW: "The window is set, to {margin} times that, rounded up; the expiry only covers redeliveries.",
     Kind.LEAN: "W and E are set to {margin} times what they need together, rounded up: the fewest ids.",
     Kind.DEFAULT: "A log that says this little can raise Apama's defaults, not lower them.",
-    Kind.PRESENT: "It is what is set at present.",
+    Kind.PRESENT: "It is your present setting.",
 }
 """Why a setting is recommended."""
 

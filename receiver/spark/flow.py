@@ -64,7 +64,7 @@ def _type(kind: pa.DataType) -> str:
 def start(
     spark: SparkSession, rows: Iterable[Row], tasks: int, kind: type[Any], on_progress: OnProgress | None = None
 ) -> SparkFlow:
-    """Deal rows with values of a kind to tasks by their keys, round and round. `on_progress` hears how far each step has come."""
+    """Deal rows with values of a kind to tasks by their keys, round and round. `on_progress` gets how far each step has come."""
     batches = list(batches_of(rows, kind))
     table = pa.Table.from_batches(batches, schema_of(kind)) if batches else []
     frame = spark.createDataFrame(table, ddl_of(kind))

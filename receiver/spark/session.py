@@ -134,7 +134,7 @@ def tuned(spark: SparkSession) -> Iterator[None]:
 def _check_master(master: str) -> None:
     if not _MASTER.fullmatch(master):
         raise SettingsError(
-            f"--master {master!r} is no address that Spark knows",
+            f"--master {master!r} isn't an address that Spark knows",
             hint="give local[N], spark://HOST:7077, yarn or k8s://HOST:PORT",
         )
     scheme, _, addresses = master.partition("://")

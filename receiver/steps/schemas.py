@@ -441,7 +441,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """As `repeats.FirstReceiptNeeds`: the most that any of some ids needs of memories that go by first receipts. To the driver."""
+    """As `repeats.FirstReceiptNeeds`: the most that any id of a part needs of memories that go by first receipts. To the driver."""
 
     ring: int
     ttl_us: int

@@ -37,11 +37,11 @@ def store_url(address: str | URL) -> URL:
     try:
         url = make_url(address)
     except (ArgumentError, ValueError):
-        raise refused(address, "is no address of a store") from None
+        raise refused(address, "isn't a store's address") from None
     if "\0" in str(address):
         raise refused(address, "holds a character that no address can")
     if url.drivername not in _BY_DRIVER:
-        raise refused(address, "is no address of a store")
+        raise refused(address, "isn't a store's address")
     return _BY_DRIVER[url.drivername].checked(url)
 
 

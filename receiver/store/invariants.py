@@ -65,19 +65,19 @@ PROBLEMS = {
     "negative": "what counts from 0 is negative",
     "counters": "counters contradict each other",
     "clocks": "clocks contradict each other",
-    "needs": "what duplicates needed makes no sense",
+    "needs": "the needs of duplicates make no sense",
     "marks": "a batch in its caller's transaction left numbers that it can't have had",
     "numbers": "receipts have numbers that were never given",
     "order": "time runs backwards from one receipt to the next",
     "ids": "ids or sources are empty, no text, or not what the policy goes by",
     "first-times": "ids first came after they came again, or before all time",
     "digests": "body digests are no list of different texts",
-    "retired": "rows tell of a retired source what no receiver writes",
+    "retired": "rows of a retired source have marks that no receiver writes",
     "newest": "the newest receipt isn't there, or came at another time than the domain's latest",
     "targets": "a target has no name, or what is noted of its file contradicts itself",
     "positions": "a source's position, or its name, is empty or no text",
-    "messages": "messages that wait or are parked make no sense, or do both at once",
-    "rebuilt": "what the receipts that are left make remembered contradicts the domain's own row",
+    "messages": "waiting or parked messages make no sense, or one is both",
+    "rebuilt": "the receipts that are left contradict the domain's own row",
 }
 """What can be broken, by kind."""
 
@@ -254,7 +254,7 @@ def audited_state(raw: RawRow, findings: Findings) -> DomainState | None:
     try:
         state = domain_rows.read(raw)
     except UnicodeDecodeError:
-        findings.add("name", name, "domain_name is no UTF-8")
+        findings.add("name", name, "domain_name isn't UTF-8")
         return None
     for rule in _RULES:
         if not rule.holds(state):

@@ -91,7 +91,7 @@ def keep_all(kept_by_newer: Mapping[str, str], newer: str, older: str) -> None:
     if context.get_revision_argument() is None:
         return
     for words in _counted(op.get_bind(), kept_by_newer):
-        raise StoreError(f"version {older} has no place for {words}", hint=f"keep version {newer}, or delete them")
+        raise StoreError(f"version {older} can't hold {words}", hint=f"keep version {newer}, or delete them")
 
 
 def _declared(step: Script, *, to_base: bool) -> dict[str, str]:

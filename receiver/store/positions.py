@@ -83,7 +83,7 @@ class Positions:
                 if not self._is_moved(connection, advance):
                     raise PositionMovedError(
                         f"another has gone on from {advance.expected or 'the beginning'} in {advance.name} of {self.source}",
-                        hint="this one's batch is rolled back, and it goes on where the store is",
+                        hint="its own batch is rolled back, and it goes on from the store's position",
                     )
 
     def _is_moved(self, connection: Connection, advance: Advance) -> bool:

@@ -98,7 +98,7 @@ def test_the_workload_is_what_it_says():
 
 
 def test_a_log_reads_as_the_receipts_it_was_written_from(tmp_path):
-    """Also to who is told no unit: it was once in seconds for a reader, so that nearly all that spilled expired."""
+    """Also for a reader who is given no unit: it was once in seconds for a reader, so that nearly all that spilled expired."""
     file, count = tmp_path / "log.parquet", 20_000
     made = trace(count)
     write_log(made, file)

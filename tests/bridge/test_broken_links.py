@@ -114,7 +114,7 @@ def test_a_broker_that_takes_nothing_is_not_waited_for_for_ever():
     with stranger(CONNECTED) as port:
         with CONNECTORS["stomp"][1](address("stomp", port)) as sink:
             began = time.monotonic()
-            with pytest.raises(BrokerError, match="takes nothing"):
+            with pytest.raises(BrokerError, match="accepted nothing"):
                 sink.send([Message(body=bytes(50_000_000))])
         assert time.monotonic() - began < SOON_SECS
 

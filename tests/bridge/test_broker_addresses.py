@@ -110,7 +110,7 @@ def test_every_scheme_has_its_connectors_and_is_told_of(scheme):
 
 def test_no_protocol_is_taken_for_another():
     address = BrokerAddress(protocol="mqtt", host="h", port=1883, name="q")
-    with pytest.raises(SettingsError, match="no connector speaks that") as caught:
+    with pytest.raises(SettingsError, match="unknown protocol") as caught:
         connectors_of(address)
     assert caught.value.hint == "one of stomp, amqp, kafka"
 

@@ -81,7 +81,7 @@ def test_a_file_that_is_moved_away_is_begun_anew(route, leave_it_empty, caplog):
     route.run()
     assert route.effects() == ["2", "3"]
     assert json.loads(old.read_text())["body"] == "1"
-    assert "begun anew" in caplog.text
+    assert "writing begins at its start" in caplog.text
     send(route, "4")
     route.run(dies="delivered")
     route.run()

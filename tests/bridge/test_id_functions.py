@@ -187,7 +187,7 @@ def test_another_broker_gets_what_the_function_says(tmp_path, sqlite_url):
 
 @pytest.mark.parametrize("more", [{"id_property": "order"}, {"source_property": "shop"}])
 def test_a_function_beside_properties_is_refused(more):
-    with pytest.raises(SettingsError, match="not by both"):
+    with pytest.raises(SettingsError, match="not from both"):
         IdRule(function=of_json, **more)
 
 
@@ -199,8 +199,8 @@ def test_a_function_beside_properties_is_refused(more):
         ("u:PW@h", "--ids"),
         ("no_such:ids", "can't be imported"),
         ("ids_here:no_such", "can't be imported"),
-        ("ids_here:number", "is no function"),
-        ("ids_here:later", "does nothing when it is called"),
+        ("ids_here:number", "isn't a function"),
+        ("ids_here:later", "is async or a generator, so calling it does nothing"),
         ("ids_here:two", "can't be called with the message alone"),
         (lambda: None, "the function for ids can't be called with the message alone"),
     ],

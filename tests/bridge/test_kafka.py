@@ -348,7 +348,7 @@ def test_what_retention_has_taken_is_loud_until_a_person_says_to_go_on(bridged, 
     bridged.run(mode=mode)
     send(kafka, topic, numbered(20, 10))
     delete_records(kafka, topic, 25)
-    lost = "offsets 10 to 24 of partition 0 are gone, which weren't taken yet .&lost=0:25 "
+    lost = "offsets 10 to 24 of partition 0 are gone before they were taken .&lost=0:25 "
     for options in ({}, {"lost": "0:24"}, {"lost": "1:25"}, {"start": "latest"}):
         with pytest.raises(MessagesLostError, match=lost):
             bridged.run(mode=mode, **options)

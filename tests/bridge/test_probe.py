@@ -61,14 +61,14 @@ def test_what_consumers_held_comes_again_and_nothing_else(queue, monkeypatch):
     assert [done for _, done, _ in steps] == [0, 1, 2, 3, 4]
     text = printed(seen)
     assert text.startswith(f"Set W = {seen.window} and E = {seen.expiry_secs} s, or more.")
-    for words in ("fell silent", "more --patience", "Selectors work.", "takes effect once", "kept their order"):
+    for words in ("fell silent", "more --patience", "Selectors work.", "it gets each message once", "kept their order"):
         assert words in text
 
 
 PRODUCTS = {
     "amqp-rabbitmq": (Selectors.REFUSED, "RabbitMQ has no selectors by AMQP (bind a queue of its own"),
     "amqp-rabbitmq-quorum": (Selectors.REFUSED, "RabbitMQ has no selectors by AMQP (bind a queue of its own"),
-    "stomp-rabbitmq": (Selectors.REFUSED, "RabbitMQ is known for no selectors by STOMP, and would give all messages"),
+    "stomp-rabbitmq": (Selectors.REFUSED, "RabbitMQ has no selectors by STOMP, and would deliver all messages"),
     "amqp-classic": (Selectors.WORK, ""),
     "stomp-classic": (Selectors.WORK, ""),
     "amqp-qpid": (Selectors.WORK, ""),
@@ -121,12 +121,12 @@ def test_a_queue_in_use_is_left_alone(queue):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["stomp://localhost/topic/prices?subscription=a"], "no plain queue"),
-        (["stomp://localhost/queue/a?selector=b%3D1"], "no plain queue"),
-        (["stomp://localhost/queue/a", "--messages", str(LEAST_MESSAGES - 1)], "too little"),
+        (["stomp://localhost/topic/prices?subscription=a"], "isn't a plain queue"),
+        (["stomp://localhost/queue/a?selector=b%3D1"], "isn't a plain queue"),
+        (["stomp://localhost/queue/a", "--messages", str(LEAST_MESSAGES - 1)], "too few"),
         (["stomp://127.0.0.1:1/queue/a"], "can't be reached"),
-        (["file:a"], "no address of a broker"),
-        (["kafka://127.0.0.1:1/orders?group=g"], "comes again from a position"),
+        (["file:a"], "isn't a broker's address"),
+        (["kafka://127.0.0.1:1/orders?group=g"], "go on from a position"),
     ],
 )
 def test_what_can_not_be_probed_is_refused(arguments, why):

@@ -68,7 +68,7 @@ REFUSED = [
     Refused("rabbitmq", "queue/nowhere", "no queue 'nowhere'", "rabbitmqadmin", role="target"),
     Refused("rabbitmq", f"queue/{THERE}?selector=a%3D1", "RabbitMQ has no selectors", "bind a queue"),
     Refused("rabbitmq", "topic/news?subscription=s", "RabbitMQ has no topics", "bind a queue"),
-    Refused("rabbitmq", f"queue/{THERE}?vhost=nowhere", "virtual host can't be used", "see that it is there"),
+    Refused("rabbitmq", f"queue/{THERE}?vhost=nowhere", "virtual host can't be used", "check that it exists"),
     Refused("rabbitmq", f"queue/{THERE}?vhost=second", f"no queue '{THERE}' in vhost 'second'", "rabbitmqadmin"),
     Refused("rabbitmq", f"queue/{THERE}?vhost=%2F", "virtual host can't be used", "may use it", "homeless:homeless@"),
     Refused("rabbitmq", f"queue/{THERE}", "refused", "what this user may do", "poor:poor@"),
@@ -81,7 +81,7 @@ REFUSED = [
     Refused("qpid", f"queue/{THERE}?vhost=nowhere", "Unknown hostname in connection open: 'nowhere'", "virtual host"),
     Refused("qpid", f"queue/{THERE}?selector=a%20IS%20IS", "selector", "check"),
     Refused("qpid", f"queue/{THERE}", "Authentication failed", "user and password", "admin:wrong@"),
-    Refused("qpid", f"queue/{THERE}", "Authentication failed", "nobody without a name", ""),
+    Refused("qpid", f"queue/{THERE}", "Authentication failed", "refuses anonymous users", ""),
     pytest.param(
         Refused("artemis", f"queue/{THERE}?vhost=a", "Artemis has no virtual hosts", "leave out"),
         marks=pytest.mark.artemis,

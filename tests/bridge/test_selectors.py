@@ -56,5 +56,5 @@ def test_what_is_no_condition_is_refused(running_artemis, protocol):
 
 @pytest.mark.quick
 def test_what_is_sent_can_not_be_selected():
-    with pytest.raises(SettingsError, match="for all to take"):
+    with pytest.raises(SettingsError, match="for sources only"):
         sink_of(BrokerAddress.parse("amqp://h/orders" + RED))

@@ -32,7 +32,7 @@ def test_a_target_has_the_name_that_bridges_give_it(tmp_path, monkeypatch):
     assert target_name("stomp://u:p@h/orders") == "stomp://h:61613/queue/orders"
     assert target_name("python:os.path:join") == "python:os.path:join"
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(SettingsError, match="is no target"):
+    with pytest.raises(SettingsError, match="isn't a target"):
         target_name("orders.jsonl")
 
 

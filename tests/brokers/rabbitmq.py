@@ -41,7 +41,7 @@ def _bring(folder: Path) -> Path:
     if shutil.which("debootstrap") is None:
         raise MissingProgramError("debootstrap fetches RabbitMQ, and there is none", hint="apt install debootstrap")
     root = folder / "root"
-    hint = f"it needs the way to {MIRROR}, and the right to make devices"
+    hint = f"it needs access to {MIRROR}, and the right to make devices"
     bootstrap = ["debootstrap", "--variant=minbase", SUITE, str(root), MIRROR]
     try:
         run_to_fetch("debootstrap", f"Debian {SUITE}", bootstrap, folder, hint=hint)

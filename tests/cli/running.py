@@ -60,7 +60,7 @@ def complaint(ran: Ran) -> str:
 def assert_no_store_is_made(run: Callable[..., Ran], name: str, *arguments: str, folder: Path) -> None:
     """Where an address leads to no store, the command says so without its password, and leaves the folder empty."""
     for address, problem in {
-        "memory://": "is no address of a store",
+        "memory://": "isn't a store's address",
         "sqlite:///no/such/folder/receiver.db": "there is no folder",
         f"sqlite:///{folder}/receiver.db": "there is no store",
         "postgresql://u:secret@127.0.0.1:1/d": "the server can't be reached",

@@ -30,7 +30,7 @@ def refused(compare, tmp_path):
         ("perfect:size=1", "perfect takes none"),
         ("ttl", "lacks expiry="),
         ("cmq:retention=1,retry=1", "lacks network="),
-        ("cmq:retry=1,network=1", "no log tells the queue's minimum message time"),
+        ("cmq:retry=1,network=1", "no log has the queue's minimum message time"),
         ("ttl:expiry", "not of the form parameter=value"),
         ("ttl:", "not of the form parameter=value"),
         ("ttl:expiry=1,expiry=2", "gives expiry twice"),

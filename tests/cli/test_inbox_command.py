@@ -124,7 +124,7 @@ def test_drop_asks(inbox, store_url):
         (["move", "1", "3"], "target 3 is of another domain"),
         (["move", "1", "1"], "already"),
         (["move", "1", "9"], "there is no target '9'"),
-        (["move", "1", "out.jsonl"], "'out.jsonl' is no target"),
+        (["move", "1", "out.jsonl"], "'out.jsonl' isn't a target"),
         (["move", OLD, "2"], "several are called"),
         (["move", "1"], "Missing argument"),
     ],

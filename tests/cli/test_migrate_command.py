@@ -72,7 +72,7 @@ def test_what_an_older_version_has_no_place_for_is_refused_whatever_is_said(migr
     park_one(address)
     for yes in ([], ["--yes"]):
         said = complaint(migrate(address, "--revision", "0002", *yes))
-        assert "version 0002 has no place for 1 messages that wait in the inbox" in said
+        assert "version 0002 can't hold 1 messages that wait in the inbox" in said
     assert migrate(address).out == f"{address}: version {REVISION} already\n"
 
 
@@ -107,7 +107,7 @@ def test_a_password_is_not_printed(migrate, fresh_postgres_url):
 @pytest.mark.parametrize(
     ("address", "arguments", "problem"),
     [
-        ("memory://", [], "is no address of a store"),
+        ("memory://", [], "isn't a store's address"),
         ("sqlite:///no/such/receiver.db", [], "there is no folder"),
         ("sqlite:///receiver.db", ["--revision", "0999"], "there is no version '0999'"),
         ("postgresql://u:secret@127.0.0.1:1/d", [], "the server can't be reached"),

@@ -168,8 +168,8 @@ def test_help_shows_examples(name, parked):
 
 
 def test_a_command_line_that_wont_do_is_told_where_help_is(parked):
-    assert "hint: receiver parked --help shows what there is" in complaint(parked())
-    assert "hint: receiver parked --help shows what there is" in complaint(parked("lits"))
+    assert "hint: receiver parked --help lists what there is" in complaint(parked())
+    assert "hint: receiver parked --help lists what there is" in complaint(parked("lits"))
 
 
 def test_status_counts_what_waits_and_what_is_parked(command, store_url, monkeypatch):

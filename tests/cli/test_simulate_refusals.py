@@ -246,4 +246,4 @@ def test_unreadable_rows_are_counted_where_that_is_asked_for(simulate, tmp_path)
 
 @pytest.mark.parametrize("option", ["--master=local[2]", "--verbose"])
 def test_options_of_spark_on_the_local_engine(refused, option):
-    assert f"{option.partition('=')[0]} is about Spark" in refused("nowhere.csv", option)
+    assert f"{option.partition('=')[0]} is for Spark" in refused("nowhere.csv", option)

@@ -335,7 +335,7 @@ def changed(*statements):
 REFUSED = {
     "no store": (lambda file: file.unlink(), "there is no store"),
     "an empty file": (lambda file: file.write_bytes(b""), "there is no store"),
-    "a letter": (another_text, "it is no database"),
+    "a letter": (another_text, "it isn't a database"),
     "damage": (a_damaged_file, "it is damaged"),
     "a newer version": (changed("UPDATE receiver_alembic_version SET version_num = '0999'"), "version 0999"),
     "a foreign table": (changed("ALTER TABLE receiver_joined ADD letter TEXT"), "is another's"),
@@ -358,7 +358,7 @@ def test_what_is_no_store_of_ours(case, command, receiver, sqlite_url, tmp_path)
 @pytest.mark.parametrize("command", ["status", "check"])
 def test_addresses_that_lead_nowhere(command, receiver, monkeypatch):
     for address, problem in {
-        "memory://": "is no address of a store",
+        "memory://": "isn't a store's address",
         "sqlite:///no/such/folder/receiver.db": "there is no folder",
         "postgresql://u:secret@127.0.0.1:1/d": "the server can't be reached",
     }.items():
@@ -391,7 +391,7 @@ def test_the_version(receiver):
     ("arguments", "command"), [([], "receiver"), (["chek"], "receiver"), (["check"], "receiver check")]
 )
 def test_a_command_line_that_wont_do_is_told_where_help_is(receiver, arguments, command):
-    assert f"hint: {command} --help shows what there is" in complaint(receiver(*arguments))
+    assert f"hint: {command} --help lists what there is" in complaint(receiver(*arguments))
 
 
 @pytest.mark.parametrize("command", ["status", "check"])

@@ -92,12 +92,12 @@ def test_counts_and_causes_are_those_of_the_verdicts(case, key):
         rows = [row for row, name in enumerate(plain.domains) if name == domain.domain]
         repeats = [row for row in rows if plain.earlier[row] is not None]
         assert (domain.receipts, domain.duplicates) == (len(rows), len(repeats))
-        for place, text in enumerate(texts):
+        for index, text in enumerate(texts):
             called = {row for row in rows if judged(log, text, key).verdicts[row] == "duplicate"}
-            assert domain.caught[place] == len(called & set(repeats))
-            assert domain.false_duplicates[place] == len(called - set(repeats))
-    for place, figures in enumerate(comparison.policies):
-        assert figures.peak_ids == sum(domain.peak_ids[place] for domain in comparison.domains)
+            assert domain.caught[index] == len(called & set(repeats))
+            assert domain.false_duplicates[index] == len(called - set(repeats))
+    for index, figures in enumerate(comparison.policies):
+        assert figures.peak_ids == sum(domain.peak_ids[index] for domain in comparison.domains)
 
 
 @given(CASES, SEVERAL)
@@ -177,7 +177,7 @@ def test_without_names_all_that_can_judge_are_compared_and_the_recommended_setti
         *fitted,
         recommended_text,
     ]
-    # So short a log is told Apama's defaults, or more; a policy is tried once.
+    # So short a log is recommended Apama's defaults, or more; a policy is tried once.
     assert [text for text in texts if text in written] == list(dict.fromkeys(written))
     ((left_out, reason),) = comparison.left_out
     assert left_out == "solace-last"
@@ -239,10 +239,10 @@ def test_a_policy_asked_for_that_cannot_judge_an_id_names_it(text):
 def test_progress_is_told_of_each_domain():
     log = [Receipt(0, "a"), Receipt(1, "a", destination="r"), Receipt(2, destination="s")]
     for texts in ((), ["perfect"]):
-        told = []
+        reported = []
         receipts = ingested(log)
-        compare_policies(receipts, "default", texts, advance=told.append)
-        assert told == [1] * len(receipts.domains)
+        compare_policies(receipts, "default", texts, advance=reported.append)
+        assert reported == [1] * len(receipts.domains)
 
 
 def test_the_vendors_defaults_name_each_rule_there_is():

@@ -23,8 +23,8 @@ near_sequences = st.one_of(
 def near_rgmids(draw):
     """Mostly one character away from a good id."""
     text = draw(st.sampled_from(RGMID))
-    place = draw(st.integers(0, len(text)))
-    return text[:place] + draw(st.text("09afAFgG-:rR/@`é \x00", max_size=1)) + text[place + draw(st.integers(0, 1)) :]
+    index = draw(st.integers(0, len(text)))
+    return text[:index] + draw(st.text("09afAFgG-:rR/@`é \x00", max_size=1)) + text[index + draw(st.integers(0, 1)) :]
 
 
 def numbered(texts):

@@ -61,8 +61,8 @@ def test_each_query_is_about_the_domains_chosen_and_each_panel_explains_itself()
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
     assert [panel["title"] for panel in panels if not panel["description"]] == []
-    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
-    assert len(places) == len(panels)
+    corners = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(corners) == len(panels)
 
 
 def free_port():

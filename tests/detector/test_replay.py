@@ -81,7 +81,7 @@ def test_rebuilding_from_what_survives_is_never_having_stopped(chosen, steps, la
         again = log.rebuilt()
         same(again, log.detector)
         again.forgotten = log.detector.forgotten
-        log.detector = again  # it goes on in the other's place
+        log.detector = again  # it goes on instead of the other
 
 
 @given(WINDOWS_AND_EXPIRIES, STEPS, LAGS, st.integers(1, 40), RETIREMENTS)

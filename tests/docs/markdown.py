@@ -24,7 +24,7 @@ def blocks(page: str, language: str, heading: str | None = None) -> list[str]:
 
 
 def replaced(text: str, real: dict[str, str]) -> str:
-    """The text with what is real in place of what is shown, each of which it has."""
+    """The text with what is real instead of what is shown, each of which it has."""
     for shown, instead in real.items():
         assert shown in text
         text = text.replace(shown, instead)

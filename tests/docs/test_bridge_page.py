@@ -75,7 +75,8 @@ def test_every_metric_is_named(bridge):
     registry = CollectorRegistry()
     export(bridge, registry)
     there = {sample.name for metric in registry.collect() for sample in metric.samples if "_bridge_" in sample.name}
-    assert set(re.findall(r"`(receiver_bridge_\w+)`", TEXT)) == {
+    assert "operations.md#metrics" in TEXT
+    assert set(re.findall(r"`(receiver_bridge_\w+)`", (ROOT / "docs/operations.md").read_text(encoding="utf-8"))) == {
         name for name in there if not name.endswith("_created")
     }
 

@@ -34,8 +34,8 @@ def test_from_start_to_end(running_artemis, tmp_path):
             logged = ran[-1].stderr.replace(f"{tmp_path}{os.sep}", "…/")
             logged = logged.replace(rf"{HOST}\:{port}:queue://{queue}", r"localhost\:5672:queue://orders")
             *meanwhile, last = logged.splitlines()  # a slow machine has more than one line of figures
-            told = [said(line) for line in [*(line for line in meanwhile if "JMS Status" not in line), last]]
-            assert [said(line) for line in shown.splitlines()] == told[-shown.count("\n") :]
+            reported = [said(line) for line in [*(line for line in meanwhile if "JMS Status" not in line), last]]
+            assert [said(line) for line in shown.splitlines()] == reported[-shown.count("\n") :]
         else:
             printed = words(ran[-1].stdout)  # where lines are broken depends on the figures that vary
             assert [part for part in map(words, shown.split("…")) if part not in printed] == []

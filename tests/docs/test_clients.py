@@ -137,7 +137,7 @@ def test_a_redelivered_duplicate_is_caught(script, send, tmp_path):
     assert subprocess.run([sys.executable, "mortal.py", "2"], cwd=tmp_path, check=False).returncode == 9
     (tmp_path / "client.py").write_text(script, encoding="utf-8")
     line = run([sys.executable, "client.py", "2"], tmp_path).stdout
-    told = dict(re.findall("([a-zA-Z]+)=([0-9]+)", line))
-    assert (told["tx"], told["rx"], told["rRedel"]) == ("2", "2", "2")
-    assert int(told["rDupsDet"]) in {1, 2}  # as many as had come when it died
+    reported = dict(re.findall("([a-zA-Z]+)=([0-9]+)", line))
+    assert (reported["tx"], reported["rx"], reported["rRedel"]) == ("2", "2", "2")
+    assert int(reported["rDupsDet"]) in {1, 2}  # as many as had come when it died
     assert len((tmp_path / "orders.jsonl").read_text(encoding="utf-8").splitlines()) == 2

@@ -65,15 +65,15 @@ def test_no_class_of_settings_has_a_default_of_its_own(section):
 HELP = {
     "simulate": [
         f"--window {WINDOW} --expiry {EXPIRY_SECS} --verdicts verdicts.csv",
-        f"may miss. [default: {SIMULATE['max_missed']}]",
-        f"to recommend. [default: {SIMULATE['margin']}]",
+        f"may miss N duplicates. [default: {SIMULATE['max_missed']}]",
+        f"what the log needs. [default: {SIMULATE['margin']}]",
     ],
     "retire": [
         f"those silent for {RULE['retire_sources_after_days']} days,",
         f"beyond {RULE['max_sources']} sources",
         f"--idle {RULE['retire_sources_after_days']} ",
     ],
-    "compare": [f"may be left out, for {WINDOW} and {EXPIRY_SECS}, and the broker's own default."],
+    "compare": [f"without sizes: then they have {WINDOW} and {EXPIRY_SECS}, and the broker's own default."],
     "bridge": [
         *(f"[default: {BRIDGE[name]}]" for name in BRIDGE),
         f"standard error every {BRIDGE['status_secs']} seconds.",
@@ -104,7 +104,7 @@ def test_help_states_what_a_file_of_settings_makes_of_them(tmp_path):
     """And refuses, without a traceback, what it can't read."""
     own = tmp_path / "own.yaml"
     own.write_text("bridge: {max_tries: 77}\n", encoding="utf-8")
-    assert "before it is parked. [default: 77]" in help_of("bridge", RECEIVER_SETTINGS=str(own))[1]
+    assert "that has failed so often. [default: 77]" in help_of("bridge", RECEIVER_SETTINGS=str(own))[1]
     own.write_text("receiver: {retire_sources_after_days: 44, max_sources: 4567}\n", encoding="utf-8")
     text = help_of("retire", RECEIVER_SETTINGS=str(own))[1]
     assert "silent for 44 days" in text

@@ -1,4 +1,4 @@
-"""Every snippet of `docs/embedding.md` runs as it stands there and does what the page says."""
+"""Every snippet of `docs/embedding.md` and `docs/senders.md` runs as it stands there and does what the page says."""
 
 import asyncio
 import logging
@@ -25,12 +25,14 @@ from tests.docs.markdown import blocks, commands, sections
 from tests.docs.markdown import run as run_command
 
 PAGE = "docs/embedding.md"
+SENDERS = "docs/senders.md"
+OPERATIONS = "docs/operations.md"
 ITS_URL = '"sqlite:///receiver.db"'
 
 
 def by_heading(language: str) -> dict[str, list[str]]:
     """The page's blocks of a language, by the heading above them."""
-    return {heading: found for heading in sections(PAGE) if (found := blocks(PAGE, language, heading))}
+    return {heading: there for heading in sections(PAGE) if (there := blocks(PAGE, language, heading))}
 
 
 PYTHON = by_heading("python")
@@ -204,8 +206,7 @@ def test_retiring(store_url, names):
     with orders_of(store_url) as orders, orders.batch() as batch:
         batch.receive("1", "gateway-1:4711")
     run(block, store_url, names)
-    (commands,) = by_heading("sh")["Sources that have ended"]
-    for command in commands.splitlines():
+    for command in blocks(OPERATIONS, "sh", "Cleaning up")[0].splitlines():
         arguments = shlex.split(command.replace(ITS_URL.strip('"'), store_url))
         ran = subprocess.run([sys.executable, "-m", *arguments], check=True, capture_output=True, text=True)
     assert "1 source retired, 0 ids forgotten, 0 sources left" in ran.stdout
@@ -284,12 +285,11 @@ def bridged(url: str, *ids: str) -> list[str | None]:
     return effects
 
 
-@shows("The database")
 def test_a_user_with_few_rights(fresh_postgres_url):
     with orders_of(fresh_postgres_url):
         pass
     role = f"bridge_{uuid.uuid4().hex}"
-    (grants,) = by_heading("sql")["The database"]
+    (grants,) = blocks(OPERATIONS, "sql", "The database")
     admin = create_engine(fresh_postgres_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
         connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'few'"))
@@ -307,9 +307,8 @@ def test_a_user_with_few_rights(fresh_postgres_url):
             connection.execute(text(f"DROP ROLE {role}"))
 
 
-@shows("Day to day")
 def test_a_domain_is_dropped(store_url, tmp_path):
-    (block,) = by_heading("sh")["Day to day"]
+    _, block, _ = blocks(OPERATIONS, "sh", "Cleaning up")
     verdicts(store_url, "1", domain="name:kept")
     with orders_of(store_url, domain="name:old") as still_open:
         Inbox.open(store_url, domain_id=still_open.domain_id, target="file:orders.jsonl").close()
@@ -327,9 +326,8 @@ def test_a_domain_is_dropped(store_url, tmp_path):
     assert verdicts(store_url, "1", domain="name:kept") == ["duplicate"]
 
 
-@shows("The sender's side")
 def test_the_senders_side(store_url, names):
-    keyed, numbered = PYTHON["The sender's side"]
+    keyed, numbered = blocks(SENDERS, "python")
     sent = []
     with DedupKeyMaker.open(store_url, sender="billing") as keys:
         left = keys.key_for("invoice-16")  # by a process that died before it was confirmed
@@ -338,11 +336,12 @@ def test_the_senders_side(store_url, names):
     assert sent == [("invoice-16", left), ("invoice-17", names["key"])]
     with DedupKeyMaker.open(store_url, sender="billing") as keys:
         assert keys.pending() == []
-    names |= {"text": text, "engine": create_engine(store_url, poolclass=NullPool)}
-    with names["engine"].begin() as connection:
+    engine = create_engine(store_url, poolclass=NullPool)
+    with engine.begin() as connection:
         connection.execute(text("CREATE TABLE outbox (id TEXT, body TEXT)"))
     run(numbered, store_url, names)
-    with names["engine"].connect() as connection:
+    names["engine"].dispose()
+    with engine.connect() as connection:
         assert connection.execute(text("SELECT id, body FROM outbox ORDER BY id")).all() == [
             ("1:gateway-1", "10 EUR"),
             ("2:gateway-1", "10 EUR"),

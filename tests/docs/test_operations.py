@@ -33,6 +33,8 @@ def test_every_block_is_tried():
     with_shell = {heading for heading in SECTIONS if blocks(PAGE, "sh", heading)}
     assert with_shell == {*RUN, "A container", "Health"}
     assert {heading for heading in SECTIONS if blocks(PAGE, "python", heading)} == {"Backup"}
+    # Run in `test_embedding.py`, on PostgreSQL.
+    assert {heading for heading in SECTIONS if blocks(PAGE, "sql", heading)} == {"The database"}
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ COMMANDS = list(dict.fromkeys(command for _, command, _ in SHOWN))
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.partition(" ")[0])
 def test_the_output_shown(command):
-    """Of the commands in their order, but for the places marked."""
+    """Of the commands in their order, but for the lines marked."""
     ran = subprocess.run(
         [sys.executable, "-m", "receiver", *shlex.split(command)],
         cwd=README.parent,

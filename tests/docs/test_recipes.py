@@ -73,7 +73,7 @@ class Consumer:
                 process.kill()
 
     def killed(self, when, draw):
-        """It dies as told, or at random, with messages before it."""
+        """It dies on command, or at random, with messages before it."""
         self.send_more()
         if when == "random":
             with self.started() as process:

@@ -64,9 +64,9 @@ def sized(analysis: Analysis, kind: Kind) -> SizedSetting:
 
 
 def counted(printed: str) -> tuple[int, int]:
-    """How many receipts and duplicates a run of `simulate` has told."""
-    (told,) = re.findall(r"([\d,]+) receipts?, ([\d,]+) duplicates?", printed)
-    return int(told[0].replace(",", "")), int(told[1].replace(",", ""))
+    """How many receipts and duplicates a run of `simulate` has printed."""
+    (reported,) = re.findall(r"([\d,]+) receipts?, ([\d,]+) duplicates?", printed)
+    return int(reported[0].replace(",", "")), int(reported[1].replace(",", ""))
 
 
 def test_it_is_short():

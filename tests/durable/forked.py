@@ -26,8 +26,8 @@ def forked(work: Callable[[], Any]) -> Callable[[], Any]:
         os.close(theirs)
         _, status = os.waitpid(pid, 0)
         with os.fdopen(ours, "rb") as said:
-            told = said.read()
+            reported = said.read()
         assert status == 0, "the child failed: its traceback is on standard error"
-        return json.loads(told)
+        return json.loads(reported)
 
     return answer

@@ -70,13 +70,13 @@ def send_twice(folder: Path, receipts: list[Received], syscall: str, k: int) -> 
         burnt = os.open(folder / "burnt", os.O_RDWR | os.O_CREAT)
         for _ in range(WHEN - k if k else 0):
             BURN[syscall](burnt)
-        told = []
+        answers = []
         for _ in range(2 if k else 1):
             try:
-                told.append(receive(orders, receipts, LONG_AGO))
+                answers.append(receive(orders, receipts, LONG_AGO))
             except StoreError as error:
-                told.append(f"failed: {error!r}")
-        print(json.dumps({"k": k, "thread": threading.get_native_id(), "told": told}), flush=True)
+                answers.append(f"failed: {error!r}")
+        print(json.dumps({"k": k, "thread": threading.get_native_id(), "answers": answers}), flush=True)
 
     with open_receiver(f"sqlite:///{folder / 'receiver.db'}", POLICY) as orders:
         thread = threading.Thread(target=in_thread)
@@ -96,7 +96,7 @@ def main(folder: Path, seed: int, syscall: str, first: int, last: int) -> None:
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
-            print(json.dumps({"k": k, "told": ["killed"]}), flush=True)
+            print(json.dumps({"k": k, "answers": ["killed"]}), flush=True)
         for suffix in SUFFIXES[:2]:  # of what is shared in memory nothing survives
             left = folder / f"receiver.db{suffix}"
             if left.exists():

@@ -40,13 +40,13 @@ def calls_of_a_batch(folder, seed) -> Counter[str]:
     return Counter(call.name for call in calls if call.thread == batch["thread"])
 
 
-def assert_survived(url, seed, told) -> None:
+def assert_survived(url, seed, answers) -> None:
     """What the batch reported is true, and sent again until it is confirmed, it has taken effect once."""
     receipts = receipts_of(seed)
     with open_receiver(url, POLICY) as orders:
         assert_sound(url)
         turns, _ = journal.read(url)
-        reported = [verdicts for verdicts in told if len(verdicts) == BATCH_SIZE]
+        reported = [verdicts for verdicts in answers if len(verdicts) == BATCH_SIZE]
         verdicts = [verdicts for _, first, verdicts in turns if first == LONG_AGO]
         assert verdicts[len(verdicts) - len(reported) :] == reported
         assert verdicts[1:] in ([], [ALL_DUPLICATES])
@@ -73,17 +73,17 @@ def test_a_fault_at_every_system_call_of_a_batch(folder, seed, campaign, outcome
         ended, calls = batches(folder, seed, syscall, first, last, syscalls=[syscall], fault=fault)
         assert [batch["k"] for batch in ended] == list(tried)
         if outcome == "signal=SIGKILL":
-            assert [batch["told"] for batch in ended] == [["killed"]] * len(tried)
+            assert [batch["answers"] for batch in ended] == [["killed"]] * len(tried)
         else:
             assert sum(call.injected for call in calls) == len(tried)
         if (syscall, outcome) == ("fdatasync", "error=EIO"):
-            failed = [batch for batch in ended if batch["told"][0].startswith("failed")]
+            failed = [batch for batch in ended if batch["answers"][0].startswith("failed")]
             assert len(failed) > 1, "the log's header and the commit are on disk before a batch is confirmed"
         for batch in ended:
             print(syscall, batch)
             if outcome != "signal=SIGKILL":
-                assert len(batch["told"][1]) == BATCH_SIZE, "the service resumes when the fault is over"
-            assert_survived(f"sqlite:///{folder / str(batch['k'])}.db", seed, batch["told"])
+                assert len(batch["answers"][1]) == BATCH_SIZE, "the service resumes when the fault is over"
+            assert_survived(f"sqlite:///{folder / str(batch['k'])}.db", seed, batch["answers"])
 
 
 @pytest.fixture

@@ -223,25 +223,25 @@ def test_through_a_session(orders, store_url, engine):
 
 
 def test_status_and_events_wait_for_the_commit(store_url, engine):
-    told = []
-    with opened(store_url, on_duplicate=told.append) as orders:
+    reported = []
+    with opened(store_url, on_duplicate=reported.append) as orders:
         with engine.connect() as connection:
             take(orders, connection, "a", "a")
-            assert (orders.status().rx, told) == (0, [])
+            assert (orders.status().rx, reported) == (0, [])
             send(orders, "a", connection=connection)  # looks while it isn't committed
-            assert (orders.status().rx, told) == (0, [])
+            assert (orders.status().rx, reported) == (0, [])
             connection.commit()
-            assert (orders.status().rx, orders.status().rDupsDet, len(told)) == (3, 2, 2)
+            assert (orders.status().rx, orders.status().rDupsDet, len(reported)) == (3, 2, 2)
             take(orders, connection, "a", "b")
             connection.rollback()
-            assert (orders.status().rx, orders.status().rDupsDet, len(told)) == (3, 2, 2)
+            assert (orders.status().rx, orders.status().rDupsDet, len(reported)) == (3, 2, 2)
             take(orders, connection, "a")
             connection.commit()
         send(orders, "a")
-        assert (orders.status().rx, orders.status().rDupsDet, len(told)) == (5, 4, 4)
+        assert (orders.status().rx, orders.status().rDupsDet, len(reported)) == (5, 4, 4)
         with engine.begin() as connection:
             take(orders, connection, "a")
-    assert (orders.status().rx, len(told)) == (6, 5)  # told by close() at the latest
+    assert (orders.status().rx, len(reported)) == (6, 5)  # reported by close() at the latest
 
 
 def test_business_rows_in_a_batch_of_its_own(orders, store_url, engine):

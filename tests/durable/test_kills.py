@@ -32,7 +32,7 @@ def live_and_die(job: Job, chosen: random.Random) -> Worker:
 
 def committed_unheard(worker: Worker, turns: list[tuple[int, int, str]]) -> bool:
     """Whether, of the turns that the worker left, the last is one it could not report; all others are as reported."""
-    heard = [(worker.job.stream, report.first, report.told) for report in worker.heard if report.event == "committed"]
+    heard = [(worker.job.stream, report.first, report.said) for report in worker.heard if report.event == "committed"]
     unheard = turns[len(heard) :]
     assert turns[: len(heard)] == heard
     assert [first for _, first, _ in unheard] in ([], [worker.unconfirmed])

@@ -133,7 +133,7 @@ def test_cut_after_the_commit(proxy, direct_url, seed, cut):
 
 @pytest.mark.parametrize("cut", Cut)
 def test_a_batch_that_only_lent_its_connection(proxy, direct_url, seed, cut):
-    """Without a receipt, what its caller wrote is committed or not, and that is told as surely."""
+    """Without a receipt, what its caller wrote is committed or not, and that is reported as surely."""
     lines = Table("lines", MetaData(), Column("line", Integer))
     engine = create_engine(direct_url, poolclass=NullPool)
     lines.create(engine)
@@ -174,7 +174,7 @@ def test_outcome_that_cant_be_read(proxy, direct_url, seed, cut):
 
 
 def test_others_commit_before_the_outcome_is_read(proxy, direct_url, seed):
-    """Whether one's own batch is among what was recorded since can't be told then, or it is told right."""
+    """Whether one's own batch is among what was recorded since can't be known then, or is reported right."""
     failures = []
 
     def send_and_be_cut_off() -> None:
@@ -259,7 +259,7 @@ def test_the_server_is_killed_and_restarted(seed, campaign, joins):
                 server.start()
             worker.listen()
             assert worker.is_done, worker.heard[-3:]
-        failures = [report.told for report in worker.heard if report.event == "failed"]
+        failures = [report.said for report in worker.heard if report.event == "failed"]
         print(f"{len(failures)} failures: {set(failures)}")
         assert_sound(server.url)
         receipts = stream_of(seed, 0, job.count)

@@ -16,7 +16,7 @@ from receiver.policies import policy
 from receiver.policies.names import policy_of_kind
 from tests.choosing import examples
 from tests.durable.opened import MEMORY, UndoError, opened
-from tests.policies.cases import KINDS, Kind, told
+from tests.policies.cases import KINDS, Kind, answer_of
 
 WHO = st.integers(0, 2)
 
@@ -74,7 +74,7 @@ class PolicyMachine(RuleBasedStateMachine):
             id_, source, step_us, sent_ms = arguments
             self.now_us = max(0, self.now_us + step_us)
             decision = batch.receive(id_, source, received_at_us=self.now_us, jms_timestamp_ms=sent_ms)
-            assert told(decision) == told(self.judge.receive(id_, source, self.now_us, sent_ms))
+            assert answer_of(decision) == answer_of(self.judge.receive(id_, source, self.now_us, sent_ms))
 
     def _one(self, who):
         return who % len(self.receivers)

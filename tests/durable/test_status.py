@@ -121,13 +121,13 @@ def test_every_counter_of_a_batch_is_added():
 )
 def test_headroom_by_hand(window, expiry_us, ids, tier, expected):
     """One receipt a second; the last is the duplicate."""
-    told = []
-    with opened(MEMORY, settings=sizes(window, expiry_us), on_duplicate=told.append) as orders:
+    reported = []
+    with opened(MEMORY, settings=sizes(window, expiry_us), on_duplicate=reported.append) as orders:
         assert (orders.status().min_headroom, orders.status().recent_min_headroom) == (None, None)
         with orders.batch() as batch:
             batch.receive_many((id_, "s", second * SECOND_US) for second, id_ in enumerate(ids))
         status = orders.status()
-    assert [(event.tier, event.headroom) for event in told] == [(tier, expected)]
+    assert [(event.tier, event.headroom) for event in reported] == [(tier, expected)]
     assert (status.min_headroom, status.recent_min_headroom) == (expected, expected)
     assert (status.rDupsDet, status.time_tier_dups) == (1, int(tier is Tier.TIME))
 
@@ -139,16 +139,18 @@ def test_headroom_by_hand(window, expiry_us, ids, tier, expected):
 )
 def test_headroom_is_a_share(window, expiry_us, receipts):
     """It is what was left of the better tier, and no receipt but a duplicate counts."""
-    told = []
-    with opened(MEMORY, settings=sizes(window, expiry_us), on_duplicate=told.append) as orders:
+    reported = []
+    with opened(MEMORY, settings=sizes(window, expiry_us), on_duplicate=reported.append) as orders:
         with orders.batch() as batch:
             decisions = batch.receive_many(receipts)
         headroom = orders.status().headroom
-    shares = [event.headroom for event in told]
+    shares = [event.headroom for event in reported]
     assert len(shares) == sum(decision.verdict is DUPLICATE for decision in decisions) == sum(headroom.shares.counts)
     assert all(0 <= share <= 1 for share in shares)
-    assert all(share * expiry_us >= event.decision.expiry_left_us for share, event in zip(shares, told, strict=True))
-    assert all(share * window >= event.decision.window_left for share, event in zip(shares, told, strict=True))
+    assert all(
+        share * expiry_us >= event.decision.expiry_left_us for share, event in zip(shares, reported, strict=True)
+    )
+    assert all(share * window >= event.decision.window_left for share, event in zip(shares, reported, strict=True))
     assert headroom.least == headroom.recent_least == min(shares, default=None)
     assert headroom.shares.total == pytest.approx(sum(shares))
     for index, bound in enumerate(BOUNDS):

@@ -60,8 +60,8 @@ class Report(NamedTuple):
     event: str
     """`opened`, then for each batch `begun`, perhaps `holding` or `failed`, and `committed`; `done` at the end."""
     first: int = 0
-    """The batch's place in the stream."""
-    told: str = ""
+    """The batch's number in the stream."""
+    said: str = ""
     """Of a batch committed its verdicts, of one failed the error."""
 
 
@@ -146,7 +146,7 @@ class Worker:
     @property
     def unconfirmed(self) -> int:
         """Where a broker would begin to send again: after the last batch reported as committed."""
-        confirmed = [report.first + len(report.told) for report in self.heard if report.event == "committed"]
+        confirmed = [report.first + len(report.said) for report in self.heard if report.event == "committed"]
         return confirmed[-1] if confirmed else self.job.first
 
     @property

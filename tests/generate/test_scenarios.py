@@ -147,16 +147,16 @@ def test_redelivery_storm_brings_runs_again_flagged_and_sent_long_ago():
 def test_outage_is_hours_of_silence_and_then_everything_unacknowledged_again():
     rows = rows_of(ScenarioPlan(scenario="outage", receipts=30_000))
     times = [row["received_at"] for row in rows]
-    resumed = [place for place in range(1, len(rows)) if times[place] - times[place - 1] >= 2 * HOUR_US]
+    resumed = [at for at in range(1, len(rows)) if times[at] - times[at - 1] >= 2 * HOUR_US]
     assert resumed
     found = resends(rows)
-    for place in resumed:
-        again = [(first, row) for first, row in found if 0 <= row["received_at"] - times[place] < SECOND_US]
+    for at in resumed:
+        again = [(first, row) for first, row in found if 0 <= row["received_at"] - times[at] < SECOND_US]
         assert again
-        assert all(row["jms_redelivered"] and first["received_at"] <= times[place - 1] for first, row in again)
+        assert all(row["jms_redelivered"] and first["received_at"] <= times[at - 1] for first, row in again)
         # The last receipt before the silence is among them, and none between it and the oldest one is left out.
-        assert again[-1][0] is rows[place - 1]
-        assert len(again) == place - rows.index(again[0][0])
+        assert again[-1][0] is rows[at - 1]
+        assert len(again) == at - rows.index(again[0][0])
 
 
 def test_two_bridges_share_the_orders_and_resends_often_cross():

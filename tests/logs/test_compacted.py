@@ -51,15 +51,15 @@ STEPPED_BACK = [[Row(5, "a"), Row(9, "b")], [Row(2, "c"), Row(3, "d")], [Row(9, 
 def made(folder: Path, *domains: list[list[Row]], status_lines: int = 0) -> Path:
     """A compacted log of one part for each list of rows."""
     found, number = [], 0
-    for place, parts in enumerate(domains):
+    for index, parts in enumerate(domains):
         files = []
         for rows in parts:
-            path = part_path(f"domain {place}", DAY, number)
+            path = part_path(f"domain {index}", DAY, number)
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(parquet_bytes(rows))
             files.append(PartFile(str(path), len(rows), max(row.received_at for row in rows)))
             number += 1
-        found.append(DomainFiles(f"domain {place}", files))
+        found.append(DomainFiles(f"domain {index}", files))
     with committing(folder, None) as commit:
         commit(Manifest("default", found, ["received_at", "unique_message_id"], 5, 0, status_lines, False), b"")
     return folder
@@ -161,8 +161,8 @@ def naming(path: str, rows: int = 1, latest_us: int = 0) -> list:
 )
 def test_a_manifest_that_was_changed(tmp_path, change, problem):
     folder = made(tmp_path, STEPPED_BACK)
-    place = folder / "_receiver_log.json"
-    place.write_text(json.dumps(json.loads(place.read_text()) | change))
+    index = folder / "_receiver_log.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | change))
     error = refusal(folder)
     assert problem in error.problem
     assert error.hint is not None
@@ -204,11 +204,11 @@ def test_skipped_rows_are_told_to_whoever_asks(tmp_path):
     log.write_bytes(
         b"received_at,unique_message_id,jms_redelivered\n1,a,\nnever,b,\n3,c,x,\n4,d,perhaps\n5,\xff,\n6,e,\n"
     )
-    told = []
-    rows = read(log, on_error="skip", on_skipped=lambda *row: told.append(row))
+    reported = []
+    rows = read(log, on_error="skip", on_skipped=lambda *row: reported.append(row))
     assert ids(rows) == ["a", "e"]
-    assert [(name, line) for name, line, _ in told] == [(str(log), 3), (str(log), 4), (str(log), 5), (str(log), 6)]
-    assert "never" in told[0][2]
-    assert "4 fields" in told[1][2]
-    assert "perhaps" in told[2][2]
-    assert "UTF-8" in told[3][2]
+    assert [(name, line) for name, line, _ in reported] == [(str(log), 3), (str(log), 4), (str(log), 5), (str(log), 6)]
+    assert "never" in reported[0][2]
+    assert "4 fields" in reported[1][2]
+    assert "perhaps" in reported[2][2]
+    assert "UTF-8" in reported[3][2]

@@ -145,7 +145,7 @@ def test_hostile_ids_stand_as_they_are(tmp_path):
         (b'{"received_at":null,"unique_message_id":"b"}', "received_at: no time"),
         (b'{"unique_message_id":"b"}', "received_at: no time"),
         (b'{"received_at":true}', "received_at is true or false"),
-        (b'{"received_at":NaN}', "NaN is no value of JSON"),
+        (b'{"received_at":NaN}', "NaN isn't a JSON value"),
         (b'{"received_at":1e400}', "not a time: 'inf'"),
         (b'{"received_at":-1.5}', "negative"),
         (b'{"received_at":2,"jms_redelivered":2}', "jms_redelivered is"),

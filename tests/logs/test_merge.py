@@ -27,11 +27,11 @@ def batch_of(rows, shape):
 
 def naive_merge(files):
     keyed = []
-    for place, rows in enumerate(files):
+    for index, rows in enumerate(files):
         latest = 0
         for number, row in enumerate(rows):
             latest = max(latest, row.received_at)
-            keyed.append((latest, place, number, row))
+            keyed.append((latest, index, number, row))
     return [row for *_key, row in sorted(keyed, key=lambda each: each[:3])]
 
 
@@ -48,10 +48,10 @@ files_of_batches = st.lists(
 @given(files_of_batches)
 def test_against_a_naive_merge(drawn):
     files, waiting, skipped, opened_places = [], [], 0, []
-    for place, (shape, drawn_batches) in enumerate(drawn):
+    for index, (shape, drawn_batches) in enumerate(drawn):
         batches = [
             [
-                Row(us, f"{place}:{number}:{row}", source, jms_timestamp=0 if shape == "few" else us + 1)
+                Row(us, f"{index}:{number}:{row}", source, jms_timestamp=0 if shape == "few" else us + 1)
                 for row, (us, source) in enumerate(rows)
             ]
             for number, rows in enumerate(drawn_batches)
@@ -60,11 +60,11 @@ def test_against_a_naive_merge(drawn):
         skipped += sum(len(rows) % 3 for rows in batches)
         first = files[-1][0].received_at if files[-1] else 0
 
-        def read_batches(place=place, batches=batches, shape=shape):
-            opened_places.append(place)
+        def read_batches(index=index, batches=batches, shape=shape):
+            opened_places.append(index)
             return iter([batch_of(rows, shape) for rows in batches])
 
-        waiting.append(Waiting(first, place, read_batches))
+        waiting.append(Waiting(first, index, read_batches))
     merged = list(merge(waiting))
     assert list(rows_of(merged)) == naive_merge(files)
     assert sum(batch.skipped for batch in merged) == skipped
@@ -74,13 +74,13 @@ def test_against_a_naive_merge(drawn):
 def test_a_file_is_opened_only_when_its_turn_comes():
     opened_places = []
 
-    def waiting(place, start):
+    def waiting(index, start):
         def read_batches():
-            opened_places.append(place)
+            opened_places.append(index)
             yield batch_of([Row(start + us, "a") for us in range(3)], "text")
             yield batch_of([Row(start + us, "b") for us in range(3, 6)], "text")
 
-        return Waiting(start, place, read_batches)
+        return Waiting(start, index, read_batches)
 
     merged = merge([waiting(0, 100), waiting(1, 0), waiting(2, 200)])
     assert next(merged).received_at_us.tolist() == [0, 1, 2]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from receiver.message import Decision
 from receiver.policies import policy
 from receiver.words import exact_secs
-from tests.policies.models import Firsts, Last, MinimumTime, Ring, Sequence, TimeToLive, Told, TwoTier
+from tests.policies.models import Answer, Firsts, Last, MinimumTime, Ring, Sequence, TimeToLive, TwoTier
 
 Step = tuple[Any, ...]
 """What is done, and with what: `("receive", id, source, step_us, sent_ms)`, `("advance", ms)`,
@@ -116,8 +116,8 @@ KINDS = [
 ]
 
 
-def told(decision: Decision) -> Told:
-    return Told(*(getattr(decision, name) for name in Told._fields))
+def answer_of(decision: Decision) -> Answer:
+    return Answer(*(getattr(decision, name) for name in Answer._fields))
 
 
 class Lockstep:
@@ -147,7 +147,7 @@ class Lockstep:
         if sent_ms is not None:
             arguments["jms_timestamp_ms"] = sent_ms
         decision = self.policy.receive(id_, source, **arguments)
-        assert told(decision) == self.model.receive(id_, source, self.now_us, sent_ms)
+        assert answer_of(decision) == self.model.receive(id_, source, self.now_us, sent_ms)
         assert [other.receive(id_, source, **arguments) for other in self.others] == [decision] * len(self.others)
         return [decision]
 

@@ -1,7 +1,7 @@
 """The other systems' rules once more, as plainly as can be: lists that are scanned from the front, and no bookkeeping.
 
 They share no code with the package. What a decision tells beside its verdict follows by definition: how many more ids
-would have been one too many is found out by letting them come.
+would have been one too many shows by letting them come.
 """
 
 from copy import deepcopy
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tests.model import Model as TwoTierModel
 
 
-class Told(NamedTuple):
+class Answer(NamedTuple):
     """What a decision says."""
 
     verdict: str
@@ -39,10 +39,10 @@ class Firsts:
     peak_ids: int = 0
     serial: int = 0
 
-    def receive(self, id_: str | None, source: str | None, received_at_us: int, sent_ms: int | None = None) -> Told:
+    def receive(self, id_: str | None, source: str | None, received_at_us: int, sent_ms: int | None = None) -> Answer:
         del source
         if not id_:
-            return Told("unchecked")
+            return Answer("unchecked")
         if received_at_us < self.latest_us:
             self.clock_clamped += 1
         self.latest_us = max(self.latest_us, received_at_us)
@@ -53,9 +53,9 @@ class Firsts:
             self.enter(Entry(self.serial, id_, self.latest_us, sent_ms * 1000 if sent_ms else self.latest_us))
             self.forget()
             self.peak_ids = max(self.peak_ids, self.remembered_ids())
-            return Told("new")
+            return Answer("new")
         age_us, distance = self.latest_us - matching.received_at_us, self.serial - matching.number
-        return Told("duplicate", age_us, distance, self.window_left(id_), self.expiry_left_us(matching))
+        return Answer("duplicate", age_us, distance, self.window_left(id_), self.expiry_left_us(matching))
 
     def enter(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -159,7 +159,7 @@ class Last(Firsts):
 
 @dataclass
 class Ring(Firsts):
-    """Artemis: places, oldest first, and the ids in the hash table beside them."""
+    """Artemis: slots, oldest first, and the ids in the hash table beside them."""
 
     size: int = 0
     alive: set[str] = field(default_factory=set)
@@ -230,7 +230,7 @@ class TwoTier:
             str, tuple[int, int]
         ] = {}  # time and number of each id's newest receipt; its entry may have left
 
-    def receive(self, id_: str | None, source: str | None, received_at_us: int, sent_ms: int | None = None) -> Told:
+    def receive(self, id_: str | None, source: str | None, received_at_us: int, sent_ms: int | None = None) -> Answer:
         del sent_ms
         rule = self.rule
         left = None
@@ -241,8 +241,8 @@ class TwoTier:
         if id_:
             self.newest[id_] = rule.latest_us, rule.recorded
         if left is None:
-            return Told(verdict)
-        return Told(verdict, rule.latest_us - newest[0], rule.recorded - newest[1], *left)
+            return Answer(verdict)
+        return Answer(verdict, rule.latest_us - newest[0], rule.recorded - newest[1], *left)
 
     def match(self, id_: str) -> bool | None:
         return id_ in self.rule.remembered() or None

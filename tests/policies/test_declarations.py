@@ -160,11 +160,11 @@ where = dict(connection_id="c", destination="queue://q")
 with Receiver.open("sqlite:///toys.db", domain="name:toy", policy="toy:keep=7", **where) as toys:
     with toys.batch() as batch:
         print([str(batch.receive("a", received_at_us=us).verdict) for us in (1, 2, 9_000_000)])
-with Receiver.open("sqlite:///toys.db", domain="name:told", policy="told-toy:retry=1,network=1", **where) as toys:
+with Receiver.open("sqlite:///toys.db", domain="name:advanced", policy="advanced-toy:retry=1,network=1", **where) as toys:
     with toys.batch() as batch:
         batch.receive("a", received_at_us=1)
         batch.advance(min_msg_time_us=5_000_000)
-with Receiver.open("sqlite:///toys.db", domain="name:told", **where) as toys:
+with Receiver.open("sqlite:///toys.db", domain="name:advanced", **where) as toys:
     print(toys.status().policy)
 """
 
@@ -189,14 +189,14 @@ def test_a_new_policy_is_one_file(tmp_path):
     assert "Toy MQ" in (tmp_path / "page.html").read_text(encoding="utf-8")
     for text, said in {
         "toymq": "write toy:keep=7",
-        "told-toy:retry=1,network=1": "can't be compared, for no toy is",
+        "advanced-toy:retry=1,network=1": "can't be compared, because no toy is",
     }.items():
         refused = ran(tmp_path, "-m", "receiver", "compare", "log.csv", f"--policy={text}")
         assert refused.returncode == 2
         assert said in refused.stderr
     durable = ran(tmp_path, "-c", DURABLE)
     assert durable.returncode == 0, durable.stderr
-    assert durable.stdout.splitlines() == ["['new', 'duplicate', 'new']", "told-toy:retry=2,network=0"]
+    assert durable.stdout.splitlines() == ["['new', 'duplicate', 'new']", "advanced-toy:retry=2,network=0"]
     checked = ran(tmp_path, "-m", "receiver", "check", "sqlite:///toys.db")
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
@@ -221,4 +221,4 @@ def test_no_receiver_goes_by_a_policy_that_is_refused_to_it(tmp_path):
     grown(tmp_path, toy=toy(FACTS | {"refusals": '(Refusal(Use.RECEIVER, "it keeps nothing", "take ttl"),)'}))
     failed = ran(tmp_path, "-c", DURABLE)
     assert failed.returncode == 1
-    assert "policy 'toy:keep=7' can't be made durable, for it keeps nothing (take ttl)" in failed.stderr
+    assert "policy 'toy:keep=7' can't be made durable, because it keeps nothing (take ttl)" in failed.stderr

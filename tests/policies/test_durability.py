@@ -44,13 +44,13 @@ class Store(Lockstep):
     def delete(self, how_many: str, random: Random, namer: Policy) -> None:
         """Rows that `namer` has named up to now, or that no policy needs."""
         self.named = self.named.union(namer.take_forgotten()) & set(self.rows)
-        told = (
+        reported = (
             set()
             if namer.records_duplicates
             else {serial for serial, row in self.rows.items() if row.first_received_at_us is not None}
         )
         share = {"none": 0.0, "some": 0.5, "all": 1.0}[how_many]
-        for serial in sorted(self.named | told):
+        for serial in sorted(self.named | reported):
             if random.random() < share and serial != self.policy.serial:
                 del self.rows[serial]
 
@@ -103,6 +103,6 @@ def test_rows_go_when_they_no_longer_matter(kind: Kind, data, random):
         firsts = [
             row for row in store.rows.values() if row.first_received_at_us is None or store.policy.records_duplicates
         ]
-        # Apama names an id's newest entry with the id; of Artemis' places some show that an id in others is forgotten.
+        # Apama names an id's newest entry with the id; of Artemis' slots some show that an id in others is forgotten.
         spare = {"apama": store.policy.remembered_ids, "artemis": store.policy.sizes[0]}.get(kind.name, 0)
         assert len(firsts) <= len(store.policy.entries()) + spare + 1

@@ -239,7 +239,7 @@ def test_no_id_no_check(kind: Kind):
 def test_ids_that_a_policy_cannot_judge(name, id_):
     kind = next(kind for kind in KINDS if kind.name == name)
     made, untouched = used(kind), used(kind)
-    with pytest.raises(IdFormatError, match=r"is no replication group|is not of the form") as refused:
+    with pytest.raises(IdFormatError, match=r"isn't a replication group|is not of the form") as refused:
         made.receive(id_, received_at_us=99)
     assert isinstance(refused.value, ValueError)
     assert len(str(refused.value)) < 300

@@ -61,12 +61,12 @@ MALFORMED = {
 
 @pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED)
 def test_each_way_of_being_malformed(text):
-    with pytest.raises(IdFormatError, match=r"is no replication group message id \(those are like rmid1:"):
+    with pytest.raises(IdFormatError, match=r"isn't a replication group message id \(those are like rmid1:"):
         ReplicationGroupMessageId.parse(text)
 
 
 def test_the_text_is_shown_but_not_without_end():
-    with pytest.raises(ValueError, match="is no replication") as refused:
+    with pytest.raises(ValueError, match="isn't a replication") as refused:
         ReplicationGroupMessageId.parse("x" * 1_000_000)
     assert len(str(refused.value)) < 300
 

@@ -25,8 +25,8 @@ FACTS = {
     "refusals": "()",
 }
 CALLER = {
-    "name": '"told-toy"',
-    "kind": '"told-toy"',
+    "name": '"advanced-toy"',
+    "kind": '"advanced-toy"',
     "order": "1_001",
     "parameters": '(Parameter("retry", "retry_us"), Parameter("network", "network_us"))',
     "goes_by_send_time": "True",

@@ -102,8 +102,11 @@ def test_a_child_leaves_the_file_to_its_parent(tmp_path):
             recorder.record([receipt(1), receipt(2)])
             recorder.flush()
             recorder.close()
-            told = (recorder.dropped, recorder.last_error) == (2, "the recorder belongs to the process that opened it")
-            os._exit(0 if told else 1)
+            reported = (recorder.dropped, recorder.last_error) == (
+                2,
+                "the recorder belongs to the process that opened it",
+            )
+            os._exit(0 if reported else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert len(unfinished(tmp_path)) == 1
     recorder.record([receipt(3)])

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, nothing is raised where a batch commits: receipts are dropped, counted, and told of once."""
+"""Whatever goes wrong, nothing is raised where a batch commits: receipts are dropped, counted, and reported once."""
 
 import logging
 import os

@@ -79,7 +79,7 @@ def comparison() -> Comparison:
             *(dispute(215_000 + number, {6: Cause.SEQUENCE_GAP}, is_duplicate=False) for number in range(3)),
         ),
         crossed_domains=475,
-        left_out=(("solace-last", "receipt 0: 'a' is no replication group message id"),),
+        left_out=(("solace-last", "receipt 0: 'a' isn't a replication group message id"),),
         recommendation=Recommendation(sized(Kind.BOTH, setting), 2.0, "This log needed W = 97."),
     )
 

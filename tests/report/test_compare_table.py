@@ -51,9 +51,9 @@ def test_what_stands_out_in_words():
         "Of these, apama:window=200,expiry=5 keeps the fewest ids: 6,500.",
         "- artemis:id_cache_size=100 misses 37 of 941 duplicates (3.93 %): 25 not refreshed, 12 evicted.",
         "- sequence takes 1,204 new messages for duplicates, which loses them: 1,204 sequence gap.",
-        "evicted: newer ids had taken its place",
+        "evicted: newer ids pushed it out",
         "Receipts that are new in their domain, but whose id came before in another one: 475.",
-        "solace-last is left out: receipt 0: 'a' is no replication group message id",
+        "solace-last is left out: receipt 0: 'a' isn't a replication group message id",
     ):
         assert sentence in text
     assert "other origin" not in text

@@ -68,7 +68,7 @@ def test_the_five_questions_are_answered_in_their_order():
     ):
         assert part in set_
     for part in (
-        "missed in one half by what suits the other none of 941 duplicates",
+        "missed in one half with the other half's setting none of 941 duplicates",
         "19 bursts",
         "the longest repeat (2.4 s) 5 min 3 s, 126 times",
     ):
@@ -114,7 +114,7 @@ def test_a_log_without_duplicates_promises_nothing():
     assert "Evidence: weak Too little to set less than Apama's defaults by." in set_
     assert believe == "The log holds no duplicate, so it says nothing about W and E."
     assert "window W 2,000 2,000 - expiry E 120 s 120 s -" in present
-    assert price.startswith("No source sent a duplicate, so none sets the price.")
+    assert price.startswith("No source sent a duplicate, so no source decides about W and E.")
 
 
 def points_of(spec, layer):

@@ -155,7 +155,7 @@ def test_no_number_is_given_twice_while_others_wait(ids, engine):
 
 
 def test_others_committed_since_the_transaction_began_to_read(ids, keys, engine, store_url):
-    """In an older snapshot neither number nor key could be told, so none is given."""
+    """In an older snapshot neither number nor key could be known, so none is given."""
     if store_url.startswith("sqlite"):
         event.listen(engine, "connect", lambda driver, _: setattr(driver, "isolation_level", None))
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))

@@ -99,15 +99,15 @@ def test_a_source_without_duplicates_is_no_worst_source():
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=4 * WORST_SOURCES), st.randoms())
 def test_the_worst_are_the_same_however_their_log_was_cut(needs, random):
-    """Ties are many here, and more sources than are told of; then the name decides."""
+    """Ties are many here, and more sources than are listed; then the name decides."""
     names = [f"s{number}" for number in range(len(needs))]
     random.shuffle(names)
     sources = [SourceNeeds("d", name, 2, 1, *need) for name, need in zip(names, needs, strict=True)]
     expected = sorted(sources, key=lambda s: (-s.window_need, -s.expiry_need_us, s.source))[:WORST_SOURCES]
     assert list(worst(sources)) == expected
     columns = np.array(needs, np.int64).reshape(-1, 2)
-    places = maybe_worst(columns[:, 0], columns[:, 1])
-    assert list(worst(sources[place] for place in places)) == expected
+    indices = maybe_worst(columns[:, 0], columns[:, 1])
+    assert list(worst(sources[index] for index in indices)) == expected
     assert list(worst(source for start in (0, 1) for source in worst(sources[start::2]))) == expected
 
 

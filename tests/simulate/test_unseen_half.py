@@ -1,4 +1,4 @@
-"""What `both` is told by one half of a log holds on the other half: on a recorded log, and on every synthetic scenario.
+"""What `both` learns from one half of a log holds on the other half: on a recorded log, and on every synthetic scenario.
 
 Each half is sized as a log of its own, which knows nothing of the other; then the whole log is replayed under what it
 chose, and the duplicates of the other half that this misses are counted.

@@ -83,7 +83,7 @@ def test_each_domain_reads_back_in_order(log, rows_per_file, key, day_us):
             for part in each.files
         ]
         units = units_of(find_files([str(folder)]), rows_per_unit=1)
-    whole = [log[place].rows[row] for place, row in in_order(log)]
+    whole = [log[index].rows[row] for index, row in in_order(log)]
     assert by_domain(again, key) == by_domain(whole, key)
     assert [each.domain for each in manifest.domains] == sorted(by_domain(whole, key))
     assert all(rows == found <= rows_per_file for rows, found in groups)
@@ -96,7 +96,7 @@ def test_each_domain_reads_back_in_order(log, rows_per_file, key, day_us):
 @given(files(), cuttings)
 @cases(4)
 def test_tasks_see_the_order_that_one_process_sees(log, cutting):
-    """The order of chunks is told by (key, unit, row): of files that follow each other, as of one file."""
+    """The order of chunks goes by (key, unit, row): of files that follow each other, as of one file."""
     with written(log) as paths, new_folder() as folder:
         compacted(paths, folder, cutting.chunk_rows, "connection")
         units, flow = read_units([str(folder)], cutting, ReadOptions())
@@ -111,7 +111,7 @@ def test_tasks_see_the_order_that_one_process_sees(log, cutting):
 def test_the_day_is_that_of_the_running_maximum(tmp_path):
     """So days ascend with the order, even where the clock steps back over midnight."""
     times = [DAY_US - 1, DAY_US + 1, DAY_US - 1, DAY_US + 2]
-    paths = write(tmp_path, [File("csv", [Row(time, str(place), destination="q") for place, time in enumerate(times)])])
+    paths = write(tmp_path, [File("csv", [Row(time, str(index), destination="q") for index, time in enumerate(times)])])
     out = tmp_path / "out"
     out.mkdir()
     manifest = compacted(paths, out, 100, "destination")
@@ -387,16 +387,16 @@ def work(spark):
 def test_a_log_at_a_url_grows_and_is_read_in_its_order_on_both_engines(tmp_path):
     """The clock steps back over files, which their times alone would merge."""
     times = [5, 9, 2, 3, 9, 1, 1, 8, 20]
-    rows = [Row(time, f"{place % 4}", destination="q") for place, time in enumerate(times)]
+    rows = [Row(time, f"{index % 4}", destination="q") for index, time in enumerate(times)]
     old, new = write(tmp_path, [File("csv", rows[:-1]), File("csv", rows[-1:])])
     (tmp_path / "logs").mkdir()
     (tmp_path / "sitecustomize.py").write_text(REMOTE.format(folder=str(tmp_path)))
     program = AT_URL.format(folder=tmp_path, old=old, new=new, out="viewfs://x/logs/out")
     ran = run_program(program, PYTHONPATH=f"{tmp_path}:{Path(__file__).parents[2]}")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    told, grown, *figures = ran.stdout.splitlines(keepends=True)
-    assert told.startswith("8 receipts of 1 domains in ")
-    assert told.endswith(" files: viewfs://x/logs/out\n")
+    reported, grown, *figures = ran.stdout.splitlines(keepends=True)
+    assert reported.startswith("8 receipts of 1 domains in ")
+    assert reported.endswith(" files: viewfs://x/logs/out\n")
     assert grown.startswith("9 receipts of 1 domains in ")
     assert read(tmp_path / "logs" / "out") == rows
     half = len(figures) // 2

@@ -1,4 +1,4 @@
-"""What goes wrong on Spark is told by what mends it, without a line of Java's."""
+"""What goes wrong on Spark is reported with what mends it, without a line of Java's."""
 
 import os
 import signal
@@ -142,9 +142,9 @@ def last_words(ran) -> str:
 @pytest.mark.usefixtures("java")
 @pytest.mark.parametrize("step", ['flow.kept("keep")', 'flow.grouped(passed, 8, BadRows).collect("shuffle")'])
 def test_a_full_disk(small_disk, step):
-    told = last_words(run_program(STEPS.format(step=step), SPARK_LOCAL_DIRS=str(small_disk)))
-    assert "is full" in told
-    assert "SPARK_LOCAL_DIRS" in told
+    reported = last_words(run_program(STEPS.format(step=step), SPARK_LOCAL_DIRS=str(small_disk)))
+    assert "is full" in reported
+    assert "SPARK_LOCAL_DIRS" in reported
 
 
 @pytest.mark.slow
@@ -156,13 +156,13 @@ def test_java_that_ends():
 @pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_a_master_that_spark_refuses():
-    told = last_words(run_program(STEPS.format(step=""), master="local-cluster[1,1,10]"))
-    assert "Asked to launch cluster with 10 MiB" in told
+    reported = last_words(run_program(STEPS.format(step=""), master="local-cluster[1,1,10]"))
+    assert "Asked to launch cluster with 10 MiB" in reported
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_java_that_does_not_even_start():
-    told = last_words(run_program(STEPS.format(step=""), SPARK_DRIVER_MEMORY="1k"))
-    assert "Too small" in told
-    assert "SPARK_DRIVER_MEMORY" in told
+    reported = last_words(run_program(STEPS.format(step=""), SPARK_DRIVER_MEMORY="1k"))
+    assert "Too small" in reported
+    assert "SPARK_DRIVER_MEMORY" in reported

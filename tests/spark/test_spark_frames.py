@@ -64,8 +64,8 @@ def log(tmp_path):
 
 @pytest.mark.slow
 def test_rows_of_files_stand_in_their_order(spark, tmp_path):
-    for place in range(3):
-        (tmp_path / f"{place} é.parquet").write_bytes(parquet_bytes(receipts(place)))
+    for index in range(3):
+        (tmp_path / f"{index} é.parquet").write_bytes(parquet_bytes(receipts(index)))
     frame = spark.read.parquet(str(tmp_path))
     here = said_here(sorted(tmp_path.iterdir()), windows=[0, 3, 50], expiries_us=[0, 1_000_000, 60_000_000])
     there = size_windows(frame, domain="destination", windows=[0, 3, 50], expiries_secs=[0, 1, 60])
@@ -176,7 +176,7 @@ def test_frames_and_arguments_that_can_not_be_meant(  # noqa: PLR0917 - a table 
 
 def test_a_row_that_can_not_be_read_is_told_by_file_and_row(spark, tmp_path):
     rows = [
-        row._replace(received_at=row.received_at if place != 7 else -5) for place, row in enumerate(receipts(2, 20))
+        row._replace(received_at=row.received_at if index != 7 else -5) for index, row in enumerate(receipts(2, 20))
     ]
     path = tmp_path / "bad.parquet"
     path.write_bytes(parquet_bytes(rows))

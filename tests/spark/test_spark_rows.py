@@ -111,9 +111,9 @@ def test_what_is_kept_is_worked_out_once(spark):
     def drawn(rows):
         return [Row(row.key, Sum(os.urandom(16).hex())) for row in rows]
 
-    kept, told = start(spark, sums(0, 1, 2, 3), 2, Sum).map(drawn, Sum).kept("draw", Sum)
-    assert len(told) == 4
-    assert Counter(told) == Counter(kept.collect("once")) == Counter(kept.collect("twice"))
+    kept, reported = start(spark, sums(0, 1, 2, 3), 2, Sum).map(drawn, Sum).kept("draw", Sum)
+    assert len(reported) == 4
+    assert Counter(reported) == Counter(kept.collect("once")) == Counter(kept.collect("twice"))
     kept.forget()
 
 
@@ -140,10 +140,10 @@ def test_work_may_carry_megabytes_along(spark):
 
 
 def test_a_task_has_one_core_and_this_very_python(spark):
-    def told(_rows):
+    def reported(_rows):
         return [Row(0, Sum(f"{pa.cpu_count()} {sys.executable}"))]
 
-    assert start(spark, sums(0), 1, Sum).map(told, Sum).collect("ask") == [Sum(f"1 {sys.executable}")]
+    assert start(spark, sums(0), 1, Sum).map(reported, Sum).collect("ask") == [Sum(f"1 {sys.executable}")]
 
 
 @pytest.mark.thinned(2)
@@ -175,12 +175,12 @@ def test_each_step_is_told(spark):
             time.sleep(0.8)
             yield row
 
-    told = []
-    flow = start(spark, sums(*range(8)), 8, Sum, lambda *now: told.append(now)).map(slow, Sum)
+    reported = []
+    flow = start(spark, sums(*range(8)), 8, Sum, lambda *now: reported.append(now)).map(slow, Sum)
     flow.kept("waiting")[0].forget()
-    assert {what for what, _, _ in told} == {"waiting"}
-    assert all(0 <= done <= total <= 8 for _, done, total in told)
-    assert max(done for _, done, _ in told) > 0
+    assert {what for what, _, _ in reported} == {"waiting"}
+    assert all(0 <= done <= total <= 8 for _, done, total in reported)
+    assert max(done for _, done, _ in reported) > 0
 
 
 LARGE = """

@@ -147,10 +147,10 @@ def test_verbose_lets_java_speak_and_tells_what_each_step_cost(tmp_path):
     command = [sys.executable, "-m", "receiver", "simulate", log, "--engine", "spark", "--master", "local[2]"]
     ran = subprocess.run([*command, "--verbose"], capture_output=True, text=True, check=True)
     assert "WARN" in ran.stderr
-    told = re.findall(r"^(.+): [\d.]+ s, [\d,]+ tasks, [\d,]+ rows, [\d,.]+ MB shuffled$", ran.stderr, re.MULTILINE)
-    told.remove("Starting Python")
-    assert told[:4] == ["Reading receipts", "Linking ids", "Assembling chunks", "Measuring duplicates"]
-    assert told[-1] == "Replaying"
+    reported = re.findall(r"^(.+): [\d.]+ s, [\d,]+ tasks, [\d,]+ rows, [\d,.]+ MB shuffled$", ran.stderr, re.MULTILINE)
+    reported.remove("Starting Python")
+    assert reported[:4] == ["Reading receipts", "Linking ids", "Assembling chunks", "Measuring duplicates"]
+    assert reported[-1] == "Replaying"
 
 
 ARCHIVED = """
@@ -161,7 +161,7 @@ def work(spark):
 
 
 def archiving(cache):
-    """What Java is told of archives."""
+    """What Java is given about archives."""
     ran = run_program(ARCHIVED, XDG_CACHE_HOME=str(cache))
     assert ran.returncode == 0, ran.stderr
     count, *options = ran.stdout.split()

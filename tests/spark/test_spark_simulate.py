@@ -79,12 +79,12 @@ def test_a_correlators_log_tells_no_connection(tmp_path):
 
 
 def test_a_folder_of_every_format(tmp_path):
-    for place, (ending, encoded) in enumerate(sorted(FORMATS.items())):
+    for index, (ending, encoded) in enumerate(sorted(FORMATS.items())):
         rows = [
-            Row(received_at=10**15 + 10 * row + place, unique_message_id=f"id{row % 50}", message_source_id=ending)
+            Row(received_at=10**15 + 10 * row + index, unique_message_id=f"id{row % 50}", message_source_id=ending)
             for row in range(100)
         ]
-        (tmp_path / f"{place}.{ending}").write_bytes(encoded(rows))
+        (tmp_path / f"{index}.{ending}").write_bytes(encoded(rows))
     answer = json.loads(assert_same(tmp_path, "--time-unit", "us"))
     assert answer["log"]["receipts"] == 100 * len(FORMATS)
 

@@ -73,8 +73,8 @@ class Assembled(NamedTuple):
 
 def write(folder: Path, files: Sequence[File]) -> list[str]:
     paths = []
-    for place, file in enumerate(files):
-        path = folder / f"{place:02}.{file.ending}"
+    for index, file in enumerate(files):
+        path = folder / f"{index:02}.{file.ending}"
         path.write_bytes(FORMATS[file.ending](file.rows))
         if file.ending == "parquet":
             pq.write_table(pq.read_table(path, use_threads=False), path, row_group_size=file.rows_per_group)
@@ -169,9 +169,9 @@ cuttings = st.builds(
 def in_order(files_: Sequence[File]) -> list[tuple[int, int]]:
     """(file, row) in the order of the whole log, worked out anew."""
     keyed = []
-    for place, file in enumerate(files_):
+    for index, file in enumerate(files_):
         latest = 0
         for row, receipt in enumerate(file.rows):
             latest = max(latest, receipt.received_at)
-            keyed.append((latest, place, row))
-    return [(place, row) for _, place, row in sorted(keyed)]
+            keyed.append((latest, index, row))
+    return [(index, row) for _, index, row in sorted(keyed)]

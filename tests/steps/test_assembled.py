@@ -50,11 +50,11 @@ def test_bodies_follow_each_other_as_the_receipts_of_a_domain_do(log, cutting, k
         made = assemble(paths, cutting, key)
         whole = ingest(read_logs(paths, US), domain_key(key))
     assert made.plan.domains == sorted(whole.domains)
-    order = [place for place in in_order(log) if log[place[0]].rows[place[1]].unique_message_id]
+    order = [index for index in in_order(log) if log[index[0]].rows[index[1]].unique_message_id]
     for number, domain in enumerate(split_domains(whole)):
         bodies = chunks_of(made, number)
-        here = [place for place in order if domain_of(log[place[0]].rows[place[1]], key) == domain.name]
-        assert [place for body in bodies for place in places_in(made, body)] == here
+        here = [index for index in order if domain_of(log[index[0]].rows[index[1]], key) == domain.name]
+        assert [index for body in bodies for index in places_in(made, body)] == here
         for body in bodies:
             times = [log[file].rows[row].received_at for file, row in places_in(made, body)]
             assert body.received_at_us.tolist() == np.maximum.accumulate(times or [0])[: len(times)].tolist()

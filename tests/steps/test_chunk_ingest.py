@@ -1,4 +1,4 @@
-"""Pieces hold what the log's own readers give, and errors are told in the same words."""
+"""Pieces hold what the log's own readers give, and errors have the same words."""
 
 import os
 from collections import Counter
@@ -52,8 +52,8 @@ def test_pieces_hold_the_rows_of_the_files(log, cutting):
     with written(log) as paths:
         units, flow = read_units(paths, cutting)
     pieces = pieces_of(flow)
-    for place, file in enumerate(log):
-        here = [piece for piece in pieces if units[piece.unit].file == place]
+    for at, file in enumerate(log):
+        here = [piece for piece in pieces if units[piece.unit].file == at]
         expected = [row._replace(jms_timestamp=0, body_digest="") for row in file.rows]
         assert [row for piece in here for row in rows_of(piece)] == expected
         digests = [bool(digest) for piece in here for digest in piece.digest_hash.tolist()]
@@ -96,11 +96,11 @@ def test_samples_are_every_so_many_receipts_of_a_channel(log, cutting):
         seen, latest_us, expected = Counter(), -1, set()
         rows = [row for piece in pieces_of(flow) if piece.unit == report.unit for row in rows_of(piece)]
         ways = list(zip(report.connections, report.destinations, report.receivers, strict=True))
-        for place, row in enumerate(rows):
+        for at, row in enumerate(rows):
             channel = ways.index((row.connection_id, row.destination, row.receiver_id))
             latest_us = max(latest_us, row.received_at)
             if seen[channel] % cutting.sample_rows == 0:
-                expected.add((channel, latest_us, place))
+                expected.add((channel, latest_us, at))
             seen[channel] += 1
         samples = zip(
             report.samples_channel.tolist(), report.samples_latest_us.tolist(), report.samples_row.tolist(), strict=True

@@ -16,17 +16,17 @@ def cycling(draw: np.random.Generator) -> list[Row]:
     """A source that sends the same few ids for ever, beside one that sends new ones, and a slow one."""
     kinds = draw.choice(["cycle", "new", "slow"], ROWS, p=[0.6, 0.398, 0.002]).tolist()
     return [
-        Row(1_000 * place, f"c{place % 700}" if kind == "cycle" else f"{kind}{place}", kind)
-        for place, kind in enumerate(kinds)
+        Row(1_000 * index, f"c{index % 700}" if kind == "cycle" else f"{kind}{index}", kind)
+        for index, kind in enumerate(kinds)
     ]
 
 
 def ended(draw: np.random.Generator) -> list[Row]:
     """Sources that send at the beginning only, and whose ids others repeat at the end."""
     ids = [f"e{number}" for number in range(800)]
-    middle = [Row(10_000 + place, f"m{place}", "busy") for place in range(ROWS - 1_600)]
-    late = [Row(10_000 + ROWS + place, id_, "busy") for place, id_ in enumerate(draw.permutation(ids).tolist())]
-    return [*(Row(place, id_, f"gone{place % 3}") for place, id_ in enumerate(ids)), *middle, *late]
+    middle = [Row(10_000 + index, f"m{index}", "busy") for index in range(ROWS - 1_600)]
+    late = [Row(10_000 + ROWS + index, id_, "busy") for index, id_ in enumerate(draw.permutation(ids).tolist())]
+    return [*(Row(index, id_, f"gone{index % 3}") for index, id_ in enumerate(ids)), *middle, *late]
 
 
 def lopsided(draw: np.random.Generator) -> list[Row]:
@@ -34,21 +34,21 @@ def lopsided(draw: np.random.Generator) -> list[Row]:
     back = np.where(draw.random(ROWS) < 0.1, (draw.random(ROWS) ** 3 * np.arange(ROWS)).astype(int), 0)
     sources = np.where(draw.random(ROWS) < 0.9, "hot", "cold")
     return [
-        Row(1_000 * (place // 7), f"{place - far}", str(source))
-        for place, (far, source) in enumerate(zip(back.tolist(), sources.tolist(), strict=True))
+        Row(1_000 * (index // 7), f"{index - far}", str(source))
+        for index, (far, source) in enumerate(zip(back.tolist(), sources.tolist(), strict=True))
     ]
 
 
 def many_sources(draw: np.random.Generator) -> list[Row]:
     ids = draw.integers(0, ROWS // 2, ROWS).tolist()
-    return [Row(1_000 * place, f"{id_}", f"s{id_ % 10_000}") for place, id_ in enumerate(ids)]
+    return [Row(1_000 * index, f"{id_}", f"s{id_ % 10_000}") for index, id_ in enumerate(ids)]
 
 
 def many_domains(draw: np.random.Generator) -> list[Row]:
     domains, ids = draw.integers(0, 7_000, ROWS).tolist(), draw.integers(0, 3, ROWS).tolist()
     return [
-        Row(1_000 * place, f"{id_}", "s", "c", f"q{domain}")
-        for place, (domain, id_) in enumerate(zip(domains, ids, strict=True))
+        Row(1_000 * index, f"{id_}", "s", "c", f"q{domain}")
+        for index, (domain, id_) in enumerate(zip(domains, ids, strict=True))
     ]
 
 

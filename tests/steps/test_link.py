@@ -25,7 +25,7 @@ LATEST = Latest(np.zeros(1, np.int32), np.ones(1, np.int64))
 
 
 class Receipt(NamedTuple):
-    place: tuple[int, int, int]
+    position: tuple[int, int, int]
     """Key, unit and row in the unit: ascending through the log."""
     domain: int
     id: str
@@ -62,11 +62,11 @@ class Links(NamedTuple):
 
 @st.composite
 def logs(draw, most=40):
-    places = draw(
+    positions = draw(
         st.lists(
             st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 5)),
             max_size=most,
-            unique_by=lambda place: place[1:],
+            unique_by=lambda position: position[1:],
         )
     )
     what = st.tuples(
@@ -77,7 +77,7 @@ def logs(draw, most=40):
         st.sampled_from(["c", "d"]),
         st.sampled_from(DESTINATIONS),
     )
-    receipts = [Receipt(place, *draw(what)) for place in sorted(places)]
+    receipts = [Receipt(position, *draw(what)) for position in sorted(positions)]
     chunk_domain: list[int] = []
     placed: list[Placed] = []
     for domain in range(3):
@@ -124,8 +124,8 @@ def ids_of(unit: int, placed: list[Placed], *, has_digest: bool, has_places: boo
         unit=unit,
         chunk=np.array(list(dict.fromkeys(chunks)), np.int32),
         chunk_end=np.array([at for at in range(1, len(chunks) + 1) if chunks[at - 1 : at] != chunks[at : at + 1]]),
-        unit_row=np.array([receipt.place[2] for receipt in receipts], np.int32),
-        key_us=np.array([receipt.place[0] for receipt in receipts], np.int64),
+        unit_row=np.array([receipt.position[2] for receipt in receipts], np.int32),
+        key_us=np.array([receipt.position[0] for receipt in receipts], np.int64),
         id_high=id_high,
         id_low=id_low,
         source=np.array([sources.index(receipt.source) for receipt in receipts], np.int32),
@@ -140,7 +140,7 @@ def ids_of(unit: int, placed: list[Placed], *, has_digest: bool, has_places: boo
 def parts_of(log: Log, partitions: int, without_digest: set[int], has_places: bool) -> dict[int, list[Row]]:
     dealt = defaultdict(list)
     for each in log.receipts:
-        dealt[crc32(each.receipt.id.encode()) % partitions, each.receipt.place[1]].append(each)
+        dealt[crc32(each.receipt.id.encode()) % partitions, each.receipt.position[1]].append(each)
     parts = defaultdict(list)
     for (part, unit), placed in dealt.items():
         for some in (placed[: len(placed) // 3], placed[len(placed) // 3 :]):
@@ -191,7 +191,7 @@ def receipts_of(value: Repeats | Departures) -> list[tuple[int, int, int]]:
 
 
 def where(placed: Placed) -> tuple[int, int, int]:
-    return placed.chunk, *placed.receipt.place[1:]
+    return placed.chunk, *placed.receipt.position[1:]
 
 
 def expected(log: Log, without_digest: set[int], looks_across_domains: bool) -> Links:
@@ -205,7 +205,8 @@ def expected(log: Log, without_digest: set[int], looks_across_domains: bool) -> 
         queue = destination_name(receipt.destination), receipt.id
         if earlier:
             digests = [
-                0 if each.receipt.place[1] in without_digest else each.receipt.digest for each in (earlier[-1], placed)
+                0 if each.receipt.position[1] in without_digest else each.receipt.digest
+                for each in (earlier[-1], placed)
             ]
             reused += 0 not in digests and digests[0] != digests[1]
             from_others += earlier[-1].receipt.source != receipt.source

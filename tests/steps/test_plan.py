@@ -15,7 +15,7 @@ def log_of(domains: dict[str, int], per_file: int = 1000) -> list[File]:
     names = [name for name, count in domains.items() for _ in range(count)]
     names = np.random.default_rng(1).permutation(names).tolist()
     rows = [
-        Row(place, f"{place}", connection_id="c", destination=f"queue://{name}") for place, name in enumerate(names)
+        Row(index, f"{index}", connection_id="c", destination=f"queue://{name}") for index, name in enumerate(names)
     ]
     return [File("parquet", rows[start : start + per_file]) for start in range(0, len(rows), per_file)]
 

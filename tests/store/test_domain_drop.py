@@ -1,4 +1,4 @@
-"""A domain that is dropped leaves nothing, and whoever still has it open is told, even where another got its number."""
+"""A domain that is dropped leaves nothing, and whoever still has it open gets an error, even where another got its number."""
 
 import threading
 import time

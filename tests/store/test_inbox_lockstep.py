@@ -78,7 +78,7 @@ class InboxMachine(RuleBasedStateMachine):
     )
     def take_turn(self, name, *, confirmed, failed, parked, length, at_most, but_of, end):
         rows, file = {row.sequence: row for row in self.waiting[name]}, self.files[name]
-        told = []
+        reported = []
         with suppress(UndoError), self.inboxes[name].lease() as lease:
             assert (lease.confirmed_bytes, lease.tail_digest) == file
             skipped = {source or "" for source in but_of}
@@ -90,8 +90,8 @@ class InboxMachine(RuleBasedStateMachine):
                 rows[number] = rows[number]._replace(tries=rows[number].tries + 1)
                 assert lease.try_failed(number) == rows[number].tries
             for number in chosen(parked, numbers):
-                told.append(rows.pop(number))
-                lease.park(told[-1], f"refused {number}")
+                reported.append(rows.pop(number))
+                lease.park(reported[-1], f"refused {number}")
             gone = chosen(confirmed, numbers)
             lease.confirm(gone)
             rows = {number: row for number, row in rows.items() if number not in gone}
@@ -101,7 +101,7 @@ class InboxMachine(RuleBasedStateMachine):
             if end == "undo":
                 raise UndoError
             self.waiting[name], self.files[name] = list(rows.values()), file
-            for row in told:
+            for row in reported:
                 self.parked[row.sequence] = (name, row)
 
     @rule(name=TARGETS, end=ENDS)

@@ -150,7 +150,7 @@ def test_what_an_older_version_would_lose_is_kept(store_url, kept):
     url = url_of(store_url)
     migrate(url)
     KEPT[kept](store_url)
-    with pytest.raises(StoreError, match=f"no place for .*{kept}"):
+    with pytest.raises(StoreError, match=f"can't hold .*{kept}"):
         migrate(url, "0001")
     assert migrate(url) == Migrated(REVISION, REVISION)
     assert migrate(url, "base") == Migrated(REVISION, None)
@@ -286,7 +286,7 @@ def test_alembic_prints_the_statements():
     ("address", "words"),
     [
         ("", "which store?"),
-        ("mysql://h/d", "is no address of a store"),
+        ("mysql://h/d", "isn't a store's address"),
         ("sqlite:////no/such/receiver.db", "no folder"),
     ],
 )

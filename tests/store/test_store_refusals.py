@@ -83,7 +83,7 @@ def test_a_damaged_file(damage, way, sqlite_url, tmp_path):
 
 def test_a_folder_and_a_missing_folder(way, tmp_path):
     for path, problem in {
-        tmp_path: "this is no file",
+        tmp_path: "this isn't a file",
         tmp_path / "no" / "receiver.db": f"no folder {tmp_path / 'no'}",
     }.items():
         with pytest.raises(StoreError, match=problem):

@@ -107,7 +107,7 @@ class Source(Protocol):
     empty `take` doesn't mean that nothing is left.
 
     It may have an attribute `answers_acknowledgements`. If it is false, the broker answers no acknowledgement, and
-    `acknowledge` returns once the broker was told.
+    `acknowledge` returns once the acknowledgement was sent.
     """
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
@@ -215,8 +215,8 @@ def body_limit_bytes(given: int | None = None) -> int:
 def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:
     """A source's error for a body that is too large. `which` names the message, `size` is how many bytes its body has."""
     return MessageRefusedError(
-        f"{which}: its body has {size} bytes, and no more than {most_bytes:,} are taken",
-        hint="allow more by --max-body-bytes, or take it off the queue",
+        f"{which}: its body has {size} bytes, and the limit is {most_bytes:,}",
+        hint="raise --max-body-bytes, or take the message off the queue",
     )
 
 
@@ -248,7 +248,7 @@ def check_durable(address: BrokerAddress) -> None:
         raise SettingsError(f"{address} names no consumer group", hint=f"write {address}?group=NAME")
     if address.is_topic and address.subscription is None:
         raise SettingsError(
-            f"{address} names no subscription, and what a topic gets while nobody listens is gone",
+            f"{address} names no subscription: a topic drops what it gets while nobody listens",
             hint=f"write {address}?subscription=NAME, or choose --mode BEST_EFFORT",
         )
 
@@ -277,9 +277,9 @@ def sink_of(address: BrokerAddress | str) -> Sink:
     """A sink that is connected to an address. Errors are those of `source_of`."""
     address = _parsed(address)
     if address.subscription is not None or address.selector is not None:
-        raise SettingsError(f"{address}: what is sent is for all to take", hint="leave out what follows ?")
+        raise SettingsError(f"{address}: the options behind ? are for sources only", hint="leave them out")
     if address.is_stream:
-        raise SettingsError(f"{address}: a stream is sent to as any queue is", hint="write /queue/NAME")
+        raise SettingsError(f"{address}: a target isn't named as a stream", hint="write /queue/NAME")
     _, make = connectors_of(address)
     return make(address)
 
@@ -287,7 +287,7 @@ def sink_of(address: BrokerAddress | str) -> Sink:
 def connectors_of(address: BrokerAddress) -> _Connectors:
     """What makes a source and a sink; `MissingExtraError` where the protocol's library isn't installed."""
     if address.protocol not in _CONNECTORS:
-        raise SettingsError(f"{address}: no connector speaks that", hint=f"one of {', '.join(_CONNECTORS)}")
+        raise SettingsError(f"{address}: unknown protocol", hint=f"one of {', '.join(_CONNECTORS)}")
     return _CONNECTORS[address.protocol]()
 
 

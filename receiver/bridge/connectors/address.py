@@ -115,11 +115,11 @@ class BrokerAddress:
             parts = urlsplit(_checked(text))
             port = parts.port
         except ValueError:
-            raise SettingsError(f"{masked(text)!r:.200} is no address of a broker", hint=f"write {_FORMS}") from None
+            raise SettingsError(f"{masked(text)!r:.200} isn't a broker's address", hint=f"write {_FORMS}") from None
         if "@" in parts.path:  # it may be the rest of a password
             raise SettingsError(f"{masked(text)!r:.200} has an @ behind the host", hint="write %40 for @, %2F for /")
         if parts.scheme not in _PORTS or not parts.hostname or parts.fragment:
-            raise SettingsError(f"{masked(text)!r:.200} is no address of a broker", hint=f"write {_FORMS}")
+            raise SettingsError(f"{masked(text)!r:.200} isn't a broker's address", hint=f"write {_FORMS}")
         is_kafka = parts.scheme.removesuffix("s") == _KAFKA
         kind, slash, rest = parts.path.removeprefix("/").partition("/")
         is_kind = not is_kafka and kind in {"queue", "topic", _STREAM} and (bool(slash) or not rest)
@@ -198,7 +198,7 @@ class BrokerAddress:
         """The same, with these files to prove who is who; `SettingsError` where they would prove nothing."""
         if files != Tls() and not self.tls:
             raise SettingsError(
-                f"{self} is reached without TLS, where certificates prove nothing",
+                f"{self} uses no TLS, so certificates are of no use",
                 hint=f"write {self.protocol}s://",
             )
         return replace(self, files=files)
@@ -304,7 +304,7 @@ def mute(address: BrokerAddress) -> BrokerError:
     """The error for a broker that doesn't answer."""
     speaks = f"{address.protocol.upper()}{' through TLS' if address.tls else ''}"
     return BrokerError(
-        f"{address}: no answer in {ANSWER_SECS:g} s", hint=f"see that it is well, and that its port speaks {speaks}"
+        f"{address}: no answer in {ANSWER_SECS:g} s", hint=f"check that it runs, and that this port speaks {speaks}"
     )
 
 
@@ -313,18 +313,18 @@ def failure(address: BrokerAddress, error: Exception, what: str = "can't be reac
     if isinstance(error, ssl.SSLCertVerificationError):
         return BrokerRefusedError(
             f"{address} can't be trusted: {error.verify_message}",
-            hint="name the certificate of its authority (--tls-ca), and the host as its own certificate does",
+            hint="name its authority's certificate (--tls-ca), and write the host as in the broker's certificate",
         )
     if isinstance(error, ssl.SSLError):
         why = (error.reason or str(error)).replace("_", " ").lower()
         if " alert " in why:
             return BrokerRefusedError(
                 f"{address} refuses the connection: {why}",
-                hint="it may ask for a certificate of its own authority: --tls-cert and --tls-key",
+                hint="it may want a client certificate: --tls-cert and --tls-key",
             )
-        return BrokerError(f"{address} {what}: {why}", hint="is this the port that speaks TLS?")
+        return BrokerError(f"{address} {what}: {why}", hint="check that this port speaks TLS")
     why = getattr(error, "strerror", None) or str(error) or "no answer"
-    return BrokerError(f"{address} {what}: {why}", hint="see that it runs, and that the address is right")
+    return BrokerError(f"{address} {what}: {why}", hint="check that it runs, and that the address is right")
 
 
 def _context(files: Tls) -> ssl.SSLContext:

@@ -2,7 +2,7 @@
 
 No broker need answer that it has heard of an acceptance, and none does, whichever settlement mode is asked for. So a
 batch is acknowledged in a transaction of its own: the broker answers its discharge once all of it is written down. A
-product without transactions is told of acceptances, and not waited for: what it hasn't heard of comes again.
+product without transactions is sent acceptances, and not waited for: what they didn't reach it for comes again.
 What is sent is safe by the broker's acceptance. A whole batch is under way at once, for sent one by one each message
 would wait for its answer.
 """
@@ -254,7 +254,7 @@ class AmqpSink(AmqpLink):
         if 0 < most < largest:
             raise MessageUnfitError(
                 f"{self._address}: a message has {largest:,} bytes, and the broker takes no more than {most:,}",
-                hint="raise its limit, or leave this message out",
+                hint="raise its limit, or don't send this message",
             )
 
     def _make_link(self) -> Any:
@@ -283,7 +283,9 @@ class AmqpSink(AmqpLink):
     def _fail_by_outcome(self, delivery: Any) -> None:
         condition = delivery.remote.condition
         if delivery.remote_state == proton.Delivery.RELEASED and not self._dialect.has_subscriptions:
-            self._fail("a message isn't accepted: no queue gets it", hint="bind a queue, or create the one that was")
+            self._fail(
+                "a message isn't accepted: no queue gets it", hint="bind a queue to it, or create the missing one"
+            )
         elif delivery.remote_state != proton.Delivery.REJECTED or condition is None:
             self._fail(f"a message isn't accepted: {condition or delivery.remote_state}")
         elif condition.name == _IS_FULL:
@@ -292,7 +294,7 @@ class AmqpSink(AmqpLink):
             self._fail_by(condition)
         else:
             why = f"it refuses a message: {condition.description or condition.name}"
-            self._fail(why, MessageRefusedError, "leave this message out")
+            self._fail(why, MessageRefusedError, "don't send this message")
 
 
 def _do_nothing() -> None:

@@ -84,7 +84,7 @@ class AmqpLink(Closing):
         why = "" if refused is None else f": {refused.message}"
         raise BrokerRefusedError(
             f"{address}: the virtual host can't be used{why}",
-            hint="see that it is there, and that this user may use it",
+            hint="check that it exists, and that this user may use it",
         )
 
     def _start(self, hostname: str, client_id: str) -> None:
@@ -145,7 +145,7 @@ class AmqpLink(Closing):
         if hostname is None:
             raise self._unable("virtual hosts", "leave out ?vhost=")
         if hostname != self._connection.hostname:
-            raise _OtherHostnameError(f"{self._address}: it calls its virtual hosts otherwise")
+            raise _OtherHostnameError(f"{self._address}: it names its virtual hosts in another way")
 
     def _unable(self, what: str, instead: str) -> BrokerRefusedError:
         """The error for what the product hasn't."""
@@ -314,8 +314,8 @@ class AmqpLink(Closing):
     def _fail_lost(self, error: BrokerError) -> None:
         if self._product is None and self._sasl.outcome == proton.SASL.OK:
             # RabbitMQ says no more where a user may not use a virtual host, or there is none.
-            hint = "it may have no such virtual host (?vhost=NAME), or not let this user use it"
-            error = BrokerError(f"{error.message}, as it was to be opened", hint=hint)
+            hint = "check that the virtual host exists (?vhost=NAME), and that this user may use it"
+            error = BrokerError(f"{error.message}; the virtual host was being opened", hint=hint)
         self._fail_with(error)
 
     def _hint(self, condition: str, *, whole: bool) -> str:
@@ -331,8 +331,8 @@ class AmqpLink(Closing):
         if self._sasl.mech:
             return "check user and password"
         if self._address.user is None:
-            return "it takes nobody without a name: name a user"
-        return "it takes no plain passwords: allow PLAIN there, or write amqps://"
+            return "it refuses anonymous users: name a user"
+        return "it refuses plain passwords: allow PLAIN there, or write amqps://"
 
     def _look_for_progress(self) -> None:
         """Notice when the broker neither answers nor takes what is written, which a heartbeat wouldn't show."""

@@ -154,9 +154,9 @@ class AmqpStreamSource(Closing):
             last = edge.offset()
         if last is None or last + 1 < self._next:
             raise MessagesLostError(
-                f"{self._address} ends before offset {self._next:,}, though all before that was taken: it has lost some, "
-                "or was deleted and made anew",
-                hint="what it held then is gone; to take the new one, begin a domain of its own (--connection-id)",
+                f"{self._address} ends before offset {self._next:,}, where the bridge had come to: the stream has lost "
+                "messages, or was deleted and created again",
+                hint="the old messages are gone; to take the new ones, use a new domain (--connection-id)",
             )
         self._lose_reader()
 
@@ -193,7 +193,7 @@ class AmqpStreamSource(Closing):
         """Of offsets that are there without a message for AMQP; a single one is RabbitMQ's own, at the head of a segment."""
         if offset > wanted + 1:
             _LOGGER.warning(
-                "%s: offsets %d to %d aren't messages that AMQP gets: notes of clients of streams, or compressed batches",
+                "%s: AMQP gets no messages for offsets %d to %d: notes of stream clients, or compressed batches",
                 *(self._address, wanted, offset - 1),
             )
 
@@ -203,11 +203,11 @@ class AmqpStreamSource(Closing):
             return
         if offset > self._given_up:
             raise MessagesLostError(
-                f"{self._address}: offsets {wanted:,} to {offset - 1:,} are gone, which weren't taken yet",
-                hint=f"lost={offset} behind ? goes on without them",
+                f"{self._address}: offsets {wanted:,} to {offset - 1:,} are gone before they were taken",
+                hint=f"lost={offset} behind ? skips them",
             )
         _LOGGER.warning(
-            "%s: it goes on at offset %d, as was said; %d to %d are lost", self._address, offset, wanted, offset - 1
+            "%s: going on at offset %d because of lost=; %d to %d are lost", self._address, offset, wanted, offset - 1
         )
 
     def _check_same(self, wanted: int, digest: str) -> None:
@@ -215,9 +215,8 @@ class AmqpStreamSource(Closing):
         if self._digest in {"", digest} or wanted <= self._given_up:
             return
         raise MessagesLostError(
-            f"{self._address}: offset {wanted - 1:,} isn't the message that was taken there: the stream was deleted and made "
-            "anew",
-            hint="to take all of the new one, begin a domain of its own (--connection-id); "
+            f"{self._address}: offset {wanted - 1:,} now has another message: the stream was deleted and created again",
+            hint="to take all of the new one, use a new domain (--connection-id); "
             f"lost={wanted} behind ? goes on in it behind that offset",
         )
 
@@ -380,7 +379,7 @@ def _parts(stored: str) -> tuple[int, str]:
     try:
         return int(offset), digest
     except ValueError:
-        raise StoreCorruptError(f"{stored!r:.80} is no offset", hint="restore a copy") from None
+        raise StoreCorruptError(f"{stored!r:.80} isn't an offset", hint="restore a copy") from None
 
 
 def _given_up(address: BrokerAddress) -> int:

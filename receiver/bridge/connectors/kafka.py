@@ -181,8 +181,8 @@ class KafkaSource(Closing):
 
     def _made_anew(self) -> MessagesLostError:
         return MessagesLostError(
-            f"{self._address}: the topic was deleted and made anew since the store's positions were kept",
-            hint="what it held then is gone; to take the new one, begin a domain of its own (--connection-id)",
+            f"{self._address}: the topic was deleted and created again after the store kept its positions",
+            hint="the old messages are gone; to take the new ones, use a new domain (--connection-id)",
         )
 
     def _polled(self, at_most: int, wait_secs: float) -> list[Any]:
@@ -268,7 +268,7 @@ class KafkaSource(Closing):
         if not wanted < low <= self._given_up.get(number, -1):
             return wanted
         _LOGGER.warning(
-            "%s: partition %d goes on at offset %d, as was said; %d to %d are lost",
+            "%s: partition %d goes on at offset %d because of lost=; %d to %d are lost",
             *(self._address, number, low, wanted, low - 1),
         )
         return low
@@ -280,16 +280,16 @@ class KafkaSource(Closing):
             offset = wanted[number]
             if offset < low:
                 problems.append(
-                    f"offsets {offset:,} to {low - 1:,} of partition {number} are gone, which weren't taken yet"
+                    f"offsets {offset:,} to {low - 1:,} of partition {number} are gone before they were taken"
                 )
                 ways_on.append(f"{number}:{low}")
             elif offset > high:
                 problems.append(
-                    f"partition {number} ends at offset {high:,}, though {offset:,} were taken: it has lost some"
+                    f"partition {number} ends at offset {high:,}, but was taken up to {offset:,}: it has lost messages"
                 )
         if problems:
-            way_on = f"&lost={','.join(ways_on)} behind the group goes on without them"
-            other = "begin a domain of its own (--connection-id)"
+            way_on = f"&lost={','.join(ways_on)} behind the group skips them"
+            other = "use a new domain (--connection-id)"
             raise MessagesLostError(f"{self._address}: {'; '.join(problems)}", hint=way_on if ways_on else other)
 
     def _stored(self, consumer: Consumer, bounds: Mapping[int, tuple[int, int]]) -> Mapping[str, str]:
@@ -310,7 +310,7 @@ class KafkaSource(Closing):
         """The first offset that is there, and the one behind the last."""
         bounds = self._consumer.get_watermark_offsets(TopicPartition(self._address.name, number), timeout=ANSWER_SECS)
         if bounds is None:
-            raise BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s", hint="see that it is well")
+            raise BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s", hint="check that it runs")
         return bounds
 
 
@@ -323,7 +323,7 @@ def _offset(stored: str) -> int:
     try:
         return int(stored)
     except ValueError:
-        raise StoreCorruptError(f"{stored!r:.80} is no offset", hint="restore a copy") from None
+        raise StoreCorruptError(f"{stored!r:.80} isn't an offset", hint="restore a copy") from None
 
 
 def _secs(address: BrokerAddress, name: str, default: float) -> float:
@@ -395,7 +395,7 @@ class KafkaSink(Closing):
                 self._producer.produce(self._address.name, on_delivery=noted, **arguments)
             except BufferError:  # it has enough to send for now
                 if time.monotonic() > until:
-                    raise BrokerError(f"{self._address}: it takes nothing in {ANSWER_SECS:g} s") from None
+                    raise BrokerError(f"{self._address}: it accepted nothing for {ANSWER_SECS:g} s") from None
                 self._producer.poll(0.1)
             else:
                 return
@@ -407,7 +407,7 @@ class KafkaSink(Closing):
     def _failure_of(self, error: Any) -> BrokerError:
         if error.code() in {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}:
             return MessageRefusedError(
-                f"{self._address} refuses a message: {error.str()}", hint="leave this message out"
+                f"{self._address} refuses a message: {error.str()}", hint="don't send this message"
             )
         return error_of(self._address, error)
 

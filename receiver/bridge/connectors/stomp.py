@@ -167,10 +167,12 @@ class _Session:
         if not self.is_ready or _says(dialect.refusals, said):
             return BrokerRefusedError(why, hint="check user, password, name, and what this user may do")
         if _says(dialect.faults, said):
-            return MessageRefusedError(why, hint="leave this message out")
+            return MessageRefusedError(why, hint="don't send this message")
         if dialect.refusals is None:
             # Nobody has written down what it means by its words. To try for ever would hide a refusal.
-            return BrokerRefusedError(why, hint="see the broker's log: what this product means isn't known")
+            return BrokerRefusedError(
+                why, hint="see the broker's log: the meaning of this product's errors isn't known here"
+            )
         return BrokerError(why, hint="connect again")
 
     def _beat(self, secs: float) -> None:
@@ -213,7 +215,7 @@ class _Session:
     def _more(self) -> bytes:
         while (data := self._tried(self._socket.recv, PIECE_BYTES)) is None:
             if not self._waits(selectors.EVENT_READ, self._silence_secs):
-                raise TimeoutError(f"it says nothing in {self._silence_secs:g} s, not even a heartbeat")
+                raise TimeoutError(f"it sent nothing for {self._silence_secs:g} s, not even a heartbeat")
         if data.strip(b"\r\n"):
             self._came_at = time.monotonic()
         return bytes(data)
@@ -279,7 +281,7 @@ def _says(pattern: str | None, said: str) -> bool:
 
 
 def _takes_nothing(secs: float) -> str:
-    return f"it takes nothing in {secs:g} s"
+    return f"it accepted nothing for {secs:g} s"
 
 
 class StompSource(Closing):
@@ -382,8 +384,8 @@ class StompSink(Closing):
             if all(len(frame.encoded()) <= most_bytes for frame in frames):
                 raise
             raise MessageRefusedError(
-                f"{error.message}, without a word, as it was sent what {self.product.name} may refuse so",
-                hint="see the broker's log; it may allow no message so large, or not a property that this one has",
+                f"{error.message} without an error, after a message that {self.product.name} may have refused",
+                hint="see the broker's log: the message may be too large, or have a property that the broker refuses",
             ) from error
 
     def check(self) -> None:

@@ -22,8 +22,8 @@ def subscribing(address: BrokerAddress, product: Product) -> dict[str, str]:
     if address.selector is not None:
         if not dialect.has_selectors:
             raise SettingsError(
-                f"{address}: {product.name} is known for no selectors by STOMP, and would give all messages",
-                hint="leave it out, and let the broker route what is wanted to a queue of its own",
+                f"{address}: {product.name} has no selectors by STOMP, and would deliver all messages",
+                hint="leave the selector out, and let the broker route the wanted messages to a queue of their own",
             )
         headers["selector"] = address.selector
     return headers

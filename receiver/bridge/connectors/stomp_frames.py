@@ -108,7 +108,7 @@ class FrameReader:
                 return bytes(buffer[: ending.end()])
             searched = max(0, len(buffer) - 3)
             if searched > _LONGEST_HEAD_BYTES:
-                raise BrokerError("its frame has headers without end")
+                raise BrokerError("the headers of its frame never end")
             self._read_more()
 
     def _first_zero(self, head: bytes) -> int:

@@ -226,5 +226,5 @@ class DirectFlow:
 
     def close(self) -> None:
         if self._waiting:
-            _LOGGER.error("%d messages are lost that were acknowledged and not handed on", len(self._waiting))
+            _LOGGER.error("%d messages are lost: they were acknowledged, but not handed on", len(self._waiting))
             self._waiting = []

@@ -68,7 +68,7 @@ class FileTarget:
             if not self._path.parent.is_dir():
                 raise SettingsError(f"there is no folder {self._path.parent}", hint="make it first")
             if self._path.exists() and not self._path.is_file():
-                raise SettingsError(f"{self._path} is no file", hint="name one, or write - for standard output")
+                raise SettingsError(f"{self._path} isn't a file", hint="name one, or write - for standard output")
             self._open()
         except OSError as error:
             raise self._error(error) from error
@@ -165,14 +165,12 @@ class FileTarget:
                 f"{self._path} is written for another domain, {other}", hint="name a file of its own for each domain"
             )
         if confirmed is not None and self._length == 0 < confirmed:
-            _LOGGER.warning("%s is empty or new, so it is begun anew", self._path)
+            _LOGGER.warning("%s is empty or new, so writing begins at its start", self._path)
         elif confirmed is not None:
             self._cut(confirmed, lease.tail_digest)
             return True
         elif self._ends_in_mid_line():
-            raise OutputError(
-                f"{self._path} is there already and ends in the middle of a line", hint="name another, or mend it"
-            )
+            raise OutputError(f"{self._path} exists, and ends in the middle of a line", hint="name another, or mend it")
         self._save(lease)  # before anything is written, for by this length it is known what to cut
         return False
 
@@ -192,8 +190,8 @@ class FileTarget:
         tail = self._tail_at(confirmed)
         if self._length < confirmed or hashlib.sha256(tail).digest() != tail_digest:
             raise OutputError(
-                f"{self._path} isn't the file that was written to: the first {confirmed:,} bytes don't end as they did",
-                hint="put that file back, or move this one away and a new one is begun",
+                f"{self._path} isn't the file that was written to: the first {confirmed:,} bytes no longer end the same way",
+                hint="put that file back, or move this one away to begin a new one",
             )
         if self._length > confirmed:
             aside = self._kept_aside(confirmed)

@@ -115,7 +115,7 @@ def imported(text: str) -> PythonTarget:
 
 
 def function_named(text: str, before: str) -> Callable[..., Any]:
-    """The function of `MODULE:FUNCTION`, found as `imported` does; `before`, for errors, is what stands before that."""
+    """The function of `MODULE:FUNCTION`, imported as `imported` does; `before`, for errors, is what stands before that."""
     module_name, colon, path = text.partition(":")
     if not (module_name and colon and path) or "@" in text:  # before which a password may stand
         raise SettingsError(f"{masked(f'{before}{text}')} names no function", hint=f"write {before}MODULE:FUNCTION")
@@ -132,7 +132,7 @@ def function_named(text: str, before: str) -> Callable[..., Any]:
         ) from error
     if not callable(function):
         raise SettingsError(
-            f"{before}{text} is no function but {type(function).__name__}", hint=f"write {before}MODULE:FUNCTION"
+            f"{before}{text} isn't a function but {type(function).__name__}", hint=f"write {before}MODULE:FUNCTION"
         )
     return function
 
@@ -147,7 +147,10 @@ def check_takes_message(name: str, function: Callable[..., object]) -> None:
 def _signature(name: str, function: Callable[..., object]) -> inspect.Signature | None:
     """What it takes; None of a function that is written in C and doesn't say."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise SettingsError(f"{name} does nothing when it is called", hint="name a function without async and yield")
+        raise SettingsError(
+            f"{name} is async or a generator, so calling it does nothing",
+            hint="name a function without async and yield",
+        )
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):

@@ -147,7 +147,9 @@ _RUN = f"target_id = ? AND {_SEQUENCE} BETWEEN ? AND ?"
 _PRIMARY = 0xFF
 """The part of a code that every refinement of it shares."""
 _CANNOT_OPEN = Fault("it can't be opened", "its folder must exist and be writable, too, and it must be a file")
-_NO_DATABASE = Fault("it is no database", "name another file, or restore a copy if this was a store", StoreCorruptError)
+_NO_DATABASE = Fault(
+    "it isn't a database", "name another file, or restore a copy if this was a store", StoreCorruptError
+)
 _FAULTS = {
     sqlite3.SQLITE_PERM: _CANNOT_OPEN,
     sqlite3.SQLITE_BUSY: database.BUSY,

@@ -67,7 +67,7 @@ def _check_not_inherited(file: Path) -> None:
     """Raise StoreError if the file was in use when this process was forked off."""
     if _INHERITED and file.exists() and _identity_of(file) in _INHERITED:
         raise StoreError(
-            f"{file} was in use when this process was forked off, and SQLite's locks don't pass a fork",
+            f"{file} was in use when this process was forked, and SQLite's locks don't survive a fork",
             hint="fork between batches, or start processes with 'spawn' or 'forkserver'",
         )
 
@@ -106,13 +106,13 @@ def is_file(url: URL) -> bool:
         if not file.exists():
             return False
         if not file.is_file():
-            raise StoreError(f"{address}: this is no file", hint="name the file itself")
+            raise StoreError(f"{address}: this isn't a file", hint="name the file itself")
         size = file.stat().st_size
     except OSError as error:
         raise StoreError(f"{address}: it can't be looked at: {error.strerror}", hint="grant the right to") from error
     # SQLite takes the shortest of files for empty ones, and would write over them.
     if 0 < size < _SHORTEST_DATABASE_BYTES:
-        raise StoreCorruptError(f"{address}: it is no database: too short", hint="name another file")
+        raise StoreCorruptError(f"{address}: it isn't a database: too short", hint="name another file")
     return True
 
 

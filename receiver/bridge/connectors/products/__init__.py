@@ -39,7 +39,7 @@ def product_by_stomp(server: str) -> Product:
 @cache
 def _unknown(name: str, protocol: str) -> Product:
     """Warned of once."""
-    _LOGGER.warning("%.80s isn't known: it is spoken to as the text of %s says", name, protocol)
+    _LOGGER.warning("unknown product %.80s: it is spoken to as the specification of %s says", name, protocol)
     return Product(name=f"{name:.80}")
 
 
