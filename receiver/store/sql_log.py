@@ -10,7 +10,7 @@ batch leaves its number in it, to be looked up later: there is no event to miss 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import pairwise
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, Dialect, Engine, RootTransaction, delete
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
-from receiver.message import ReceiptRow, ReceiptValues
+from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.awaited_driver import AwaitedDriver
 from receiver.store.log import BatchNumber, Changes, PolicyStates
@@ -143,12 +143,12 @@ class SqlLog(ABC):
         """Have the domain to ourselves until the caller's transaction ends; `SettingsError` if there is none."""
 
     @abstractmethod
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]: ...
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]: ...
 
-    def pages_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
+    def pages_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
         """As `rows_after`, by a statement for each few rows: a cursor that stays open can't be awaited here."""
         while seq < last_seq and (rows := self.cursor.execute(self._sql_page_after, (self.domain_id, seq)).fetchall()):
-            yield receipt_rows.read_many(rows)
+            yield receipt_rows.read_columns(rows)
             seq = rows[-1][0]
 
     @abstractmethod

@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, 
 from sqlalchemy.dialects import sqlite
 
 from receiver.errors import SettingsError, StoreCorruptError
-from receiver.message import ReceiptRow, ReceiptValues
+from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
 from receiver.store.databases.database import Database, Fault, refused
@@ -127,11 +127,11 @@ class SqliteLog(SqlLog):
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
         return self.read(self.sql_lock)
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
         del last_seq
         cursor = self.dbapi.execute(self.sql_rows_after, (self.domain_id, seq))
         while rows := cursor.fetchmany(_ROWS_AT_ONCE):
-            yield receipt_rows.read_many(rows)
+            yield receipt_rows.read_columns(rows)
 
     def append(self, rows: Sequence[ReceiptValues]) -> None:
         insert_rows(self.dbapi, self.sql_append, self.stored(rows))
