@@ -231,7 +231,7 @@ class DomainCache:
             elif (known.last_seq, known.clock_us) != (state.last_seq, state.clock_us):  # a clock may move by itself
                 self._replay(log, state)
                 # Who appended those rows, or moved the clock, deletes what that made others forget.
-                self.policy.take_forgotten()
+                self.policy.keep_forgotten()
                 self._outdated.clear()
             self.advance(state)
         return known != state

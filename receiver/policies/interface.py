@@ -315,7 +315,7 @@ class Policy(Protocol):
         """Decide on receipts in order, as `receive` does one by one."""
 
     def keep_forgotten(self) -> None:
-        """From now on, keep the number of each entry that can't matter any more, for `take_forgotten`."""
+        """From now on, keep the number of each entry that can't matter any more, for `take_forgotten`; drop those kept before."""
 
     def take_forgotten(self) -> list[int]:
         """The numbers kept since this was last asked for."""

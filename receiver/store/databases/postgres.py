@@ -19,7 +19,15 @@ from receiver.settings import StoreSettings
 from receiver.store.databases import database
 from receiver.store.databases.database import ADDRESSES, Database, Fault, masked, shown
 from receiver.store.log import Changes
-from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, batch_number_values, driver_of, runs_of
+from receiver.store.sql_log import (
+    IN_AUTOCOMMIT,
+    JOIN_HINT,
+    ROWS_AT_ONCE,
+    SqlLog,
+    batch_number_values,
+    driver_of,
+    runs_of,
+)
 from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, inbox, receipt_rows, receipts
 
 __all__ = ["Postgres", "PostgresLog"]
@@ -58,8 +66,6 @@ class _TableVacuum:
         return False
 
 
-_ROWS_AT_ONCE = 500
-"""So few that they are gone before the garbage collector comes to look at them."""
 _ROWS_AWAITED_AT_ONCE = 250
 _FEW = 5
 """Up to so many rows are faster in one statement with the domain's new state than by a COPY of their own."""
@@ -70,7 +76,7 @@ def _streamed_at_once() -> int:
     """How many rows the driver passes on together; libpq before 17 has them one by one alone."""
     import psycopg
 
-    return _ROWS_AT_ONCE if psycopg.capabilities.has_stream_chunked() else 1
+    return ROWS_AT_ONCE if psycopg.capabilities.has_stream_chunked() else 1
 
 
 def _lock_timeout_ms(settings: StoreSettings) -> str:
@@ -111,8 +117,9 @@ class PostgresLog(SqlLog):
 
     def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
         parameters = (self.domain_id, seq)
-        if last_seq - seq <= _ROWS_AT_ONCE:
-            if rows := self.dbapi.execute(self.sql_rows_after, parameters, binary=True).fetchall():
+        if last_seq - seq <= ROWS_AT_ONCE:
+            # With a limit, the server plans it once and for all.
+            if rows := self.dbapi.execute(self.sql_page_after, parameters, binary=True).fetchall():
                 yield receipt_rows.read_columns(rows)
             return
         with (
@@ -120,7 +127,7 @@ class PostgresLog(SqlLog):
             closing(cursor.stream(self.sql_rows_after, parameters, binary=True, size=_streamed_at_once())) as streamed,
         ):
             # The server goes on reading while we judge what it has sent.
-            while rows := list(islice(streamed, _ROWS_AT_ONCE)):
+            while rows := list(islice(streamed, ROWS_AT_ONCE)):
                 yield receipt_rows.read_columns(rows)
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:

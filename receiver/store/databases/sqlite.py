@@ -20,7 +20,7 @@ from receiver.settings import StoreSettings
 from receiver.store.databases import database
 from receiver.store.databases.database import Database, Fault, refused
 from receiver.store.databases.sqlite_files import is_file, open_to_read, open_to_write
-from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, driver_of, runs_of
+from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROWS_AT_ONCE, SqlLog, driver_of, runs_of
 from receiver.store.tables import DomainState, domains, inbox, receipt_rows, receipts, sequences
 
 __all__ = ["FileVacuum", "Sqlite", "SqliteLog", "insert_rows"]
@@ -89,10 +89,6 @@ def _free_pages(driver: Any) -> int:
     return int(free)
 
 
-_ROWS_AT_ONCE = 500
-"""So few that they are gone before the garbage collector comes to look at them."""
-
-
 class SqliteLog(SqlLog):
     placeholder = "?"
     for_update = ""  # a transaction that writes has all of the file
@@ -130,7 +126,7 @@ class SqliteLog(SqlLog):
     def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
         del last_seq
         cursor = self.dbapi.execute(self.sql_rows_after, (self.domain_id, seq))
-        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+        while rows := cursor.fetchmany(ROWS_AT_ONCE):
             yield receipt_rows.read_columns(rows)
 
     def append(self, rows: Sequence[ReceiptValues]) -> None:
