@@ -45,7 +45,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from receiver.errors import SettingsError, detects_nothing
-from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptRow, Tier, Verdict, check_receipt
+from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptValues, Tier, Verdict, check_receipt
 
 __all__ = ["GONE", "RETIRED", "TwoTierDetector", "serial_of"]
 
@@ -207,7 +207,7 @@ class TwoTierDetector:
         stamps += [stamp for others in self._elsewhere.values() for stamp in others.values()]
         return sorted(map(serial_of, stamps))
 
-    def replay(self, entries: Iterable[ReceiptRow], time_queue_newest_us: int | None) -> None:
+    def replay(self, entries: Iterable[ReceiptValues], time_queue_newest_us: int | None) -> None:
         """Follow a detector of the same domain and settings: record its entries from after the latest one here.
 
         The policy state of an entry is `RETIRED`, `GONE` or, mostly, None. Entries that the other has forgotten since may
@@ -216,16 +216,19 @@ class TwoTierDetector:
         instead: no later entry need say that the source was retired.
         """
         receive = self.receive
-        for entry in entries:
-            self._serial = entry.seq - 1 << _SOURCE_BITS
-            if entry.policy_state == GONE:
+        next_seq = self.serial + 1
+        for seq, received_at_us, _, source, id_, _, policy_state in entries:
+            if seq != next_seq:
+                self._serial = seq - 1 << _SOURCE_BITS
+            next_seq = seq + 1
+            if policy_state == GONE:
                 self._serial += _NEXT_SERIAL
-                self.latest_us = entry.received_at_us
+                self.latest_us = received_at_us
                 self.forgotten.append(self._serial)
                 continue
-            receive(entry.unique_message_id, entry.message_source_id, received_at_us=entry.received_at_us)
-            if entry.policy_state == RETIRED:  # with all earlier ones of its source
-                self.retire(entry.message_source_id)
+            receive(id_, source, received_at_us=received_at_us)
+            if policy_state == RETIRED:  # with all earlier ones of its source
+                self.retire(source)
         if time_queue_newest_us is not None and self._expiry_us:
             # The last stamp of that time: who set the clock may be forgotten, and its serial number changes nothing.
             clock = (time_queue_newest_us + 1 << _TIME_SHIFT) - 1

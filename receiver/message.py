@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
@@ -16,6 +17,7 @@ __all__ = [
     "Ascii",
     "Decision",
     "Receipt",
+    "ReceiptColumns",
     "ReceiptRow",
     "ReceiptValues",
     "Tier",
@@ -88,6 +90,19 @@ class ReceiptRow(NamedTuple):
 ReceiptValues = tuple[int, int, int | None, str | None, str, str | None, int | None]
 """The fields of a `ReceiptRow` in their order. A batch keeps its rows as such plain tuples: one is made in a third of the
 time, and the garbage collector needn't look at it again. `ReceiptRow._make` names its values.
+"""
+
+ReceiptColumns = tuple[
+    Sequence[int],
+    Sequence[int],
+    Sequence[int | None],
+    Sequence[str | None],
+    Sequence[str],
+    Sequence[str | None],
+    Sequence[int | None],
+]
+"""The same fields of several rows, at least one, each field for itself. That is how a log is read back: a million rows
+are never made one by one. `zip(*columns)` gives the rows.
 """
 
 

@@ -22,7 +22,7 @@ from receiver.detector import GONE, RETIRED, TwoTierDetector
 from receiver.durable.events import Duplicate
 from receiver.durable.needs import NeedsByHour, needs_read, needs_stored, with_needs
 from receiver.errors import StoreCorruptError
-from receiver.message import ReceiptRow, ReceiptValues
+from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
 from receiver.settings import ReceiverSettings
@@ -231,7 +231,7 @@ class DomainCache:
             elif (known.last_seq, known.clock_us) != (state.last_seq, state.clock_us):  # a clock may move by itself
                 self._replay(log, state)
                 # Who appended those rows, or moved the clock, deletes what that made others forget.
-                self.policy.take_forgotten()
+                self.policy.keep_forgotten()
                 self._outdated.clear()
             self.advance(state)
         return known != state
@@ -247,22 +247,22 @@ class DomainCache:
 
     def _replay(self, log: DomainLog, state: DomainState) -> None:
         replay = self.policy.replay
-        for rows in log.rows_after(self.policy.serial, state.last_seq):
-            replay(self._noted(rows), None)
+        for columns in log.rows_after(self.policy.serial, state.last_seq):
+            self._note_histories(columns)
+            replay(zip(*columns, strict=True), None)
         replay((), state.clock_us)
         if (self.policy.serial, self.policy.latest_us) != (state.last_seq, state.latest_us):
             raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
 
-    def _noted(self, rows: Iterable[ReceiptRow]) -> Iterator[ReceiptRow]:
-        """Pass the rows on, and note the histories that they have."""
-        for row in rows:
-            first_us, digests = row.first_received_at_us, row.body_digests
+    def _note_histories(self, columns: ReceiptColumns) -> None:
+        """Note the histories that these rows have."""
+        seqs, _, firsts_us, _, ids, digests_stored, _ = columns
+        histories = self.histories
+        for seq, first_us, id_, digests in zip(seqs, firsts_us, ids, digests_stored, strict=True):
             if first_us is not None or digests is not None:
-                history = History(first_us, _digests_of(digests) if digests else ())
-                self.note(row.seq, row.unique_message_id, history)
-            elif self.histories:
-                self.forget_history(row.unique_message_id)
-            yield row
+                self.note(seq, id_, History(first_us, _digests_of(digests) if digests else ()))
+            elif id_ in histories:
+                self.forget_history(id_)
 
     def note(self, seq: int, id_: str, history: History) -> None:
         """Note an id's history, which this row has; no older row of the id is needed any more."""
@@ -357,7 +357,11 @@ def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
     The caller commits the transaction under way.
     """
     with making_sense(state):
-        rows = [row for rows_read in log.rows_after(0, state.last_seq) for row in rows_read]
+        rows = [
+            ReceiptRow._make(values)
+            for columns in log.rows_after(0, state.last_seq)
+            for values in zip(*columns, strict=True)
+        ]
         before = policy_of(state)
         before.replay(rows, state.clock_us)
     remembered = set(before.entries())

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Self
 
 from receiver.errors import SettingsError
-from receiver.message import ReceiptRow, Verdict, check_receipt
+from receiver.message import ReceiptRow, ReceiptValues, Verdict, check_receipt
 from receiver.policies.firsts import Entry, FirstReceipts
 from receiver.policies.interface import (
     Cause,
@@ -198,7 +198,7 @@ class ArtemisIdCache(FirstReceipts):
                 if not self._several[id_]:
                     del self._several[id_]
 
-    def replay(self, entries: Iterable[ReceiptRow], clock_us: int | None) -> None:
+    def replay(self, entries: Iterable[ReceiptValues], clock_us: int | None) -> None:
         self._pending = None
         super().replay(entries, clock_us)
 

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from typing import Self
 
 from receiver.errors import SettingsError
-from receiver.message import ReceiptRow
+from receiver.message import ReceiptValues
 from receiver.policies.firsts import Entry, KeptIds
 from receiver.policies.interface import (
     Cause,
@@ -172,7 +172,7 @@ class CmqMinimumTimeCache(KeptIds):
         heappush(self._by_send_time, (sent_us, self.serial, id_))
         self._forget_passed()
 
-    def replay(self, entries: Iterable[ReceiptRow], clock_us: int | None) -> None:
+    def replay(self, entries: Iterable[ReceiptValues], clock_us: int | None) -> None:
         super().replay(entries, clock_us)
         if clock_us is not None:
             self.advance(clock_us)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from receiver.errors import SettingsError
-from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptRow, Verdict, check_receipt
+from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptValues, Verdict, check_receipt
 from receiver.policies.interface import Declared
 
 __all__ = ["Entry", "FirstReceipts", "KeptIds"]
@@ -135,14 +135,14 @@ class FirstReceipts(Declared, ABC):
         self._forgotten.clear()
         return taken
 
-    def replay(self, entries: Iterable[ReceiptRow], clock_us: int | None) -> None:
+    def replay(self, entries: Iterable[ReceiptValues], clock_us: int | None) -> None:
         del clock_us
-        for entry in entries:
-            self.serial = entry.seq
-            self.latest_us = received_at_us = entry.received_at_us
+        for seq, received_at_us, first_received_at_us, _, id_, _, policy_state in entries:
+            self.serial = seq
+            self.latest_us = received_at_us
             self._forget(received_at_us)
-            if entry.first_received_at_us is None:  # else it was a duplicate, of which only its history is kept
-                self._remember(entry.unique_message_id, received_at_us, entry.policy_state)
+            if first_received_at_us is None:  # else it was a duplicate, of which only its history is kept
+                self._remember(id_, received_at_us, policy_state)
                 self.peak_ids = max(self.peak_ids, self.remembered_ids)
 
 

@@ -13,7 +13,7 @@ from inspect import signature
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 from receiver.errors import SettingsError
-from receiver.message import Decision, Receipt, ReceiptRow
+from receiver.message import Decision, Receipt, ReceiptValues
 
 __all__ = [
     "LONGEST_KIND",
@@ -315,7 +315,7 @@ class Policy(Protocol):
         """Decide on receipts in order, as `receive` does one by one."""
 
     def keep_forgotten(self) -> None:
-        """From now on, keep the number of each entry that can't matter any more, for `take_forgotten`."""
+        """From now on, keep the number of each entry that can't matter any more, for `take_forgotten`; drop those kept before."""
 
     def take_forgotten(self) -> list[int]:
         """The numbers kept since this was last asked for."""
@@ -323,7 +323,7 @@ class Policy(Protocol):
     def entries(self) -> list[int]:
         """The numbers of the receipts that make up what is remembered, ascending."""
 
-    def replay(self, entries: Iterable[ReceiptRow], clock_us: int | None, /) -> None:
+    def replay(self, entries: Iterable[ReceiptValues], clock_us: int | None, /) -> None:
         """Follow another policy of the same kind and sizes: record its entries that came after the latest one here.
 
         Entries that the other has forgotten since may be missing or not; `clock_us` is the other's. Afterwards both

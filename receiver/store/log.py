@@ -6,14 +6,14 @@ that are left and from the domain's own row. Nothing here knows what counts as a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol, cast
 
 from sqlalchemy import Connection
 
 from receiver.errors import SettingsError
-from receiver.message import ReceiptRow, ReceiptValues
+from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.store.tables import DomainState
 
 __all__ = ["BatchNumber", "Changes", "DomainLog", "MemoryLog", "PolicyStates"]
@@ -64,8 +64,8 @@ class DomainLog(Protocol):
     def begin_reading(self) -> DomainState:
         """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
-        """The rows numbered above `seq`, in order and by the thousand; the last one there is has the number `last_seq`."""
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
+        """The rows numbered above `seq`, in order, some hundreds at a time; the last one there is has the number `last_seq`."""
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         """Make the changes and save the domain's new state.
@@ -112,9 +112,10 @@ class MemoryLog:
 
     begin_reading = begin
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
-        del last_seq
-        yield (row for row in map(ReceiptRow._make, self._rows.values()) if row.seq > seq)
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
+        if seq < last_seq:
+            rows = (row for row in self._rows.values() if _seq_of(row) > seq)
+            yield cast("ReceiptColumns", tuple(zip(*rows, strict=True)))
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         del since

@@ -10,7 +10,7 @@ batch leaves its number in it, to be looked up later: there is no event to miss 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import pairwise
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, Dialect, Engine, RootTransaction, delete
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
-from receiver.message import ReceiptRow, ReceiptValues
+from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.awaited_driver import AwaitedDriver
 from receiver.store.log import BatchNumber, Changes, PolicyStates
@@ -29,6 +29,7 @@ from receiver.store.tables import DomainState, domain_rows, domains, joined, rec
 __all__ = [
     "IN_AUTOCOMMIT",
     "JOIN_HINT",
+    "ROWS_AT_ONCE",
     "JoinedLog",
     "SqlLog",
     "Vacuum",
@@ -58,8 +59,9 @@ _IDENTITY = {"domain_id", "store_id", "domain_key", "domain_name", "policy"}
 _CHANGING = tuple(name for name in DomainState._fields if name not in _IDENTITY)
 _changing_of = attrgetter(*_CHANGING)
 _SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
-_ROWS_AWAITED_AT_ONCE = 500
-"""Between so many rows an event loop gets its turn."""
+ROWS_AT_ONCE = 500
+"""So few rows are read that they are gone before the garbage collector comes to look at them, and that an event loop gets
+its turn between them."""
 IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction that a batch could join"
 JOIN_HINT = "give a connection with a transaction, or none: then the batch has one of its own"
 
@@ -118,7 +120,7 @@ class SqlLog(ABC):
         self.sql_lock = self.sql_read + self.for_update
         self.sql_save = f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
         self.sql_rows_after = f"SELECT {columns} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
-        self._sql_page_after = f"{self.sql_rows_after} LIMIT {_ROWS_AWAITED_AT_ONCE}"
+        self.sql_page_after = f"{self.sql_rows_after} LIMIT {ROWS_AT_ONCE}"
         values = ", ".join([p] * (1 + len(receipt_rows.columns)))
         self._policy_state = receipts.c.policy_state.name
         self._sql_set_state = f"UPDATE {receipts.name} SET {self._policy_state} = {p} WHERE domain_id = {p}"
@@ -143,12 +145,12 @@ class SqlLog(ABC):
         """Have the domain to ourselves until the caller's transaction ends; `SettingsError` if there is none."""
 
     @abstractmethod
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]: ...
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]: ...
 
-    def pages_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
+    def pages_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
         """As `rows_after`, by a statement for each few rows: a cursor that stays open can't be awaited here."""
-        while seq < last_seq and (rows := self.cursor.execute(self._sql_page_after, (self.domain_id, seq)).fetchall()):
-            yield receipt_rows.read_many(rows)
+        while seq < last_seq and (rows := self.cursor.execute(self.sql_page_after, (self.domain_id, seq)).fetchall()):
+            yield receipt_rows.read_columns(rows)
             seq = rows[-1][0]
 
     @abstractmethod

@@ -375,9 +375,6 @@ def value_types(table: Table, names: Iterable[str]) -> tuple[tuple[type, ...], .
     )
 
 
-_ROWS_CONVERTED_AT_ONCE = 500
-
-
 class Codec(Generic[_R]):
     """Rows of a record as a driver takes and gives their values, which stand in the order of the fields."""
 
@@ -402,11 +399,12 @@ class Codec(Generic[_R]):
         """A row of its values; where they make no sense, one of `receiver.store.engine.NONSENSE` is raised."""
         return self._new(_converted(values, self._decoders))
 
+    def read_columns(self, rows: Sequence[Sequence[Any]]) -> Any:
+        """The values of rows, at least one, each field for itself: a tuple of as many sequences as the record has fields."""
+        return tuple(_columns_converted(rows, self._decoders))
+
     def read_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[_R]:
-        """Rows as they are asked for, since many alive at once would keep the garbage collector busy."""
-        for first in range(0, len(rows), _ROWS_CONVERTED_AT_ONCE):
-            part = rows[first : first + _ROWS_CONVERTED_AT_ONCE]
-            yield from map(self._new, _all_converted(part, self._decoders))
+        return map(self._new, _all_converted(rows, self._decoders))
 
 
 _Converter = tuple[int, Callable[[Any], Any], Callable[[Sequence[Any]], list[Any]]]
@@ -450,11 +448,15 @@ def _converted(values: Iterable[Any], converters: Sequence[_Converter]) -> list[
 
 
 def _all_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> Iterator[tuple[Any, ...]]:
+    return zip(*_columns_converted(rows, converters), strict=True)
+
+
+def _columns_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> list[Sequence[Any]]:
     """Column by column, which is faster than row by row."""
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
     for index, _, many in converters if columns else ():
         columns[index] = many(columns[index])
-    return zip(*columns, strict=True)
+    return columns
 
 
 receipt_rows = Codec(ReceiptRow, receipts, few=["message_source_id"])

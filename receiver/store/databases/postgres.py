@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, NullPool, Table, create_engine, event, text
@@ -12,12 +14,20 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError
 
 from receiver.errors import MissingExtraError, SettingsError
-from receiver.message import ReceiptRow, ReceiptValues
+from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
 from receiver.store.databases.database import ADDRESSES, Database, Fault, masked, shown
 from receiver.store.log import Changes
-from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, batch_number_values, driver_of, runs_of
+from receiver.store.sql_log import (
+    IN_AUTOCOMMIT,
+    JOIN_HINT,
+    ROWS_AT_ONCE,
+    SqlLog,
+    batch_number_values,
+    driver_of,
+    runs_of,
+)
 from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, inbox, receipt_rows, receipts
 
 __all__ = ["Postgres", "PostgresLog"]
@@ -56,11 +66,17 @@ class _TableVacuum:
         return False
 
 
-_ROWS_AT_ONCE = 10_000
 _ROWS_AWAITED_AT_ONCE = 250
 _FEW = 5
 """Up to so many rows are faster in one statement with the domain's new state than by a COPY of their own."""
 _COLUMNS_WRITTEN = 1 + len(receipt_rows.columns)
+
+
+def _streamed_at_once() -> int:
+    """How many rows the driver passes on together; libpq before 17 has them one by one alone."""
+    import psycopg
+
+    return ROWS_AT_ONCE if psycopg.capabilities.has_stream_chunked() else 1
 
 
 def _lock_timeout_ms(settings: StoreSettings) -> str:
@@ -99,15 +115,20 @@ class PostgresLog(SqlLog):
     def start_reading(self) -> None:
         self.dbapi.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
         parameters = (self.domain_id, seq)
-        if last_seq - seq <= _ROWS_AT_ONCE:
-            yield receipt_rows.read_many(self.dbapi.execute(self.sql_rows_after, parameters, binary=True).fetchall())
+        if last_seq - seq <= ROWS_AT_ONCE:
+            # With a limit, the server plans it once and for all.
+            if rows := self.dbapi.execute(self.sql_page_after, parameters, binary=True).fetchall():
+                yield receipt_rows.read_columns(rows)
             return
-        with self.dbapi.cursor(name="receiver_rows") as cursor:
-            cursor.execute(self.sql_rows_after, parameters, binary=True)
-            while rows := cursor.fetchmany(_ROWS_AT_ONCE):
-                yield receipt_rows.read_many(rows)
+        with (
+            self.dbapi.cursor(binary=True) as cursor,
+            closing(cursor.stream(self.sql_rows_after, parameters, binary=True, size=_streamed_at_once())) as streamed,
+        ):
+            # The server goes on reading while we judge what it has sent.
+            while rows := list(islice(streamed, ROWS_AT_ONCE)):
+                yield receipt_rows.read_columns(rows)
 
     def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
         with_it: list[str] = []

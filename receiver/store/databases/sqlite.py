@@ -15,12 +15,12 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, 
 from sqlalchemy.dialects import sqlite
 
 from receiver.errors import SettingsError, StoreCorruptError
-from receiver.message import ReceiptRow, ReceiptValues
+from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
 from receiver.store.databases.database import Database, Fault, refused
 from receiver.store.databases.sqlite_files import is_file, open_to_read, open_to_write
-from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, SqlLog, driver_of, runs_of
+from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROWS_AT_ONCE, SqlLog, driver_of, runs_of
 from receiver.store.tables import DomainState, domains, inbox, receipt_rows, receipts, sequences
 
 __all__ = ["FileVacuum", "Sqlite", "SqliteLog", "insert_rows"]
@@ -89,10 +89,6 @@ def _free_pages(driver: Any) -> int:
     return int(free)
 
 
-_ROWS_AT_ONCE = 500
-"""So few that they are gone before the garbage collector comes to look at them."""
-
-
 class SqliteLog(SqlLog):
     placeholder = "?"
     for_update = ""  # a transaction that writes has all of the file
@@ -127,11 +123,11 @@ class SqliteLog(SqlLog):
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
         return self.read(self.sql_lock)
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
+    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
         del last_seq
         cursor = self.dbapi.execute(self.sql_rows_after, (self.domain_id, seq))
-        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
-            yield receipt_rows.read_many(rows)
+        while rows := cursor.fetchmany(ROWS_AT_ONCE):
+            yield receipt_rows.read_columns(rows)
 
     def append(self, rows: Sequence[ReceiptValues]) -> None:
         insert_rows(self.dbapi, self.sql_append, self.stored(rows))
