@@ -67,11 +67,11 @@ class DomainLog(Protocol):
     def rows_after(self, seq: int, last_seq: int) -> Iterator[Iterable[ReceiptRow]]:
         """The rows numbered above `seq`, in order and by the thousand; the last one there is has the number `last_seq`."""
 
-    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
+    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
         """Make the changes and save the domain's new state.
 
-        `since` is the last number of the state that it replaces. Where a database has another by now, the lock was lost
-        on the way: `StoreBusyError`.
+        `before` is the state that it replaces, as this transaction has read it. Where a database has another last number
+        by now, the lock was lost on the way: `StoreBusyError`.
         """
 
     def last_batch(self, writer: int) -> int:
@@ -116,8 +116,8 @@ class MemoryLog:
         del last_seq
         yield (row for row in map(ReceiptRow._make, self._rows.values()) if row.seq > seq)
 
-    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
-        del since
+    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
+        del before
         for seq in changes.gone:
             self._rows.pop(seq, None)
         for policy_state, sources in changes.policy_states:
