@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from types import TracebackType
 from typing import NamedTuple
 
 from receiver.detector import GONE, RETIRED, TwoTierDetector
@@ -163,16 +163,23 @@ def _continues(known: DomainState, state: DomainState) -> bool:
     return same and went_on and (known.clock_us or 0) <= (state.clock_us or 0)
 
 
-@contextmanager
-def making_sense(state: DomainState) -> Iterator[None]:
+class making_sense:  # noqa: N801 - as `receiver.store.engine.translated`, for the same reasons
     """Within it, an error that broken rows cause becomes a `StoreCorruptError`."""
-    try:
-        yield
-    except NONSENSE as error:
-        raise StoreCorruptError(
-            f"the rows of the domain {state.domain_name!r:.80} make no sense: {error}",
-            hint="`receiver check` says what is wrong; restore a copy",
-        ) from error
+
+    __slots__ = ("_domain",)
+
+    def __init__(self, state: DomainState) -> None:
+        self._domain = state.domain_name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, NONSENSE):
+            raise StoreCorruptError(
+                f"the rows of the domain {self._domain!r:.80} make no sense: {error}",
+                hint="`receiver check` says what is wrong; restore a copy",
+            ) from error
 
 
 class DomainCache:
@@ -220,6 +227,8 @@ class DomainCache:
         Returns whether the log had changed since.
         """
         known = self._state
+        if known == state:
+            return False
         self._state = None  # unless all goes well
         with making_sense(state):
             if known is None or not _continues(known, state):
@@ -234,7 +243,7 @@ class DomainCache:
                 self.policy.keep_forgotten()
                 self._outdated.clear()
             self.advance(state)
-        return known != state
+        return True
 
     def _load(self, log: DomainLog, state: DomainState) -> None:
         self.policy = policy_of(state)
@@ -386,4 +395,4 @@ def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
         newest = [row._replace(first_received_at_us=first_us, body_digests=None, policy_state=policy_state)]
     policy_states = [PolicyStates(None, None)] if is_two_tier and state.retired_sources else []
     state_after = changed._replace(clock_us=after.clock_us)
-    log.record(state_after, Changes(gone, policy_states, newest), since=state.last_seq)
+    log.record(state_after, Changes(gone, policy_states, newest), before=state)

@@ -100,5 +100,5 @@ def _retire_locked(
         after = state._replace(
             last_writer=new_number(), clock_us=cache.policy.clock_us, retired_sources=state.retired_sources + len(due)
         )
-        log.record(after, Changes(gone, policy_states), since=state.last_seq)
+        log.record(after, Changes(gone, policy_states), before=state)
     return RetiredSources(state.domain_name, len(due), before - detector.remembered_ids, detector.sources)

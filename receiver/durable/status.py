@@ -350,7 +350,8 @@ class Counters:
         """A batch is known to be committed; called by one thread at a time."""
         self._committed += 1
         self._total.add(tally)
-        self._headroom.add(event.headroom for event in tally.events)
+        if tally.events:
+            self._headroom.add(event.headroom for event in tally.events)
         self._batch_secs.add(tally.batch_secs)
         if tally.commit_secs is not None:
             self._commit_secs.add(tally.commit_secs)

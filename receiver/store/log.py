@@ -67,11 +67,11 @@ class DomainLog(Protocol):
     def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
         """The rows numbered above `seq`, in order, some hundreds at a time; the last one there is has the number `last_seq`."""
 
-    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
+    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
         """Make the changes and save the domain's new state.
 
-        `since` is the last number of the state that it replaces. Where a database has another by now, the lock was lost
-        on the way: `StoreBusyError`.
+        `before` is the state that it replaces, as this transaction has read it. Where a database has another last number
+        by now, the lock was lost on the way: `StoreBusyError`.
         """
 
     def last_batch(self, writer: int) -> int:
@@ -117,8 +117,8 @@ class MemoryLog:
             rows = (row for row in self._rows.values() if _seq_of(row) > seq)
             yield cast("ReceiptColumns", tuple(zip(*rows, strict=True)))
 
-    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
-        del since
+    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
+        del before
         for seq in changes.gone:
             self._rows.pop(seq, None)
         for policy_state, sources in changes.policy_states:

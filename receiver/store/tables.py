@@ -388,7 +388,7 @@ class Codec(Generic[_R]):
         self._encoders = _converters([field.kind.encode for field in fields], fields, few)
         self._decoders = _converters([field.kind.decode for field in fields], fields, few)
 
-    def stored(self, row: _R) -> list[Any]:
+    def stored(self, row: Sequence[Any]) -> list[Any]:
         """The values of a row."""
         return _converted(row, self._encoders)
 

@@ -258,3 +258,23 @@ def test_a_batch_that_cannot_be_recorded_leaves_the_transaction_as_it_was(orders
         act(connection)
     assert effects(engine) == 2
     assert send(orders, "x") == [NEW]
+
+
+@pytest.mark.parametrize("by_hand", ["COMMIT", "ROLLBACK"])
+def test_a_transaction_of_our_own_ended_by_hand(orders, by_hand):
+    """Behind the back of both drivers. What would be committed statement by statement from there on isn't sent."""
+    with refused(StoreBusyError, "ended inside"), orders.batch() as batch:
+        batch.receive("x", received_at_us=0)
+        batch.connection.exec_driver_sql(by_hand)
+    assert send(orders, "x") == [NEW]
+
+
+def test_what_an_application_does_to_a_connection_that_it_was_lent(orders, store_url):
+    """Another domain's batch may join it; and what was prepared on it may be dropped."""
+    with opened(store_url, domain="name:other") as other:
+        with orders.batch() as batch:
+            assert send(other, "x", connection=batch.connection) == [NEW]
+            if not store_url.startswith("sqlite"):
+                batch.connection.execute(text("DEALLOCATE ALL"))
+        assert send(orders, "y") == [NEW]
+        assert send(other, "x") == [DUPLICATE]

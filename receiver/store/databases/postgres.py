@@ -56,12 +56,13 @@ class _TableVacuum:
         if self._deleted <= self._due_after:
             return False
         self._deleted = 0
+        autocommitted = driver.autocommit
         driver.autocommit = True
         try:
             driver.execute(self._sql_vacuum)
             (rows,) = driver.execute(self._sql_rows_left).fetchone()
         finally:
-            driver.autocommit = False
+            driver.autocommit = autocommitted
         self._due_after = max(_LEAST_VACUUMED, rows // 4)
         return False
 
@@ -84,6 +85,19 @@ def _lock_timeout_ms(settings: StoreSettings) -> str:
     return str(max(1, round(settings.lock_timeout_secs * 1000)))
 
 
+_LOCKING = "receiver_locking"
+_WRITING = "READ COMMITTED"
+_BEGIN_LOCKING = f"BEGIN ISOLATION LEVEL {_WRITING}; EXECUTE {_LOCKING}"
+"""One way to the server and back; and of what is prepared, nothing has to be planned."""
+_NOT_PREPARED = "26000"
+_IDLE = 0  # of libpq's PGTransactionStatusType
+
+
+def _autocommits(driver: Any) -> bool:
+    """Whether each statement is committed by itself. A transaction begun by hand, as a receiver's own is, prevents that."""
+    return bool(driver.autocommit) and (not hasattr(driver, "pgconn") or driver.pgconn.transaction_status == _IDLE)
+
+
 class PostgresLog(SqlLog):
     placeholder = "%s"
     for_update = " FOR UPDATE"
@@ -93,27 +107,51 @@ class PostgresLog(SqlLog):
         self._vacuum = _TableVacuum(receipts.name, truncates=False)  # autovacuum is left to shorten the table
         arrays = ", ".join(f"%s::{type_}[]" for type_ in _types_of(receipts, receipt_rows.columns))
         self._sql_append_arrays = f"INSERT INTO {receipts.name} (domain_id, {', '.join(receipt_rows.columns)}) SELECT %s, * FROM unnest({arrays})"
+        self._sql_with = [
+            [self._with(numbered=numbered, rows=rows) for rows in range(_FEW + 1)] for numbered in (False, True)
+        ]
+        self._sql_prepare = f"PREPARE {_LOCKING} AS {self.sql_lock.replace('%s', str(int(domain_id)))}"
         self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(receipt_rows.columns)}) FROM STDIN"
         self._sql_delete = (
             f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
             " WHERE domain_id = %s AND seq BETWEEN first AND last"
         )
 
+    def connect(self) -> None:
+        kept = self.dbapi
+        super().connect()
+        if self.dbapi is kept:
+            return
+        try:
+            self.dbapi.autocommit = True  # so that the driver begins no transaction, for which it would wait once more
+            self.cursor.execute(self._sql_prepare)
+        except BaseException:
+            self.discard()  # for nothing would prepare it later
+            raise
+
     def begin(self) -> DomainState:
         try:
             return super().begin()
-        except Exception:
-            if self.dbapi is None or not self.dbapi.closed:
+        except Exception as error:
+            # The server was gone while this connection lay idle, or an application to which it was lent has dropped what
+            # was prepared. So nothing is lost with it.
+            is_of_use = self.dbapi is None or not self.dbapi.closed
+            if is_of_use and getattr(error, "sqlstate", None) != _NOT_PREPARED:
                 raise
-            # The server was gone while this connection lay idle, so nothing is lost with it.
             self.discard()
             return super().begin()
 
-    def start(self) -> None:
-        """The driver starts a transaction with the first statement."""
+    def lock(self) -> DomainState:
+        self.cursor.execute(_BEGIN_LOCKING, prepare=False)  # for the driver could prepare no two statements in one
+        self.cursor.nextset()
+        return self.fetched(self.cursor)
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.is_awaited or self.dbapi.pgconn.transaction_status != _IDLE
 
     def start_reading(self) -> None:
-        self.dbapi.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        self.cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
     def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
         parameters = (self.domain_id, seq)
@@ -130,21 +168,25 @@ class PostgresLog(SqlLog):
             while rows := list(islice(streamed, ROWS_AT_ONCE)):
                 yield receipt_rows.read_columns(rows)
 
-    def record(self, state: DomainState, changes: Changes, *, since: int) -> None:
-        with_it: list[str] = []
+    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
         values: list[Any] = []
         if changes.batch_number is not None:
-            with_it.append(f"numbered AS ({self.sql_batch_number})")
             values += batch_number_values(state, changes.batch_number)
-        rows = changes.rows
-        if rows and not changes.gone and not changes.policy_states and len(rows) <= _FEW:
-            more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (len(rows) - 1)
-            with_it.append(f"appended AS ({self.sql_append}{more})")
+        rows: Sequence[ReceiptValues] = ()
+        if len(changes.rows) <= _FEW and not changes.gone and not changes.policy_states:
+            rows = changes.rows
             values += [value for stored in self.stored(rows) for value in stored]
             changes = changes._replace(rows=())
-        statement = f"WITH {', '.join(with_it)} {self.sql_save}" if with_it else self.sql_save
-        self.save(statement, values, state, since)
+        self.save(self._sql_with[changes.batch_number is not None][len(rows)], values, state, before)
         self.change_rows(changes)
+
+    def _with(self, *, numbered: bool, rows: int) -> str:
+        """What goes with the domain's new state in one statement: a batch's number, and so many rows."""
+        parts = [f"numbered AS ({self.sql_batch_number})"] if numbered else []
+        if rows:
+            more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (rows - 1)
+            parts.append(f"appended AS ({self.sql_append}{more})")
+        return f"WITH {', '.join(parts)} " if parts else ""
 
     def append(self, rows: Sequence[ReceiptValues]) -> None:
         if self.is_awaited:
@@ -161,7 +203,7 @@ class PostgresLog(SqlLog):
             self.cursor.execute(self._sql_append_arrays, (self.domain_id, *map(list, zip(*part, strict=True))))
 
     def lock_in_callers_transaction(self) -> DomainState:
-        if self.dbapi.autocommit:
+        if _autocommits(self.dbapi):
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
         waited = _lock_timeout_ms(self.settings)
         before = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
@@ -282,7 +324,7 @@ class Postgres(Database):
         return url.set(drivername="postgresql+psycopg")
 
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
-        return _engine(url, "READ COMMITTED", {"lock_timeout": _lock_timeout_ms(settings)})
+        return _engine(url, _WRITING, {"lock_timeout": _lock_timeout_ms(settings)})
 
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
         session = {"lock_timeout": _lock_timeout_ms(settings), "default_transaction_read_only": "on"}
@@ -324,7 +366,7 @@ class Postgres(Database):
         """Nothing to do, for a connection inherited by a fork does no harm to others."""
 
     def autocommits(self, connection: Connection) -> bool:
-        return bool(driver_of(connection).autocommit)
+        return _autocommits(driver_of(connection))
 
     def vacuum_of(self, table: str, *, truncates: bool) -> _TableVacuum:
         return _TableVacuum(table, truncates=truncates)
@@ -381,6 +423,13 @@ def _engine(url: URL, isolation_level: str, session: dict[str, str]) -> Engine:
         for name, value in session.items():
             connection.execute("SELECT set_config(%s, %s, false)", (name, value))
         connection.commit()
+
+    @event.listens_for(engine, "begin")
+    def begin_unless_begun(connection: Connection) -> None:
+        # A receiver's connection, lent to an application that ended the transaction: what it does next must not be
+        # committed statement by statement.
+        if _autocommits(driver_of(connection)):
+            connection.exec_driver_sql(f"BEGIN ISOLATION LEVEL {isolation_level}")
 
     return engine
 

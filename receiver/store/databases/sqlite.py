@@ -35,6 +35,9 @@ def insert_rows(driver: Any, insert: str, rows: Iterable[Sequence[Any]]) -> None
     `executemany` lets go of the interpreter's lock at each row. Where another thread is busy, such as a connector's, it
     then waits at each row to have the lock back.
     """
+    if isinstance(rows, list) and len(rows) == 1:
+        driver.execute(insert, rows[0])
+        return
     left = iter(rows)
     while len(batch := list(islice(left, _ROWS_PER_STATEMENT))) == _ROWS_PER_STATEMENT:
         driver.execute(_of_many(insert), list(chain.from_iterable(batch)))
@@ -105,8 +108,13 @@ class SqliteLog(SqlLog):
         super().connect()
         self.dbapi.is_idle = self.is_idle
 
-    def start(self) -> None:
-        self.dbapi.execute("BEGIN IMMEDIATE")
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self.dbapi.in_transaction)
+
+    def lock(self) -> DomainState:
+        self.cursor.execute("BEGIN IMMEDIATE")
+        return self.read(self.sql_lock)
 
     def start_reading(self) -> None:
         self.dbapi.execute("BEGIN")
