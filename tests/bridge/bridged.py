@@ -72,14 +72,17 @@ class Route:
 
     def waiting(self) -> int:
         """How many messages are in the inbox."""
-        return self._count("receiver_inbox JOIN receiver_target USING (target_id)")
+        rows = self._count("receiver_inbox JOIN receiver_target USING (target_id)")
+        return rows + self._count(
+            "receiver_bundle JOIN receiver_target USING (target_id)", "coalesce(sum(messages), 0)"
+        )
 
     def ids_kept(self) -> int:
         """How many receipts are recorded."""
         return self._count("receiver_receipt")
 
-    def _count(self, of: str) -> int:
-        count = f"SELECT count(*) FROM {of} JOIN receiver_domain USING (domain_id) WHERE domain_name = :name"  # noqa: S608
+    def _count(self, of: str, what: str = "count(*)") -> int:
+        count = f"SELECT {what} FROM {of} JOIN receiver_domain USING (domain_id) WHERE domain_name = :name"  # noqa: S608
         with engine_of(self.store).connect() as connection:
             return connection.scalar(text(count), {"name": to_bytes(self.domain)})
 
