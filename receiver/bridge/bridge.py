@@ -277,36 +277,25 @@ class Bridge:
         return self.is_stopping
 
     def _received(self, deliveries: list[Delivery]) -> Taken:
-        now_us = time.time_ns() // 1_000
+        now_us, destination = time.time_ns() // 1_000, self._destination
         messages, refused, returned = [], {}, {}
+        has_passed, sent_at = self._passed.has, self._sent_at_ms
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             self.health.moves()
             try:
-                id_, source = self._ids_of(message)
+                ids = self._ids_of(message)
             except MessageRefusedError as error:
                 refused[index] = error.message
-                id_ = source = None
+                ids = None, None
             else:
-                if self._passed.has(id_, message.properties):
+                if PASSED in message.properties and has_passed(ids[0], message.properties):
                     returned[index] = f"it has come back to {self.receiver.domain}, which it has passed before"
-            messages.append(
-                Received(
-                    unique_message_id=id_,
-                    message_source_id=source,
-                    received_at_us=now_us,
-                    redelivered=message.redelivered,
-                    jms_timestamp_ms=self._sent_at_ms(message),
-                    destination=self._destination,
-                    message_id=message.message_id,
-                    properties=message.properties,
-                    headers=message.headers,
-                    body=message.body,
-                    is_text=message.is_text,
-                    body_kind=message.body_kind,
-                    amqp=message.amqp,
-                )
+            sent_ms = sent_at(message) if message.jms_timestamp_ms else None
+            received = Received.of_message(
+                message, ids, received_at_us=now_us, jms_timestamp_ms=sent_ms, destination=destination
             )
+            messages.append(received)
         if returned:
             self._warn_of_ring(messages[min(returned)])
         return Taken(messages, refused, returned, self._advances(deliveries))

@@ -23,7 +23,8 @@ _MOST_BODY_BYTES = 4 << 20
 _TEXTS = fields_of_kind(InboxRow, str)
 _OBJECTS = fields_of_kind(InboxRow, Mapping)
 _BYTES = fields_of_kind(InboxRow, bytes)
-_AS_JSON = tuple(name for name in InboxRow._fields if name not in {"sequence", "tries", *_BYTES})
+_AS_JSON = tuple(name for name in InboxRow._fields if name not in {"sequence", "tries", *_OBJECTS, *_BYTES})
+_TEXT = {str}
 _END = b"\n"
 """Of the JSON, which has none."""
 
@@ -36,12 +37,11 @@ def bundle_of(rows: Sequence[InboxRow]) -> BundleRow | None:
     body_bytes = sum(map(len, columns["body"]))
     if body_bytes > _MOST_BODY_BYTES or any(columns["tries"]) or not _are_exact_in_json(columns):
         return None
-    columns["properties"] = [dict(values) for values in columns["properties"]]
-    columns["headers"] = [dict(values) for values in columns["headers"]]
-    fields: dict[str, Sequence[Any]] = {name: _shortened(name, columns[name]) for name in _AS_JSON}
+    fields: dict[str, Any] = {name: _shortened(columns[name]) for name in _AS_JSON}
+    fields |= {name: _by_name(columns[name], columns["unique_message_id"]) for name in _OBJECTS}
     parts = []
     for name in _BYTES:
-        fields[name] = _shortened(name, [None if value is None else len(value) for value in columns[name]])
+        fields[name] = _shortened([None if value is None else len(value) for value in columns[name]])
         parts += [value for value in columns[name] if value]
     numbers = columns["sequence"]
     return BundleRow(
@@ -65,9 +65,10 @@ def rows_of(runs: str, packed: bytes) -> list[InboxRow]:
     numbers = numbers_of(runs)
     count = len(numbers)
     head, _, rest = packed.partition(_END)
-    fields: dict[str, Sequence[Any]] = {name: _lengthened(values, count) for name, values in json.loads(head).items()}
+    stored = json.loads(head)
+    fields: dict[str, Sequence[Any]] = {name: _lengthened(stored[name], count) for name in (*_AS_JSON, *_BYTES)}
     for name in _OBJECTS:
-        fields[name] = list(map(revived, fields[name]))
+        fields[name] = _objects(stored[name], fields["unique_message_id"], count)
     ends = list(accumulate((size or 0 for name in _BYTES for size in fields[name]), initial=0))
     if ends[-1] != len(rest):
         raise ValueError(f"its bodies have {len(rest)} bytes, not {ends[-1]}")
@@ -88,10 +89,27 @@ def _are_exact_in_json(columns: Mapping[str, Sequence[Any]]) -> bool:
     return True
 
 
-def _shortened(name: str, values: Sequence[Any]) -> Sequence[Any]:
-    # Not of properties, among whose values 1, 1.0 and true are equal.
-    is_one = name != "properties" and values.count(values[0]) == len(values)
-    return values[:1] if is_one else values
+def _shortened(values: Sequence[Any]) -> Sequence[Any]:
+    return values[:1] if values.count(values[0]) == len(values) else values
+
+
+def _by_name(objects: Sequence[Mapping[str, Any]], ids: Sequence[Any]) -> Any:
+    """The values of all objects by name, where all have the same names, as most do; else the objects.
+
+    A name whose values are the messages' ids has none of its own.
+    """
+    names = tuple(objects[0])
+    if any(tuple(each) != names for each in objects):
+        return list(map(dict, objects))
+    columns = zip(names, zip(*[each.values() for each in objects], strict=True), strict=False)
+    return {name: None if values == ids and _TEXT.issuperset(map(type, values)) else values for name, values in columns}
+
+
+def _objects(stored: Any, ids: Sequence[Any], count: int) -> list[dict[str, Any]]:
+    if isinstance(stored, dict):
+        columns = [ids if values is None else values for values in stored.values()]
+        stored = [dict(zip(stored, values, strict=True)) for values in zip(*columns, strict=True)] or [{}] * count
+    return list(map(revived, stored))
 
 
 def _lengthened(values: Sequence[Any], count: int) -> Sequence[Any]:
