@@ -66,6 +66,9 @@ class Bridge:
         self._settings = settings or BridgeSettings()
         self.health = Health(self._settings.stuck_after_secs)
         self._source: Source | None = None
+        self._pipelined: PipelinedSource | None = None
+        """The source, if it is one; so with `_positioned`. To ask it that at each batch would cost as much as a commit."""
+        self._positioned: PositionedSource | None = None
         self._refusals = Refusals()
         """Those of the broker that messages are taken from."""
         self._pauses_secs = _BACKOFF.pauses_secs()
@@ -243,11 +246,10 @@ class Bridge:
 
     def _acknowledge(self, deliveries: list[Delivery]) -> None:
         """Have the broker forget these. Its answer is waited for at once, or before the next are acknowledged."""
-        source = self._source
-        if isinstance(source, PipelinedSource):
-            self._unanswered, self._unanswered_count = source.begin_acknowledging(deliveries), len(deliveries)
+        if self._pipelined is not None:
+            self._unanswered, self._unanswered_count = self._pipelined.begin_acknowledging(deliveries), len(deliveries)
         else:
-            source.acknowledge(deliveries)  # type: ignore[union-attr] # what was taken has a source
+            self._source.acknowledge(deliveries)  # type: ignore[union-attr] # what was taken has a source
             self._is_well()
 
     def _hear_answer(self) -> None:
@@ -301,8 +303,7 @@ class Bridge:
         return Taken(messages, refused, returned, self._advances(deliveries))
 
     def _advances(self, deliveries: list[Delivery]) -> Sequence[Advance]:
-        source = self._source
-        return source.advances(deliveries) if isinstance(source, PositionedSource) else ()
+        return () if self._positioned is None else self._positioned.advances(deliveries)
 
     def _ids_of(self, message: Message) -> tuple[str | None, str | None]:
         if message.refused is not None:
@@ -364,7 +365,9 @@ class Bridge:
         return self.is_stopping
 
     def _connect_source(self) -> None:
-        self._source = self._connected()
+        source = self._source = self._connected()
+        self._pipelined = source if isinstance(source, PipelinedSource) else None
+        self._positioned = source if isinstance(source, PositionedSource) else None
         self.health.works("source")
 
     def _reconnect(self) -> None:
@@ -396,6 +399,7 @@ class Bridge:
 
     def _lose_source(self) -> None:
         source, self._source = self._source, None
+        self._pipelined = self._positioned = None
         self._unanswered, self._unanswered_count = None, 0
         if source is not None:
             source.close()

@@ -91,6 +91,7 @@ class Inbox(Closing):
         self._reader = reader
         """Not the connection that leases take, for a lease may last."""
         database = database_of(kept.url)
+        self._is_file = database.locked_file(kept.url) is not None
         self._vacuum = database.vacuum_of(inbox.name, truncates=True)
         self._bundle_vacuum = database.vacuum_of(bundles.name, truncates=True)
         store_ids = self._read(select(domains.c.store_id).where(domains.c.domain_id == domain_id))
@@ -161,8 +162,13 @@ class Inbox(Closing):
 
     def lock_target(self, connection: Connection) -> TargetState:
         """Have the target for the transaction on the connection."""
-        # Not by the driver, as all that follows: this is what begins the transaction.
-        values = connection.exec_driver_sql(self.sql.lock).one_or_none()
+        if self._is_file:  # which whoever begins to write has locked
+            if not connection.in_transaction():
+                connection.begin()
+            values = driver_of(connection).execute(self.sql.lock).fetchone()
+        else:
+            # Not by the driver, as all that follows: this is what begins the transaction, and may find the server gone.
+            values = connection.exec_driver_sql(self.sql.lock).one_or_none()
         if values is None:
             raise StoreError(
                 "the target is gone from the database",

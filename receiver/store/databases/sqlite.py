@@ -264,8 +264,9 @@ def _engine(url: URL, begin: str, open_file: Callable[[], sqlite3.Connection]) -
 
     @event.listens_for(engine, "begin")
     def begin_unless_begun(connection: Connection) -> None:
-        if not driver_of(connection).in_transaction:
-            connection.exec_driver_sql(begin)
+        driver = driver_of(connection)
+        if not driver.in_transaction:
+            driver.execute(begin)
 
     return engine
 
