@@ -436,6 +436,10 @@ class Codec(Generic[_R]):
     def stored_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
         return _all_converted(rows, self._encoders)
 
+    def stored_columns(self, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        """The values of the rows' columns, in their order."""
+        return _columns_converted(rows, self._encoders)
+
     def read(self, values: Sequence[Any]) -> _R:
         """A row of its values; where they make no sense, one of `receiver.store.engine.NONSENSE` is raised."""
         return self._new(_converted(values, self._decoders))
@@ -489,10 +493,14 @@ def _converted(values: Iterable[Any], converters: Sequence[_Converter]) -> list[
 
 def _all_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> Iterator[tuple[Any, ...]]:
     """Column by column, which is faster than row by row."""
+    return zip(*_columns_converted(rows, converters), strict=True)
+
+
+def _columns_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> list[Sequence[Any]]:
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
     for index, _, many in converters if columns else ():
         columns[index] = many(columns[index])
-    return zip(*columns, strict=True)
+    return columns
 
 
 receipt_rows = Codec(ReceiptRow, receipts, few=["message_source_id"])

@@ -232,8 +232,8 @@ def watch_commits(monkeypatch, route: Route) -> None:
     """Come to `committing` once messages are in the inbox and their transaction isn't committed."""
     add = Inbox.add
 
-    def adding(inbox, connection, rows):
-        add(inbox, connection, rows)
+    def adding(inbox, connection, rows, **how):
+        add(inbox, connection, rows, **how)
         route.reach("committing")
 
     monkeypatch.setattr(Inbox, "add", adding)
