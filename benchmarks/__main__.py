@@ -20,6 +20,7 @@ from benchmarks.memory import memory
 from benchmarks.pairing import Comparison
 from benchmarks.simulate import simulate
 from benchmarks.spark import spark
+from benchmarks.way import way
 
 BENCHMARKS: dict[str, Callable[[float], Iterable[Comparison]]] = {
     "receive": receive,
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[float], Iterable[Comparison]]] = {
     "spark": spark,
     "durable": durable,
     "bridge": bridge,
+    "way": way,
     "imports": imports,
 }
 

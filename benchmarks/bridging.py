@@ -19,13 +19,13 @@ from receiver.closing import Closing
 from receiver.errors import MissingProgramError
 from receiver.settings import BridgeSettings
 
-__all__ = ["BATCH", "BODY", "TURNS", "Orders", "check", "new_store", "options", "skipped_aloud", "speed"]
+__all__ = ["BATCH", "BODY", "SOURCES", "TURNS", "Orders", "check", "new_store", "options", "skipped_aloud", "speed"]
 
 TURNS = 5
 BATCH = 500
 BODY = b'{"order": 4711, "symbol": "ACME", "side": "buy", "quantity": 100, "price": 12.34, "account": "retail"}'
 _MESSAGES = 40_000
-_SOURCES = 50
+SOURCES = 50
 
 
 class Orders(Closing):
@@ -44,7 +44,7 @@ class Orders(Closing):
 
     def _next(self) -> Message:
         self._sent += 1
-        source = f"gateway{self._sent % _SOURCES:02d}.example.com:1234:567890"
+        source = f"gateway{self._sent % SOURCES:02d}.example.com:1234:567890"
         ids = {"uniqueMessageId": f"{self._sent}:{source}", "messageSourceId": source}
         return Message(body=BODY, is_text=True, properties=ids)
 

@@ -66,6 +66,9 @@ class Bridge:
         self._settings = settings or BridgeSettings()
         self.health = Health(self._settings.stuck_after_secs)
         self._source: Source | None = None
+        self._pipelined: PipelinedSource | None = None
+        """The source, if it is one; so with `_positioned`. To ask it that at each batch would cost as much as a commit."""
+        self._positioned: PositionedSource | None = None
         self._refusals = Refusals()
         """Those of the broker that messages are taken from."""
         self._pauses_secs = _BACKOFF.pauses_secs()
@@ -243,11 +246,10 @@ class Bridge:
 
     def _acknowledge(self, deliveries: list[Delivery]) -> None:
         """Have the broker forget these. Its answer is waited for at once, or before the next are acknowledged."""
-        source = self._source
-        if isinstance(source, PipelinedSource):
-            self._unanswered, self._unanswered_count = source.begin_acknowledging(deliveries), len(deliveries)
+        if self._pipelined is not None:
+            self._unanswered, self._unanswered_count = self._pipelined.begin_acknowledging(deliveries), len(deliveries)
         else:
-            source.acknowledge(deliveries)  # type: ignore[union-attr] # what was taken has a source
+            self._source.acknowledge(deliveries)  # type: ignore[union-attr] # what was taken has a source
             self._is_well()
 
     def _hear_answer(self) -> None:
@@ -277,43 +279,31 @@ class Bridge:
         return self.is_stopping
 
     def _received(self, deliveries: list[Delivery]) -> Taken:
-        now_us = time.time_ns() // 1_000
+        now_us, destination = time.time_ns() // 1_000, self._destination
         messages, refused, returned = [], {}, {}
+        has_passed, sent_at = self._passed.has, self._sent_at_ms
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             self.health.moves()
             try:
-                id_, source = self._ids_of(message)
+                ids = self._ids_of(message)
             except MessageRefusedError as error:
                 refused[index] = error.message
-                id_ = source = None
+                ids = None, None
             else:
-                if self._passed.has(id_, message.properties):
+                if PASSED in message.properties and has_passed(ids[0], message.properties):
                     returned[index] = f"it has come back to {self.receiver.domain}, which it has passed before"
-            messages.append(
-                Received(
-                    unique_message_id=id_,
-                    message_source_id=source,
-                    received_at_us=now_us,
-                    redelivered=message.redelivered,
-                    jms_timestamp_ms=self._sent_at_ms(message),
-                    destination=self._destination,
-                    message_id=message.message_id,
-                    properties=message.properties,
-                    headers=message.headers,
-                    body=message.body,
-                    is_text=message.is_text,
-                    body_kind=message.body_kind,
-                    amqp=message.amqp,
-                )
+            sent_ms = sent_at(message) if message.jms_timestamp_ms else None
+            received = Received.of_message(
+                message, ids, received_at_us=now_us, jms_timestamp_ms=sent_ms, destination=destination
             )
+            messages.append(received)
         if returned:
             self._warn_of_ring(messages[min(returned)])
         return Taken(messages, refused, returned, self._advances(deliveries))
 
     def _advances(self, deliveries: list[Delivery]) -> Sequence[Advance]:
-        source = self._source
-        return source.advances(deliveries) if isinstance(source, PositionedSource) else ()
+        return () if self._positioned is None else self._positioned.advances(deliveries)
 
     def _ids_of(self, message: Message) -> tuple[str | None, str | None]:
         if message.refused is not None:
@@ -375,7 +365,9 @@ class Bridge:
         return self.is_stopping
 
     def _connect_source(self) -> None:
-        self._source = self._connected()
+        source = self._source = self._connected()
+        self._pipelined = source if isinstance(source, PipelinedSource) else None
+        self._positioned = source if isinstance(source, PositionedSource) else None
         self.health.works("source")
 
     def _reconnect(self) -> None:
@@ -407,6 +399,7 @@ class Bridge:
 
     def _lose_source(self) -> None:
         source, self._source = self._source, None
+        self._pipelined = self._positioned = None
         self._unanswered, self._unanswered_count = None, 0
         if source is not None:
             source.close()

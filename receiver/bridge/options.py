@@ -91,8 +91,9 @@ class IdRule:
         if self.function is not None:
             id_, source = self._by_function(message)
         else:
-            id_ = _text(message.properties.get(self.id_property), "its property", self.id_property)
-            source = _text(message.properties.get(self.source_property), "its property", self.source_property)
+            properties = message.properties
+            id_ = _text(properties.get(self.id_property), "its property", self.id_property)
+            source = _text(properties.get(self.source_property), "its property", self.source_property)
         if id_ is None:
             if self.missing is MissingIds.REFUSE:
                 raise MessageRefusedError(f"{self._lack()}, and ids are required")
@@ -123,8 +124,8 @@ class IdRule:
 
 
 def _text(value: object, whose: str, name: str) -> str | None:
-    if value is None:
-        return None
+    if value.__class__ is str or value is None:  # as most have it
+        return value or None
     if isinstance(value, str):  # a kind of its own may compare otherwise
         return str.__str__(value) or None
     if isinstance(value, int) and not isinstance(value, bool):

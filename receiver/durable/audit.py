@@ -30,7 +30,7 @@ from receiver.store.invariants import (
 )
 from receiver.store.positions import PositionRow
 from receiver.store.snapshot import Advance, RawRow, Snapshot, snapshot
-from receiver.store.tables import REVISION, DomainState, inbox, parked, printable, receipt_rows
+from receiver.store.tables import REVISION, DomainState, printable, receipt_rows
 
 __all__ = ["StoreFigures", "StoredDomain", "audit", "look"]
 
@@ -185,7 +185,7 @@ def _figures(
     name = DomainName.of(state)
     figures = StoredDomain(state, 0, None, None)
     with readable(store, findings, None):
-        waiting, set_aside = (store.message_count(table.name, state.domain_id) for table in (inbox, parked))
+        waiting, set_aside = store.waiting_count(state.domain_id), store.parked_count(state.domain_id)
         figures = replace(figures, inbox=waiting, parked=set_aside)
     with readable(store, findings, None):
         figures = replace(figures, positions=_positions(store, state))

@@ -9,26 +9,41 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple, Self
 
-from sqlalchemy import Connection, Executable, Select, exists, func, select, update
+from sqlalchemy import Connection, Executable, Select, Subquery, exists, func, literal, or_, select, union_all, update
 
 from receiver.closing import Closing
 from receiver.errors import SettingsError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
+from receiver.store.bundles import bundle_of, numbers_of, rows_of
 from receiver.store.connections import KeptConnection, get_or_create
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.engine import NONSENSE, database_of, translated
 from receiver.store.positions import Positions
 from receiver.store.sql_log import driver_of
-from receiver.store.tables import InboxRow, domains, inbox, inbox_rows, parked, printable, targets, to_bytes
+from receiver.store.tables import (
+    BundleRow,
+    InboxRow,
+    bundles,
+    domains,
+    inbox,
+    inbox_rows,
+    parked,
+    printable,
+    targets,
+    to_bytes,
+)
 
-__all__ = ["Inbox", "Lease", "target_id_of"]
+__all__ = ["Inbox", "Lease", "target_id_of", "waiting_by_row"]
 
 _COLUMNS = ("target_id", *inbox_rows.columns)
+_BUNDLE_COLUMNS = ("target_id", *BundleRow._fields)
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
+_BYTES_PER_VACUUMED_ROW = 2_000
+"""A database may keep so large a value in several rows of about this size."""
 
 
 class TargetState(NamedTuple):
@@ -46,7 +61,21 @@ class _Sql(NamedTuple):
     first_sequence: str
     lock: str
     waiting: str
+    bundles: str
+    packed: str
+    add_bundle: str
+    delete_bundle: str
     save_file: str
+
+
+class _Bundle(NamedTuple):
+    """A row of messages that wait together, without the messages."""
+
+    first_sequence: int
+    runs: str
+    numbers: Sequence[int]
+    """The sequence numbers of its messages."""
+    bytes: int
 
 
 class Inbox(Closing):
@@ -61,7 +90,10 @@ class Inbox(Closing):
         self._domain_id = domain_id
         self._reader = reader
         """Not the connection that leases take, for a lease may last."""
-        self._vacuum = database_of(kept.url).vacuum_of(inbox.name, truncates=True)
+        database = database_of(kept.url)
+        self._is_file = database.locked_file(kept.url) is not None
+        self._vacuum = database.vacuum_of(inbox.name, truncates=True)
+        self._bundle_vacuum = database.vacuum_of(bundles.name, truncates=True)
         store_ids = self._read(select(domains.c.store_id).where(domains.c.domain_id == domain_id))
         self.sql = _sql_of(kept, target_id, domain_id, [row.store_id for row in store_ids])
 
@@ -91,11 +123,20 @@ class Inbox(Closing):
             (receipts,) = driver_of(connection).execute(self.sql.first_sequence).fetchone()
             return int(receipts)
 
-    def add(self, connection: Connection, rows: Sequence[InboxRow]) -> None:
-        """Have these messages wait, if and when the transaction on the connection is committed."""
+    def add(self, connection: Connection, rows: Sequence[InboxRow], *, packs: bool = True) -> None:
+        """Have these messages wait, if and when the transaction on the connection is committed.
+
+        Their sequence numbers ascend. `packs`: all in one row where that is faster, for whoever delivers all of them
+        together.
+        """
         with translated(self._kept.url):
+            driver = driver_of(connection)
+            bundle = bundle_of(rows) if packs else None
+            if bundle is not None:
+                driver.execute(self.sql.add_bundle, (self.target_id, *bundle))
+                return
             values = ((self.target_id, *stored) for stored in inbox_rows.stored_many(rows))
-            database_of(connection).add_waiting(driver_of(connection), _COLUMNS, values)
+            database_of(connection).add_waiting(driver, _COLUMNS, values)
 
     def park(self, connection: Connection, row: InboxRow, error: str) -> None:
         """Set a message aside, in the transaction on the connection; `error` is why. It may be in the inbox or not."""
@@ -121,8 +162,13 @@ class Inbox(Closing):
 
     def lock_target(self, connection: Connection) -> TargetState:
         """Have the target for the transaction on the connection."""
-        # Not by the driver, as all that follows: this is what begins the transaction.
-        values = connection.exec_driver_sql(self.sql.lock).one_or_none()
+        if self._is_file:  # which whoever begins to write has locked
+            if not connection.in_transaction():
+                connection.begin()
+            values = driver_of(connection).execute(self.sql.lock).fetchone()
+        else:
+            # Not by the driver, as all that follows: this is what begins the transaction, and may find the server gone.
+            values = connection.exec_driver_sql(self.sql.lock).one_or_none()
         if values is None:
             raise StoreError(
                 "the target is gone from the database",
@@ -132,24 +178,27 @@ class Inbox(Closing):
 
     def has_waiting(self) -> bool:
         """Whether any message waits for the target, which costs next to nothing however many do."""
-        ((any_waits,),) = self._read(select(exists().where(inbox.c.target_id == self.target_id)))
+        there = (exists().where(table.c.target_id == self.target_id) for table in (inbox, bundles))
+        ((any_waits,),) = self._read(select(or_(*there)))
         return bool(any_waits)
 
     def waiting(self) -> int:
         """How many messages wait for the target."""
-        (((count),),) = self._read(select(func.count()).where(inbox.c.target_id == self.target_id))
-        return int(count)
+        rows = waiting_by_row()
+        ((count,),) = self._read(select(func.sum(rows.c.messages)).where(rows.c.target_id == self.target_id))
+        return int(count or 0)
 
     def elsewhere(self) -> dict[str, int]:
         """How many messages of the domain wait for other targets, by target; those where none waits are left out."""
+        rows = waiting_by_row()
         others = (
-            select(targets.c.target, func.count())
-            .join_from(targets, inbox, inbox.c.target_id == targets.c.target_id)
+            select(targets.c.target, func.sum(rows.c.messages))
+            .join_from(targets, rows, rows.c.target_id == targets.c.target_id)
             .where(targets.c.domain_id == self._domain_id, targets.c.target_id != self.target_id)
             .group_by(targets.c.target)
             .order_by(targets.c.target)
         )
-        return {printable(target): count for target, count in self._read(others)}
+        return {printable(target): int(count) for target, count in self._read(others)}
 
     def _read(self, query: Executable) -> Sequence[Any]:
         with self._reader.transaction(lambda connection: connection.execute(query).all()) as (_, rows):
@@ -161,12 +210,19 @@ class Inbox(Closing):
             driver = driver_of(connection)
             self._vacuum.note(database_of(connection).delete_waiting(driver, self.target_id, sorted(numbers)))
 
+    def delete_bundle(self, connection: Connection, bundle: _Bundle) -> None:
+        """Have all messages of a bundle wait no longer, likewise."""
+        with translated(self._kept.url):
+            driver_of(connection).execute(self.sql.delete_bundle, (bundle.first_sequence,))
+            self._bundle_vacuum.note(1 + bundle.bytes // _BYTES_PER_VACUUMED_ROW)
+
     def give_back_space(self) -> bool:
         """Give the space of deleted messages back, where there is much of it; between leases, and when there is time.
 
         It does a part at a time, so that nobody waits long; whether more is left to do. A failure is a warning only.
         """
-        return self._kept.give_back_space(self._vacuum.run_if_due)
+        vacuums = (self._vacuum, self._bundle_vacuum)
+        return self._kept.give_back_space(lambda driver: any(vacuum.run_if_due(driver) for vacuum in vacuums))
 
 
 class Lease:
@@ -179,6 +235,8 @@ class Lease:
         self._inbox = of
         self._target_id = of.target_id
         self._state = state
+        self._known_bundles: dict[int, _Bundle] | None = None
+        """Those that wait, by their first number; None before they were looked for."""
 
     @property
     def confirmed_bytes(self) -> int | None:
@@ -216,12 +274,14 @@ class Lease:
         No more than `at_most`, nor much more than 64 MB of bodies; `has_more` says whether others wait.
         """
         if but_of:
+            self._unpack(self._bundles())
             source = func.coalesce(inbox.c.message_source_id, b"")
             others = _waiting(self._target_id).where(source.not_in([to_bytes(source or "") for source in but_of]))
             waiting = self.connection.execute(others.limit(at_most)).all()
         else:
             text = f"{self._inbox.sql.waiting} LIMIT {at_most:d}"
             waiting = driver_of(self.connection).execute(text).fetchall()
+            waiting = self._with_those_of_bundles(waiting, at_most)
         bytes_before = accumulate((size for _, size in waiting), initial=0)
         numbers = [
             number for (number, _), before in zip(waiting, bytes_before, strict=False) if before < _BYTES_AT_ONCE
@@ -231,28 +291,85 @@ class Lease:
 
     def rows(self, numbers: Collection[int]) -> list[InboxRow]:
         """The messages of these sequence numbers that are there, in order; `StoreCorruptError` where one is none."""
-        rows: list[InboxRow] = []
+        wanted = set(numbers)
+        rows = [
+            row for bundle in self._bundles_with(wanted) for row in self._unpacked(bundle) if row.sequence in wanted
+        ]
+        wanted.difference_update([row.sequence for row in rows])
+        is_mixed = bool(rows and wanted)
         connection, target_id = self.connection, self._target_id
         columns, driver = inbox_rows.columns, driver_of(connection)
-        for values in database_of(connection).waiting(driver, columns, target_id, sorted(numbers)):
+        for values in database_of(connection).waiting(driver, columns, target_id, sorted(wanted)) if wanted else ():
             try:
                 rows.append(inbox_rows.read(values))
             except NONSENSE as error:
                 raise _corrupt(connection, target_id, InboxRow._make(values).sequence, error) from error
-        return rows
+        return sorted(rows) if is_mixed else rows
 
     def confirm(self, numbers: Collection[int]) -> None:
         """The target has the messages of these sequence numbers: they wait no longer."""
-        self._inbox.delete(self.connection, numbers)
+        gone = set(numbers)
+        for bundle in self._bundles_with(gone):
+            if gone.issuperset(bundle.numbers):
+                self._delete(bundle)
+                gone.difference_update(bundle.numbers)
+            else:
+                self._unpack([bundle])
+        if gone:
+            self._inbox.delete(self.connection, gone)
+
+    def _bundles(self, at_most: int | None = None) -> list[_Bundle]:
+        """Those that wait, in order; at most so many, if they haven't been looked for yet."""
+        if self._known_bundles is None:
+            text = self._inbox.sql.bundles + (f" LIMIT {at_most:d}" if at_most is not None else "")
+            self._known_bundles = {}
+            for first, runs, size in driver_of(self.connection).execute(text).fetchall():
+                try:
+                    self._known_bundles[first] = _Bundle(first, runs, numbers_of(runs), size)
+                except NONSENSE as error:
+                    raise _corrupt(self.connection, self._target_id, first, error) from error
+        return list(self._known_bundles.values())
+
+    def _bundles_with(self, numbers: Collection[int]) -> list[_Bundle]:
+        """Those with any of these messages."""
+        return [bundle for bundle in self._bundles() if not set(numbers).isdisjoint(bundle.numbers)]
+
+    def _with_those_of_bundles(self, waiting: Sequence[Any], at_most: int) -> Sequence[Any]:
+        """These numbers and sizes, with those of the messages in bundles; the first of all in order."""
+        packed: list[tuple[int, int]] = []
+        for bundle in self._bundles(at_most):
+            if len(packed) >= at_most:  # those that follow have greater numbers
+                break
+            packed += zip(bundle.numbers, repeat(bundle.bytes // len(bundle.numbers)), strict=False)
+        return sorted([*map(tuple, waiting), *packed])[:at_most] if packed else waiting
+
+    def _unpacked(self, bundle: _Bundle) -> list[InboxRow]:
+        ((packed,),) = driver_of(self.connection).execute(self._inbox.sql.packed, (bundle.first_sequence,)).fetchall()
+        try:
+            return rows_of(bundle.runs, packed)
+        except NONSENSE as error:
+            raise _corrupt(self.connection, self._target_id, bundle.first_sequence, error) from error
+
+    def _unpack(self, some: Sequence[_Bundle]) -> None:
+        """Have the messages of these wait in rows of their own."""
+        for bundle in some:
+            self._inbox.add(self.connection, self._unpacked(bundle), packs=False)
+            self._delete(bundle)
+
+    def _delete(self, bundle: _Bundle) -> None:
+        self._inbox.delete_bundle(self.connection, bundle)
+        self._known_bundles = {first: one for first, one in (self._known_bundles or {}).items() if one != bundle}
 
     def try_failed(self, number: int) -> int:
         """Count a try of a message that failed; how many have failed."""
+        self._unpack(self._bundles_with([number]))
         row = (inbox.c.target_id == self._target_id) & (inbox.c.sequence == number)
         self.connection.execute(update(inbox).where(row).values(tries=inbox.c.tries + 1))
         return int(self.connection.scalars(select(inbox.c.tries).where(row)).one())
 
     def park(self, row: InboxRow, error: str) -> None:
         """Set a message aside, out of the inbox; `error` is why."""
+        self._unpack(self._bundles_with([row.sequence]))
         self._inbox.park(self.connection, row, error)
 
     def save_file(self, confirmed_bytes: int, tail_digest: bytes) -> None:
@@ -280,10 +397,16 @@ def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, store_ids: Seq
     itself = (targets.c.target_id == target_id) & domains.c.store_id.in_(store_ids)
     p = database_of(kept.url).log.placeholder
     saved = f"confirmed_bytes = {p}, tail_digest = {p}"
+    values = ", ".join([p] * len(_BUNDLE_COLUMNS))
+    of_target = f"{bundles.name} WHERE target_id = {target_id}"
     return _Sql(
         first_sequence=text(select(domains.c.receipts).where(domains.c.domain_id == domain_id)),
         lock=text(state.where(itself).with_for_update(of=targets)),
         waiting=text(_waiting(target_id)),
+        bundles=f"SELECT first_sequence, runs, length(packed) FROM {of_target} ORDER BY first_sequence",  # noqa: S608
+        packed=f"SELECT packed FROM {of_target} AND first_sequence = {p}",  # noqa: S608
+        add_bundle=f"INSERT INTO {bundles.name} ({', '.join(_BUNDLE_COLUMNS)}) VALUES ({values})",  # noqa: S608
+        delete_bundle=f"DELETE FROM {of_target} AND first_sequence = {p}",  # noqa: S608
         save_file=f"UPDATE {targets.name} SET {saved} WHERE target_id = {target_id}",  # noqa: S608
     )
 
@@ -292,6 +415,27 @@ def _waiting(target_id: int) -> Select[Any]:
     """The sequence number and the length in bytes of each message that waits for the target, by number."""
     of_target = select(inbox.c.sequence, func.length(inbox.c.body)).where(inbox.c.target_id == target_id)
     return of_target.order_by(inbox.c.sequence)
+
+
+def waiting_by_row() -> Subquery:
+    """What waits, for whoever counts it: each row of the inbox, or bundle, with how many messages it has."""
+    return union_all(
+        select(
+            inbox.c.target_id,
+            literal(1).label("messages"),
+            inbox.c.received_at_us,
+            inbox.c.sequence.label("last_sequence"),
+            # The length of a body is known without reading it.
+            func.length(inbox.c.body).label("body_bytes"),
+        ),
+        select(
+            bundles.c.target_id,
+            bundles.c.messages,
+            bundles.c.received_at_us,
+            bundles.c.last_sequence,
+            bundles.c.body_bytes,
+        ),
+    ).subquery("waiting")
 
 
 def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:

@@ -19,15 +19,19 @@ from typing import Any, NamedTuple, Self
 from receiver.domains import domain_key
 from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptRow
+from receiver.store.bundles import rows_of
 from receiver.store.engine import NONSENSE
-from receiver.store.snapshot import MESSAGE_COLUMNS, TARGET_COLUMNS, Advance, RawRow, Snapshot
+from receiver.store.snapshot import BUNDLE_COLUMNS, MESSAGE_COLUMNS, TARGET_COLUMNS, Advance, RawRow, Snapshot
 from receiver.store.tables import (
+    BundleRow,
     DomainState,
     InboxRow,
+    bundles,
     domain_rows,
     domains,
     fields_of_kind,
     inbox,
+    inbox_rows,
     loaded,
     parked,
     positions,
@@ -364,6 +368,8 @@ def audit_positions(store: Snapshot, states: Sequence[DomainState], findings: Fi
 _POSITION_TYPES = value_types(positions, positions.c.keys())
 _TARGET_TYPES = value_types(targets, TARGET_COLUMNS)
 _MESSAGE_TYPES = value_types(inbox, (*MESSAGE_COLUMNS, "body"))
+_INBOX_TYPES = value_types(inbox, InboxRow._fields)
+_BUNDLE_TYPES = value_types(bundles, BUNDLE_COLUMNS)
 _MESSAGE_TEXTS = fields_of_kind(InboxRow, str)
 _OBJECTS = fields_of_kind(InboxRow, Mapping)
 _MESSAGE_COUNTS = fields_of_kind(InboxRow, int, is_nullable=False)
@@ -387,6 +393,10 @@ def audit_messages(store: Snapshot, states: Sequence[DomainState], findings: Fin
                     if state is not None:
                         _check_message(table, raw, state, findings)
                 advance(len(raws))
+    with readable(store, findings, None):
+        for raws in store.bundles():
+            _check_bundles(store, raws, of_target, findings)
+            advance(len(raws))
     with readable(store, findings, None):
         for both in store.waiting_and_parked():
             if both.target_id in of_target:
@@ -419,6 +429,52 @@ def _check_message(table: str, raw: RawRow, state: DomainState, findings: Findin
     if wrong:
         said = ", ".join(f"{inbox.c[name].name} = {message[name]!r:.80}" for name in wrong)
         findings.add("messages", domain, f"{which}: {said}")
+
+
+def _check_bundles(
+    store: Snapshot, raws: Iterable[RawRow], of_target: Mapping[Any, DomainState], findings: Findings
+) -> None:
+    for raw in raws:
+        state = of_target.get(raw.target_id)
+        if state is None:
+            continue
+        which = f"in {bundles.name} at {raw.first_sequence!r:.80} of target_id {raw.target_id}"
+        if not all(map(isinstance, raw, _BUNDLE_TYPES)):
+            findings.add("types", DomainName.of(state), f"{which}: {_shown_values(raw[:-1])}")
+        elif wrong := _wrong_in_bundle(store, raw, state):
+            findings.add("messages", DomainName.of(state), f"{which}: {wrong}")
+
+
+def _wrong_in_bundle(store: Snapshot, raw: RawRow, state: DomainState) -> str | None:
+    """What of a bundle isn't as its messages say, or which of them is elsewhere too; None if all is well."""
+    try:
+        rows = rows_of(raw.runs, raw.packed)
+        if not all(isinstance(value, types) for row in rows for value, types in _typed(row)):
+            return "a value in it is of another type"
+        numbers = [row.sequence for row in rows]
+        said = BundleRow(
+            numbers[0],
+            numbers[-1],
+            min(row.received_at_us for row in rows),
+            sum(len(row.body) for row in rows),
+            len(rows),
+            raw.runs,
+            raw.packed,
+        )
+    except NONSENSE as error:
+        return f"it can't be unpacked: {error}"
+    if tuple(raw[1:]) != said or numbers != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < state.receipts:
+        return f"{_shown_values(raw[:-1])} isn't what its messages say"
+    for table in (inbox.name, parked.name):
+        both = set(numbers).intersection(store.numbers_between(table, raw.target_id, numbers[0], numbers[-1]))
+        if both:
+            return f"the one at {min(both)} is in {table} too"
+    return None
+
+
+def _typed(row: InboxRow) -> Iterator[tuple[object, tuple[type, ...]]]:
+    """The values of a message as a driver would take them, each with the types that it may be of."""
+    return zip(inbox_rows.stored(row), _INBOX_TYPES, strict=True)
 
 
 def _is_object(stored: str) -> bool:

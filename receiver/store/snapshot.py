@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import URL, Connection, Inspector, PrimaryKeyConstraint, Row, UniqueConstraint, inspect, text
+from sqlalchemy import URL, Connection, Inspector, PrimaryKeyConstraint, Row, Table, UniqueConstraint, inspect, text
 
 from receiver.store.engine import database_of, translated
 from receiver.store.schema import examined
 from receiver.store.sql_log import driver_of
 from receiver.store.tables import (
     METADATA,
+    BundleRow,
+    bundles,
     domain_rows,
     domains,
     inbox,
@@ -28,7 +30,7 @@ from receiver.store.tables import (
     targets,
 )
 
-__all__ = ["MESSAGE_COLUMNS", "TARGET_COLUMNS", "Advance", "RawRow", "Snapshot", "snapshot"]
+__all__ = ["BUNDLE_COLUMNS", "MESSAGE_COLUMNS", "TARGET_COLUMNS", "Advance", "RawRow", "Snapshot", "snapshot"]
 
 RawRow = Row[Any]
 """Values as the driver gives them, by the names of their columns in `receiver.store.tables`."""
@@ -37,16 +39,19 @@ Advance = Callable[[int], None]
 
 TARGET_COLUMNS = tuple(targets.columns.keys())
 MESSAGE_COLUMNS = tuple(name for name in inbox.columns.keys() if name != "body")  # noqa: SIM118 - these are no dict's
+BUNDLE_COLUMNS = ("target_id", *BundleRow._fields)
 _OWNERS = (
     (receipts, "domain_id", domains),
     (joined, "domain_id", domains),
     (targets, "domain_id", domains),
     (positions, "domain_id", domains),
     (inbox, "target_id", targets),
+    (bundles, "target_id", targets),
     (parked, "target_id", targets),
 )
 _SEQUENCE = inbox.c.sequence.name
 _ROWS_AT_ONCE = 10_000
+_BUNDLES_AT_ONCE = 4
 
 
 @contextmanager
@@ -95,14 +100,36 @@ class Snapshot:
         columns = f"{selected(inbox, MESSAGE_COLUMNS)}, coalesce(substr(body, 1, 1), body) AS body"
         return self._in_parts(f"SELECT {columns} FROM {table} ORDER BY target_id, {_SEQUENCE}")
 
-    def message_count(self, table: str, domain_id: int) -> int:
-        """How many messages of a domain are in a table."""
+    def bundles(self) -> Iterator[Sequence[RawRow]]:
+        """The messages that wait together, one row for each bundle, with the columns of `BUNDLE_COLUMNS`."""
+        columns = selected(bundles, BUNDLE_COLUMNS)
+        return self._in_parts(
+            f"SELECT {columns} FROM {bundles.name} ORDER BY target_id, first_sequence", at_once=_BUNDLES_AT_ONCE
+        )
+
+    def waiting_count(self, domain_id: int) -> int:
+        """How many messages of a domain wait."""
+        return self._count(inbox, domain_id) + self._count(bundles, domain_id, "coalesce(sum(messages), 0)")
+
+    def parked_count(self, domain_id: int) -> int:
+        """How many messages of a domain are parked."""
+        return self._count(parked, domain_id)
+
+    def _count(self, table: Table, domain_id: int, what: str = "count(*)") -> int:
         of_domain = f"SELECT target_id FROM {targets.name} WHERE domain_id = :domain_id"
-        counted = text(f"SELECT count(*) FROM {table} WHERE target_id IN ({of_domain})")
+        counted = text(f"SELECT {what} FROM {table.name} WHERE target_id IN ({of_domain})")
         return int(self._connection.execute(counted, {"domain_id": domain_id}).scalar_one())
 
+    def numbers_between(self, table: str, target_id: int, first: int, last: int) -> list[int]:
+        """The sequence numbers of the messages of a target in a table that are from one to another."""
+        query = text(
+            f"SELECT {_SEQUENCE} FROM {table} WHERE target_id = :target_id AND {_SEQUENCE} BETWEEN :first AND :last"
+        )
+        values = {"target_id": target_id, "first": first, "last": last}
+        return list(self._connection.scalars(query, values))
+
     def waiting_and_parked(self) -> list[RawRow]:
-        """Target and sequence number of each message that is in both tables."""
+        """Target and sequence number of each message that is in the inbox and parked."""
         return self._all(
             f"SELECT i.target_id, i.{_SEQUENCE} AS sequence FROM {inbox.name} AS i"
             f" JOIN {parked.name} AS p ON p.target_id = i.target_id AND p.{_SEQUENCE} = i.{_SEQUENCE}"
@@ -143,9 +170,11 @@ class Snapshot:
         with translated(self.url), self._connection.begin_nested():
             yield
 
-    def _in_parts(self, statement: str, **values: object) -> Iterator[Sequence[RawRow]]:
-        options = {"stream_results": True, "max_row_buffer": _ROWS_AT_ONCE}
-        return self._connection.execute(text(statement), values, execution_options=options).partitions(_ROWS_AT_ONCE)
+    def _in_parts(
+        self, statement: str, *, at_once: int = _ROWS_AT_ONCE, **values: object
+    ) -> Iterator[Sequence[RawRow]]:
+        options = {"stream_results": True, "max_row_buffer": at_once}
+        return self._connection.execute(text(statement), values, execution_options=options).partitions(at_once)
 
     def _all(self, statement: str) -> list[RawRow]:
         return list(self._connection.execute(text(statement)).all())

@@ -44,14 +44,17 @@ __all__ = [
     "MIGRATIONS",
     "REVISION",
     "VERSION_TABLE",
+    "BundleRow",
     "Codec",
     "DomainState",
     "InboxRow",
     "base64_of",
+    "bundles",
     "dedup_keys",
     "domain_rows",
     "domains",
     "dumped",
+    "encoded",
     "fields_of_kind",
     "inbox",
     "inbox_rows",
@@ -62,6 +65,7 @@ __all__ = [
     "printable",
     "receipt_rows",
     "receipts",
+    "revived",
     "selected",
     "sequences",
     "targets",
@@ -145,25 +149,47 @@ class InboxRow(NamedTuple):
     """Sections of AMQP that hold what nothing else here does."""
 
 
+class BundleRow(NamedTuple):
+    """Messages that wait and were put into the inbox together, in one row: `receiver.store.bundles` has its form."""
+
+    first_sequence: int
+    last_sequence: int
+    received_at_us: int
+    """When the oldest was received."""
+    body_bytes: int
+    """Of all of them together."""
+    messages: int
+    """How many there are."""
+    runs: Ascii
+    """Their sequence numbers: the first and the last of each run of consecutive ones, as JSON."""
+    packed: bytes
+
+
 def base64_of(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), default=lambda value: {"base64": base64_of(value)}).encode
+encoded = json.JSONEncoder(separators=(",", ":"), default=lambda value: {"base64": base64_of(value)}).encode
+"""As JSON, all of it ASCII; bytes are in base64."""
 
 
 def dumped(values: Mapping[str, Any]) -> str:
-    """As JSON, all of it ASCII, so that any text is stored as it was; bytes are in base64."""
+    """As JSON, all of it ASCII, so that any text is stored as it was."""
     if not values:
         return "{}"
     if {str}.issuperset(map(type, values.values())):  # as most have it, in half the time
         return "{" + ",".join([f"{_quoted(name)}:{_quoted(value)}" for name, value in values.items()]) + "}"
-    return _encode(dict(values))
+    return encoded(dict(values))
 
 
 def loaded(text: str) -> dict[str, Any]:
     """The values that were dumped."""
-    return {name: _read(value) for name, value in json.loads(text).items()} if text != "{}" else {}
+    return revived(json.loads(text)) if text != "{}" else {}
+
+
+def revived(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that JSON was made of, bytes among them."""
+    return {name: _read(value) for name, value in values.items()}
 
 
 def _read(value: Any) -> Any:
@@ -318,6 +344,15 @@ inbox = Table(
     PrimaryKeyConstraint("target_id", "sequence", name="receiver_inbox_pkey"),
 )
 
+bundles = Table(
+    "receiver_bundle",
+    METADATA,
+    # Messages that wait as those of the inbox do, all that a batch put there in one row. Whatever happens to one of them
+    # alone, all become rows of the inbox first.
+    *_columns(BundleRow, messages={"type_": Integer}),
+    Column("target_id", Integer, nullable=False),
+    PrimaryKeyConstraint("target_id", "first_sequence", name="receiver_bundle_pkey"),
+)
 parked = Table(
     "receiver_parked",
     METADATA,
@@ -348,10 +383,13 @@ _COMING_AND_GOING = "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_co
 """Rows come and go all the time: the sooner those gone are vacuumed, the less the table grows."""
 _STORAGE = {
     **dict.fromkeys([domains, targets, positions], _BUSY_ROW),
-    **dict.fromkeys([receipts, inbox], _COMING_AND_GOING),
+    **dict.fromkeys([receipts, inbox, bundles], _COMING_AND_GOING),
 }
-for _table, _parameters in _STORAGE.items():
-    _alter = DDL(f"ALTER TABLE {_table.name} SET ({_parameters})")  # type: ignore[no-untyped-call]
+_ALTERED = [(table, f"SET ({parameters})") for table, parameters in _STORAGE.items()]
+# To compress what is deleted in a moment would cost more than to write it.
+_ALTERED.append((bundles, "ALTER COLUMN packed SET STORAGE EXTERNAL"))
+for _table, _change in _ALTERED:
+    _alter = DDL(f"ALTER TABLE {_table.name} {_change}")  # type: ignore[no-untyped-call]
     event.listen(_table, "after_create", _alter.execute_if(dialect="postgresql"))
 
 
@@ -394,6 +432,10 @@ class Codec(Generic[_R]):
 
     def stored_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
         return _all_converted(rows, self._encoders)
+
+    def stored_columns(self, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        """The values of the rows' columns, in their order."""
+        return _columns_converted(rows, self._encoders)
 
     def read(self, values: Sequence[Any]) -> _R:
         """A row of its values; where they make no sense, one of `receiver.store.engine.NONSENSE` is raised."""
@@ -453,6 +495,10 @@ def _all_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converte
 
 def _columns_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> list[Sequence[Any]]:
     """Column by column, which is faster than row by row."""
+    return zip(*_columns_converted(rows, converters), strict=True)
+
+
+def _columns_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> list[Sequence[Any]]:
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
     for index, _, many in converters if columns else ():
         columns[index] = many(columns[index])

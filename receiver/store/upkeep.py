@@ -10,14 +10,40 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import URL, Connection, Executable, Insert, bindparam, delete, func, insert, literal, select, update
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Executable,
+    Insert,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
 
 from receiver.errors import SettingsError
 from receiver.store.connections import KeptConnection
 from receiver.store.engine import database_of, store_url, translated
-from receiver.store.inbox import target_id_of
+from receiver.store.inbox import target_id_of, waiting_by_row
 from receiver.store.schema import examined
-from receiver.store.tables import DomainState, domains, inbox, joined, parked, positions, printable, receipts, targets
+from receiver.store.tables import (
+    DomainState,
+    bundles,
+    domains,
+    inbox,
+    joined,
+    parked,
+    positions,
+    printable,
+    receipts,
+    targets,
+)
 
 __all__ = [
     "Dropped",
@@ -91,17 +117,17 @@ def target_rows(address: str) -> list[TargetRow]:
         domains.c.domain_name,
         targets.c.target,
     )
+    rows = waiting_by_row()
     query = (
         select(
             *of_target,
-            func.count(inbox.c.sequence),
-            func.min(inbox.c.received_at_us),
-            func.coalesce(func.max(inbox.c.sequence), -1),
-            # The length of a body is known without reading it.
-            func.coalesce(func.sum(func.length(inbox.c.body)), 0),
+            cast(func.coalesce(func.sum(rows.c.messages), 0), BigInteger),
+            func.min(rows.c.received_at_us),
+            func.coalesce(func.max(rows.c.last_sequence), -1),
+            cast(func.coalesce(func.sum(rows.c.body_bytes), 0), BigInteger),  # else PostgreSQL's sum has a fraction
         )
         .outerjoin_from(targets, domains, domains.c.domain_id == targets.c.domain_id)
-        .outerjoin(inbox, inbox.c.target_id == targets.c.target_id)
+        .outerjoin(rows, rows.c.target_id == targets.c.target_id)
         .group_by(*of_target)
         .order_by(targets.c.target_id)
     )
@@ -120,16 +146,32 @@ def move_waiting(address: str, from_: TargetRow, to: str) -> int:
             raise SettingsError(f"they wait for {to!r:.200} already", hint="name another target")
         lock_both = partial(_lock, domain_id=from_.domain_id, names={from_.number: from_.name, to_id: to})
         moved = update(inbox).where(inbox.c.target_id == from_.number).values(target_id=to_id, tries=0)
+        from_it = bundles.c.target_id == from_.number
         with kept.transaction(lock_both) as (connection, _):
-            return connection.execute(moved).rowcount
+            packed = _messages_in(connection, from_it)
+            connection.execute(update(bundles).where(from_it).values(target_id=to_id))  # of which none was tried
+            return packed + connection.execute(moved).rowcount
 
 
 def drop_waiting(address: str, of: TargetRow) -> int:
     """Delete what waited for a target when the row was read, but not what came later; how many messages."""
     lock = partial(_lock, domain_id=of.domain_id, names={of.number: of.name})
     known = (inbox.c.target_id == of.number) & (inbox.c.sequence <= of.newest_sequence)
+    packed = (bundles.c.target_id == of.number) & (bundles.c.last_sequence <= of.newest_sequence)
     with upkeep(address) as kept, kept.transaction(lock) as (connection, _):
-        return connection.execute(delete(inbox).where(known)).rowcount
+        return _drop_bundles(connection, packed) + connection.execute(delete(inbox).where(known)).rowcount
+
+
+def _messages_in(connection: Connection, those: ColumnElement[bool]) -> int:
+    """How many messages wait in those bundles."""
+    return int(connection.scalar(select(func.sum(bundles.c.messages)).where(those)) or 0)
+
+
+def _drop_bundles(connection: Connection, those: ColumnElement[bool]) -> int:
+    """Delete those bundles; how many messages waited in them."""
+    dropped = _messages_in(connection, those)
+    connection.execute(delete(bundles).where(those))
+    return dropped
 
 
 def _lock(connection: Connection, domain_id: int, names: dict[int, str]) -> None:
@@ -260,6 +302,7 @@ def drop_domain(address: str, domain: DomainState) -> Dropped:
         connection.execute(of_its_targets.order_by(targets.c.target_id).with_for_update())
 
     with upkeep(address) as kept, kept.transaction(lock) as (connection, _):
+        packed = _drop_bundles(connection, bundles.c.target_id.in_(of_its_targets))
         waiting, set_aside = (
             connection.execute(delete(table).where(table.c.target_id.in_(of_its_targets))).rowcount
             for table in (inbox, parked)
@@ -268,4 +311,4 @@ def drop_domain(address: str, domain: DomainState) -> Dropped:
             connection.execute(delete(table).where(table.c.domain_id == domain.domain_id)).rowcount
             for table in (receipts, targets, joined, positions, domains)
         )
-        return Dropped(receipts_gone, waiting, set_aside, targets_gone)
+        return Dropped(receipts_gone, packed + waiting, set_aside, targets_gone)

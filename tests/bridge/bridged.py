@@ -72,14 +72,17 @@ class Route:
 
     def waiting(self) -> int:
         """How many messages are in the inbox."""
-        return self._count("receiver_inbox JOIN receiver_target USING (target_id)")
+        rows = self._count("receiver_inbox JOIN receiver_target USING (target_id)")
+        return rows + self._count(
+            "receiver_bundle JOIN receiver_target USING (target_id)", "coalesce(sum(messages), 0)"
+        )
 
     def ids_kept(self) -> int:
         """How many receipts are recorded."""
         return self._count("receiver_receipt")
 
-    def _count(self, of: str) -> int:
-        count = f"SELECT count(*) FROM {of} JOIN receiver_domain USING (domain_id) WHERE domain_name = :name"  # noqa: S608
+    def _count(self, of: str, what: str = "count(*)") -> int:
+        count = f"SELECT {what} FROM {of} JOIN receiver_domain USING (domain_id) WHERE domain_name = :name"  # noqa: S608
         with engine_of(self.store).connect() as connection:
             return connection.scalar(text(count), {"name": to_bytes(self.domain)})
 
@@ -229,8 +232,8 @@ def watch_commits(monkeypatch, route: Route) -> None:
     """Come to `committing` once messages are in the inbox and their transaction isn't committed."""
     add = Inbox.add
 
-    def adding(inbox, connection, rows):
-        add(inbox, connection, rows)
+    def adding(inbox, connection, rows, **how):
+        add(inbox, connection, rows, **how)
         route.reach("committing")
 
     monkeypatch.setattr(Inbox, "add", adding)

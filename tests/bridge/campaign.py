@@ -20,7 +20,7 @@ from receiver.demo.artemis import HOST
 from receiver.durable.audit import audit
 from receiver.errors import StoreError
 from receiver.store.engine import read_only, store_url, translated
-from receiver.store.tables import domains, inbox, parked
+from receiver.store.tables import bundles, domains, inbox, parked
 from tests.bridge import effects
 from tests.bridge.broker_proxy import BrokerProxy
 from tests.bridge.mortal_bridge import MortalBridge
@@ -96,7 +96,8 @@ class Store(NamedTuple):
             with translated(url), read_only(url).connect() as connection:
                 row = connection.execute(select(domains.c["receipts", "duplicates"])).one_or_none()
                 waits = {
-                    table.name: connection.scalar(select(func.count()).select_from(table)) for table in (inbox, parked)
+                    table.name: connection.scalar(select(func.count()).select_from(table))
+                    for table in (inbox, bundles, parked)
                 }
         except StoreError:
             return Counter()
@@ -352,7 +353,7 @@ def perform(
     if plan.drops_known_ids:
         assert doubles == (counts["duplicates"] if plan.mode is Mode.AT_LEAST_ONCE else 0)
     assert effects.in_queue(queue.straight(queue.name)) == []
-    assert (counts["receiver_inbox"], counts["receiver_parked"]) == (0, 0)
+    assert [counts[table.name] for table in (inbox, bundles, parked)] == [0, 0, 0]
     assert counts["receipts"] - counts["duplicates"] == len(campaign.ids())
     assert audit(store.url).findings == ()
     return campaign, arrived

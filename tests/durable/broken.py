@@ -10,7 +10,7 @@ NEWEST = "(SELECT max(seq) FROM receiver_receipt WHERE domain_id = 1)"
 REPEATED = f"{ORDERS} AND first_received_at_us IS NOT NULL"
 
 MESSAGES = ("receiver_inbox", "receiver_parked")
-"""Each has one message of that domain."""
+"""Each has one message of that domain, beside a bundle of ten."""
 
 
 class Case(NamedTuple):
@@ -138,7 +138,7 @@ EITHER = [
     Case("strays", "INSERT INTO receiver_position VALUES (99, :name, :name, :name)", {"name": b"a"}),
     Case("positions", "INSERT INTO receiver_position VALUES (1, :name, :name, :empty)", {"name": b"a", "empty": EMPTY}),
     Case("positions", "INSERT INTO receiver_position VALUES (1, :name, :ff, :name)", {"name": b"a", "ff": FF}),
-    *(Case("strays", f"UPDATE {table} SET target_id = 99") for table in MESSAGES),
+    *(Case("strays", f"UPDATE {table} SET target_id = 99") for table in (*MESSAGES, "receiver_bundle")),
     *(
         Case("targets", f"UPDATE receiver_target SET {change}", {"text": text} if ":text" in change else {})
         for change, text in (
@@ -167,6 +167,22 @@ EITHER = [
         )
     ),
     Case("messages", "UPDATE receiver_parked SET place = (SELECT place FROM receiver_inbox)"),
+    *(
+        Case("messages", f"UPDATE receiver_bundle SET {change}", {"text": FF} if ":text" in change else {})
+        for change in (
+            "first_sequence = 19",
+            "last_sequence = 30",
+            "received_at_us = 1",
+            "body_bytes = body_bytes + 1",
+            "messages = 9",
+            "runs = 'x'",
+            "runs = '[[20,28]]'",
+            "runs = '[[20,28],[20,20]]'",
+            "first_sequence = 40, last_sequence = 49, runs = '[[40,49]]'",
+            "packed = :text",
+        )
+    ),
+    *(Case("messages", f"UPDATE {table} SET place = 25") for table in MESSAGES),
     domain("rebuilt", "clock_us = NULL"),
     domain("rebuilt", "clock_us = 0"),
     domain("rebuilt", "window_size = 1000, clock_us = NULL"),
@@ -175,6 +191,10 @@ EITHER = [
 """On either database."""
 
 SQLITE = [
+    *(Case("types", f"UPDATE receiver_bundle SET {name} = 'text'") for name in ("messages", "packed")),
+    Case("types", "UPDATE receiver_bundle SET runs = CAST(runs AS BLOB)"),
+    Case("messages", "UPDATE receiver_bundle SET packed = CAST(replace(packed, '[0]', '[null]') AS BLOB)"),
+    Case("messages", "UPDATE receiver_bundle SET packed = CAST(replace(packed, '[false]', '[2.5]') AS BLOB)"),
     domain("types", "receipts = 'many'"),
     domain("types", "domain_name = 'orders'"),
     domain("types", "domain_key = :ff", ff=FF),
@@ -211,6 +231,7 @@ POSTGRESQL_KEYS = {
     "ALTER TABLE receiver_joined DROP CONSTRAINT receiver_joined_pkey": {"keys"},
     "ALTER TABLE receiver_target DROP CONSTRAINT receiver_target_name_key": {"keys"},
     "ALTER TABLE receiver_inbox DROP CONSTRAINT receiver_inbox_pkey": {"keys"},
+    "ALTER TABLE receiver_bundle DROP CONSTRAINT receiver_bundle_pkey": {"keys"},
     "ALTER TABLE receiver_parked DROP CONSTRAINT receiver_parked_place_key": {"keys"},
     "ALTER TABLE receiver_domain ALTER COLUMN incarnation DROP NOT NULL": {"keys"},
     "ALTER TABLE receiver_domain DROP CONSTRAINT receiver_domain_name_key;"

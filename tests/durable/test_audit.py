@@ -53,6 +53,7 @@ def make(address: str) -> None:
             inbox.lease() as lease,
         ):
             inbox.add(lease.connection, [WAITING])
+            inbox.add(lease.connection, [WAITING._replace(sequence=number) for number in range(20, 30)])
             lease.park(WAITING._replace(sequence=46, tries=3), "refused")
             lease.save_file(17, b"digest")
     retire_sources(address, sources=["source 1"])
@@ -98,7 +99,7 @@ def test_a_sound_store(store):
     assert min(counted) >= 0
     assert counted.count(0) == 1, "all but `generation` are above 0, so that breaking one is no accident"
     assert (empty.rows, empty.remembered_ids, empty.waiting_rows) == (0, 0, 0)
-    assert (orders.inbox, orders.parked, empty.inbox, empty.parked) == (1, 1, 0, 0)
+    assert (orders.inbox, orders.parked, empty.inbox, empty.parked) == (11, 1, 0, 0)
     assert look(store) == found
 
 

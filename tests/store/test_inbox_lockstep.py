@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from receiver.durable.audit import audit
-from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
+from receiver.store.upkeep import drop_parked, drop_waiting, move_waiting, parked_rows, retry_parked, target_rows
 from tests.choosing import examples
 from tests.durable.opened import UndoError, opened
 from tests.store.waiting import inbox_of, message, waiting_in
@@ -25,8 +25,10 @@ NAMES = ("file:a", "python:b:\ud800")
 TARGETS = st.sampled_from(NAMES)
 SOURCES = st.sampled_from([None, "", "a", "b", "gateway:1\0\ud800"])
 BODIES = st.sampled_from([b"", b"\0", bytes(range(256)), b"\xff" * 5_000])
+DELIVERED = st.sampled_from([True, True, True, False])
+PACKS = st.sampled_from([True, True, False])
 ENDS = st.sampled_from(["commit", "commit", "undo"])
-SOME = st.lists(st.integers(0, 11), max_size=6, unique=True)
+SOME = st.lists(st.integers(0, 23), max_size=6, unique=True) | st.just(range(24))
 """Which of the messages that are there, by their index where there are so many."""
 
 
@@ -47,11 +49,13 @@ class InboxMachine(RuleBasedStateMachine):
         self.waiting = {target: [] for target in self.inboxes}
         self.parked = {}
         self.files = dict.fromkeys(self.inboxes, (None, None))
+        self.seen = {}
         self.next_sequence = 0
         self.others_parked = {row.parked_id for row in parked_rows(self.url)}
 
-    @rule(name=TARGETS, bodies=st.lists(st.tuples(SOURCES, BODIES, st.booleans()), max_size=8), end=ENDS)
-    def receive(self, name, bodies, end):
+    @rule(name=TARGETS, bodies=st.lists(st.tuples(SOURCES, BODIES, DELIVERED), max_size=16), packs=PACKS, end=ENDS)
+    def receive(self, name, bodies, packs, end):
+        """Half of all batches are so large that they wait in one row."""
         with suppress(UndoError), self.receiver.batch() as batch:
             first = self.inboxes[name].first_sequence(batch.connection)
             assert first == self.next_sequence
@@ -60,7 +64,7 @@ class InboxMachine(RuleBasedStateMachine):
                 batch.receive(None, received_at_us=0)
                 if delivered:
                     rows.append(message(first + index, source, body, is_text=len(body) < 2))
-            self.inboxes[name].add(batch.connection, rows)
+            self.inboxes[name].add(batch.connection, rows, packs=packs)
             if end == "undo":
                 raise UndoError
             self.next_sequence += len(bodies)
@@ -72,7 +76,7 @@ class InboxMachine(RuleBasedStateMachine):
         failed=SOME,
         parked=SOME,
         length=st.none() | st.integers(0, 2**60),
-        at_most=st.integers(0, 12),
+        at_most=st.integers(0, 12) | st.just(40),
         but_of=st.lists(SOURCES, max_size=3),
         end=ENDS,
     )
@@ -132,6 +136,29 @@ class InboxMachine(RuleBasedStateMachine):
             if retried:
                 self.waiting[target] = sorted([*self.waiting[target], known._replace(tries=0)])
 
+    def row_of(self, name):
+        return next(row for row in target_rows(self.url) if row.number == self.inboxes[name].target_id)
+
+    @rule()
+    def move(self):
+        to, from_ = NAMES
+        row, moved = self.row_of(from_), self.waiting[from_]
+        assert move_waiting(self.url, row, to) == len(moved)
+        self.waiting[from_] = []
+        self.waiting[to] = sorted([*self.waiting[to], *(row._replace(tries=0) for row in moved)])
+
+    @rule(name=TARGETS)
+    def look(self, name):
+        self.seen[name] = self.row_of(name)
+
+    @rule(name=TARGETS)
+    def drop(self, name):
+        """What came after the look stays."""
+        row = self.seen.get(name) or self.row_of(name)
+        left = [waiting for waiting in self.waiting[name] if waiting.sequence > row.newest_sequence]
+        assert drop_waiting(self.url, row) == len(self.waiting[name]) - len(left)
+        self.waiting[name] = left
+
     @rule(name=TARGETS)
     def open_again(self, name):
         self.inboxes[name].close()
@@ -146,6 +173,11 @@ class InboxMachine(RuleBasedStateMachine):
         for target, inbox in self.inboxes.items():
             assert waiting_in(inbox) == self.waiting[target]
             assert inbox.waiting() == len(self.waiting[target])
+            assert inbox.has_waiting() == bool(self.waiting[target])
+            listed, rows = self.row_of(target), self.waiting[target]
+            assert (listed.waiting, listed.body_bytes) == (len(rows), sum(len(row.body) for row in rows))
+            assert listed.newest_sequence == max((row.sequence for row in rows), default=-1)
+            assert listed.oldest_us == min((row.received_at_us for row in rows), default=None)
             others = {other: len(rows) for other, rows in self.waiting.items() if other != target and rows}
             assert inbox.elsewhere() == others
         found = {self.number_of(row): row for row in self.parked_now()}

@@ -132,12 +132,11 @@ def judged(
     counts as one without id."""
     decisions, refused = [], dict(unjudged)
     for index, message in enumerate(messages):
-        id_ = None if index in refused else message.unique_message_id
         try:
-            decision = _received(batch, message, id_)
+            decision = _received(batch, message, may_judge=index not in refused)
         except IdFormatError as error:
             refused[index] = str(error)
-            decision = _received(batch, message, None)
+            decision = _received(batch, message, may_judge=False)
         decisions.append(decision)
     return decisions, refused
 
@@ -155,13 +154,14 @@ def log_failure(
     return is_last
 
 
-def _received(batch: Batch, message: Received, id_: str | None) -> Decision:
+def _received(batch: Batch, message: Received, *, may_judge: bool) -> Decision:
+    id_, source, received_at_us, redelivered, jms_timestamp_ms, *_ = message  # faster than by name
     return batch.receive(
-        id_,
-        message.message_source_id,
-        received_at_us=message.received_at_us,
-        redelivered=message.redelivered,
-        jms_timestamp_ms=message.jms_timestamp_ms,
+        id_ if may_judge else None,
+        source,
+        received_at_us=received_at_us,
+        redelivered=redelivered,
+        jms_timestamp_ms=jms_timestamp_ms,
     )
 
 

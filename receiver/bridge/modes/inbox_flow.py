@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from receiver.bridge.connectors import PositionedSource, Source
 from receiver.bridge.modes import Admitted, Figures, Taken, admit, log_failure, log_refused
-from receiver.bridge.received import Received
+from receiver.bridge.received import Received, numbered, rows_of
 from receiver.bridge.targets import Target
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
@@ -218,9 +218,11 @@ class InboxFlow(Dispatcher):
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
             admitted = self.admit(batch, taken)
-            kept = {number: message.at(number) for number, message in admitted.messages.items()}
-            kept |= self._numbered(kept, batch.connection)
-            self._inbox.add(batch.connection, [message.row(number) for number, message in kept.items()])
+            numbers = list(admitted.messages)
+            kept = dict(zip(numbers, numbered(admitted.messages.values(), numbers), strict=True))
+            kept |= self._with_ids(kept, batch.connection)
+            # While a source waits for its next try, messages are delivered by source, so not all of them together.
+            self._inbox.add(batch.connection, rows_of(list(kept.values())), packs=not self._due_secs)
         log_refused(taken, admitted.refused)
         self._figures.parked += len(admitted.refused)
         self._figures.waiting += len(kept)
@@ -231,10 +233,12 @@ class InboxFlow(Dispatcher):
         if self._numbers is not None:
             self._numbers.close()
 
-    def _numbered(self, kept: dict[int, Received], connection: Connection) -> dict[int, Received]:
+    def _with_ids(self, kept: dict[int, Received], connection: Connection) -> dict[int, Received]:
         """The messages without an id, each with a new one, where they are to have one; by sequence number."""
+        if self._numbers is None:
+            return {}
         without = [number for number, message in kept.items() if message.unique_message_id is None]
-        if self._numbers is None or not without:
+        if not without:
             return {}
         ids = self._numbers.next_many(len(without), connection=connection)
         source = self._receiver.domain
