@@ -4,7 +4,7 @@ It follows the rules of `receiver.detector` and gives its verdicts. Four facts l
 
 *A queue is a stretch of its source's receipts.* Entries leave a source's queue in the order they came, or because a newer
 receipt of the same id replaced them, and which receipts those are is known beforehand. So a *mark* on the oldest receipt
-that may still hold its entry, and a length, are all there is to a queue.
+that may still hold its entry, and a length, are all there is to a queue. The mark moves on through the source's slab.
 
 *Spilling does not depend on E.* Nor does the clock, the newest entry that ever left a queue. An id that is in no queue any
 more is remembered while clock - time(its newest receipt) <= E. So a duplicate that the first tier misses *needs* an expiry
@@ -94,18 +94,20 @@ def _first_not_before(times: _Int64s, start: int, end: int, time: int) -> int:
 
 
 @compiled(forceinline=True)
-def _take_oldest(row: int, queue: int, mark: _Int32s, following: _Int32s, replaced_by: _Int32s) -> int:
-    """The receipt of the oldest entry of a queue, which it leaves."""
-    oldest = int(mark[queue])
+def _take_oldest(row: int, queue: int, mark: _Int32s, replaced_by: _Int32s) -> int:
+    """The index in its slab of the oldest entry of a queue, which it leaves."""
+    oldest = mark[queue]
     while replaced_by[oldest] <= row:
-        oldest = int(following[oldest])
-    mark[queue] = following[oldest]
+        oldest += 1
+    mark[queue] = oldest + 1
     return oldest
 
 
 @compiled(forceinline=True)
 def _last_of_id(gone: int, several: _Int32s, held: _Int32s, newest: _Int32s) -> int:
     """The newest receipt of the id whose entry has left a queue, or _NOTHING while another queue holds the id."""
+    if not len(held):
+        return gone
     number = several[gone]
     if number == _NOTHING:
         return gone
@@ -188,8 +190,8 @@ def _replay(
     """Replay a domain under one window, into one row of each result."""
     # Arrays within a tuple are slow to reach.
     times, source, earlier, replaced = rows.received_at_us, rows.source, rows.earlier, rows.replaced
-    several, following, replaced_by = rows.several, rows.following, rows.replaced_by
-    mark = rows.first.copy()
+    several, slab_index, slab_row, replaced_by = rows.several, rows.slab_index, rows.slab_row, rows.replaced_by
+    mark = rows.slab_start.astype(np.int32)
     length = np.zeros(len(mark), np.int32)
     held = np.zeros(rows.several_ids, np.int32)  # of each id of several sources: how many queues hold it
     newest = np.zeros(rows.several_ids, np.int32)  # and its newest receipt
@@ -216,7 +218,7 @@ def _replay(
                 _note_need(need_us, duplicates, asked_us, needing, needs_us)
             duplicates += previous != _NOTHING
 
-            replaces = old != _NOTHING and old >= mark[queue]
+            replaces = old != _NOTHING and slab_index[old] >= mark[queue]
             if number != _NOTHING:
                 newest[number] = row
                 held[number] += not replaces
@@ -228,7 +230,7 @@ def _replay(
             if length[queue] < window:
                 length[queue] += 1
             else:
-                gone = _take_oldest(row, queue, mark, following, replaced_by)
+                gone = slab_row[_take_oldest(row, queue, mark, replaced_by)]
                 clock = max(clock, gone)
                 spilling = _last_of_id(gone, several, held, newest)
             if spilling != _NOTHING:
