@@ -95,8 +95,9 @@ class _Words:
         return np.asarray(numbers_known[self._codes])
 
     def receivers(self, lines: _Indexes) -> pa.Array:
-        """Those of some of the lines."""
-        return pa.array([word.receiver for word in self._known], pa.string()).take(pa.array(self._codes[lines]))
+        """Those of some of the lines, all of them UTF-8."""
+        known = [(word.receiver or "").encode(errors="surrogateescape") for word in self._known]
+        return pa.array(known, pa.binary()).take(pa.array(self._codes[lines])).view(pa.string())
 
 
 class PlainRows(NamedTuple):

@@ -100,7 +100,7 @@ def _take_oldest(row: int, queue: int, mark: _Int32s, replaced_by: _Int32s) -> i
     while replaced_by[oldest] <= row:
         oldest += 1
     mark[queue] = oldest + 1
-    return oldest
+    return int(oldest)
 
 
 @compiled(forceinline=True)
@@ -122,37 +122,56 @@ def _give_room(recalled: int, limit: _Int32s, room: _Int32s) -> None:
 
 
 @compiled(forceinline=True)
-def _take_room(spilled: int, limit: _Int32s, room: _Int32s) -> int:
-    """Count the id spilled under each E that doesn't forget it at once. -> the least room left."""
-    least = np.iinfo(np.int32).max
+def _take_room(spilled: int, in_queues: int, limit: _Int32s, room: _Int32s) -> bool:
+    """Count the id spilled under each E that doesn't forget it at once. -> whether room is short under any."""
+    is_short = np.int32(0)
+    for e in range(len(room)):  # of 32 bits and without a branch, for wide vector instructions
+        left = np.int32(room[e] - np.int32(np.int32(spilled) >= limit[e]))
+        room[e] = left
+        is_short |= np.int32(left < np.int32(in_queues))
+    return bool(is_short)
+
+
+@compiled(forceinline=True)
+def _is_any_due(clock_us: int, in_queues: int, due_us: _Int64s, room: _Int32s) -> bool:
+    """Whether forgetting would give room under any E that is short of it."""
+    is_due = np.int32(0)
     for e in range(len(room)):
-        room[e] -= np.int32(np.int32(spilled) >= limit[e])  # of 32 bits, for wide vector instructions
-        least = min(least, room[e])
-    return least
+        is_due |= np.int32(room[e] < np.int32(in_queues)) & np.int32(due_us[e] < clock_us)
+    return bool(is_due)
 
 
 @compiled(forceinline=True)
 def _move_limits(
-    times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Flags, in_queues: int, limit: _Int32s, room: _Int32s
+    times: _Int64s,
+    clock: int,
+    expiries_us: _Int64s,
+    spilled: _Flags,
+    in_queues: int,
+    limit: _Int32s,
+    due_us: _Int64s,
+    room: _Int32s,
 ) -> None:
     """Forget what is too old, under each E that has no room."""
+    if clock == _NOTHING or not _is_any_due(times[clock], in_queues, due_us, room):
+        return
     for e in range(len(room)):
-        oldest_us = times[clock] - expiries_us[e]
-        if room[e] < in_queues and limit[e] < clock and times[limit[e]] < oldest_us:
-            moved = _first_not_before(times, limit[e], clock, oldest_us)
+        if room[e] < in_queues and due_us[e] < times[clock]:
+            moved = _first_not_before(times, limit[e], clock, times[clock] - expiries_us[e])
             forgotten = 0
             for row in range(limit[e], moved):
                 forgotten += spilled[row]
             room[e] += forgotten
             limit[e] = moved
+            due_us[e] = times[moved] + expiries_us[e]
 
 
 @compiled(forceinline=True)
-def _raise_peaks(in_queues: int, room: _Int32s, peak_ids: _Int64s) -> None:
+def _raise_peaks(in_queues: int, room: _Int32s, peak_ids: _Int32s) -> None:
     for e in range(len(room)):
-        more = max(0, in_queues - room[e])
-        peak_ids[e] += more
-        room[e] += more
+        more = np.int32(max(np.int32(0), np.int32(np.int32(in_queues) - room[e])))
+        peak_ids[e] = np.int32(peak_ids[e] + more)
+        room[e] = np.int32(room[e] + more)
 
 
 @compiled(forceinline=True)
@@ -163,18 +182,23 @@ def _note_need(need_us: int, duplicate: int, expiries_us: _Int64s, needing: _Int
 
 
 @compiled(forceinline=True)
-def _limits(times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Flags, start: int) -> tuple[_Int32s, _Int32s]:
-    """Limits and room before row `start`, where no id was counted yet."""
+def _limits(
+    times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Flags, start: int
+) -> tuple[_Int32s, _Int64s, _Int32s, _Int32s]:
+    """Limits, the clocks after which they move, room and peaks before row `start`, where no id was counted yet."""
     limit = np.zeros(len(expiries_us), np.int32)
+    due_us = np.full(len(expiries_us), np.iinfo(np.int64).max)
     room = np.zeros(len(expiries_us), np.int32)
     for e in range(len(expiries_us)):
         if expiries_us[e] == 0:
             limit[e] = len(times)  # remembers no id that spilled
-        elif clock != _NOTHING:
+            continue
+        if clock != _NOTHING:
             limit[e] = _first_not_before(times, 0, clock, times[clock] - expiries_us[e])
+        due_us[e] = times[limit[e]] + expiries_us[e]
         for row in range(limit[e], start):
             room[e] -= spilled[row]
-    return limit, room
+    return limit, due_us, room, np.zeros_like(room)
 
 
 @compiled()
@@ -204,7 +228,7 @@ def _replay(
         start, end = (counted_from, len(times)) if counting else (0, counted_from)
         asked_us = expiries_us if counting else expiries_us[:0]
         # Room is for ids that queues may hold before a peak may be passed.
-        limit, room = _limits(times, clock, asked_us, spilled, start)
+        limit, due_us, room, peaks = _limits(times, clock, asked_us, spilled, start)
         needing[:] = 0
         for row in range(start, end):
             queue, number, previous, old = source[row], several[row], earlier[row], replaced[row]
@@ -236,9 +260,10 @@ def _replay(
             if spilling != _NOTHING:
                 spilled[spilling] = True
                 in_queues -= 1
-            if _take_room(spilling, limit, room) < in_queues:
-                _move_limits(times, clock, asked_us, spilled, in_queues, limit, room)
-                _raise_peaks(in_queues, room, peak_ids)
+            if _take_room(spilling, in_queues, limit, room):
+                _move_limits(times, clock, asked_us, spilled, in_queues, limit, due_us, room)
+                _raise_peaks(in_queues, room, peaks)
+    peak_ids[:] = peaks
     counted = np.count_nonzero(earlier[counted_from:] != _NOTHING)
     caught[:] = counted - needing.sum() + np.cumsum(needing[:-1])
 

@@ -25,6 +25,8 @@ WHOLE = [
     message("e", body='"never closed'),
     message("\udcff"),
     message("f", body='"\udcff"'),
+    message("k", body='"\nnever closed'),
+    message("l", name="\udcff"),
     message("g", jms=False, body=None),
     STATUS,
     "2017-03-05 18:17:36.091 INFO  [1:R] - started\n",
@@ -43,6 +45,8 @@ LINES = [
     "   JMSRedelivered=perhaps", "   JMSTimestamp=-1", "   JMSDestination=Queue<q>\r", "   Property.header: time=x",
     "   Property.a\u00e9b=x", "   a\u00e9b=x", "   1a=x", "   =x", "   ", "  Property.messageSourceId=no", " \tmessageSourceId=x",
     "    Property.messageSourceId=deep", '   Body="x"', '   Body="', '   Body=""', "   Body=<x>", '   Body="x" ', '   Body="x',
+    "  -JMSTimestamp=1", " --Property.uniqueMessageId=no", "   JMSRedelivered=\udcff", "   JMSTimestamp=\udcff",
+    TIME + " IN=FO  [1:R] - 'r' has received JMS message: Property.uniqueMessageId=j",
     '"', 'end"', "", "=", "text", "\r", '"\r', "\udcff", "   Property.key=k", "   Property.key=\udcff",
 ]  # fmt: skip
 
