@@ -12,6 +12,7 @@ from dataclasses import asdict
 
 from benchmarks.bridge import bridge
 from benchmarks.compare import compare
+from benchmarks.correlator import correlator
 from benchmarks.detector import receive, receive_many
 from benchmarks.durable import durable
 from benchmarks.imports import imports
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[float], Iterable[Comparison]]] = {
     "kernel": kernel,
     "simulate": simulate,
     "compare": compare,
+    "correlator": correlator,
     "spark": spark,
     "durable": durable,
     "bridge": bridge,

@@ -6,23 +6,29 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.kernel_logs import KERNEL_LOGS
 from benchmarks.pairing import Comparison, Goal, by_turns, seconds
-from benchmarks.workload import SOURCES, Trace, trace
+from benchmarks.workload import Trace, trace
 
 __all__ = ["kernel"]
 
 _WINDOWS = np.geomspace(100, 20_000, 16).round().astype(np.int64)
 _EXPIRIES_US = (np.geomspace(1, 600, 16) * 1_000_000).round().astype(np.int64)
 _TURNS = 3
+_ANCHOR = "16 runs of libCacheSim's LRU"
 
 # libCacheSim's own binary format, which it maps into memory: the fastest way in.
 _ORACLE_GENERAL = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next_access", "<i8")])
+
+
+def _sources(receipts: Trace) -> int:
+    return int(receipts.source.max()) + 1
 
 
 def _replay_grid(receipts: Trace) -> npt.NDArray[np.int64]:
@@ -34,7 +40,7 @@ def _replay_grid(receipts: Trace) -> npt.NDArray[np.int64]:
         receipts.received_at_us,
         receipts.source,
         receipts.message,
-        sources=SOURCES,
+        sources=_sources(receipts),
         distinct_ids=int(receipts.message.max()) + 1,
     )
     return replay_grid(rows, _WINDOWS, _EXPIRIES_US).peak_ids
@@ -49,41 +55,49 @@ def _write_for_libcachesim(receipts: Trace, file: Path) -> None:
     rows.tofile(file)
 
 
-def _sixteen_lrus(file: Path, *, fit_table: bool) -> None:
+def _sixteen_lrus(file: Path, sources: int, *, fit_table: bool) -> None:
     """One LRU for each window, of as many ids as the queues of all sources hold together."""
     import libcachesim
 
     for window in _WINDOWS.tolist():
-        ids = window * SOURCES
+        ids = window * sources
         table = {"hashpower": math.ceil(math.log2(ids)) + 1} if fit_table else {}
         reader = libcachesim.TraceReader(str(file), libcachesim.TraceType.ORACLE_GENERAL_TRACE)
         libcachesim.LRU(ids, **table).process_trace(reader)
 
 
-def kernel(scale: float) -> list[Comparison]:
-    receipts = trace(max(1_000, round(5_000_000 * scale)))
-    count = len(receipts.message)
-    _replay_grid(trace(1_000))  # compiles
-
-    def compare(
-        name: str, anchor_name: str, goal: Goal | None, *, clock: Callable[[], float], fit_table: bool = False
-    ) -> Comparison:
+def _compare(
+    name: str,
+    receipts: Trace,
+    anchor_name: str,
+    *,
+    goal: Goal | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    fit_table: bool = False,
+) -> Comparison:
+    count, sources = len(receipts.message), _sources(receipts)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.oracleGeneral.bin"
+        _write_for_libcachesim(receipts, file)
         return by_turns(
             lambda: count / seconds(lambda: _replay_grid(receipts), clock),
-            lambda: count / seconds(lambda: _sixteen_lrus(file, fit_table=fit_table), clock),
+            lambda: count / seconds(lambda: _sixteen_lrus(file, sources, fit_table=fit_table), clock),
             turns=_TURNS,
             name=name,
-            work=f"sizing kernel: {count:,} receipts, {SOURCES} sources, 16 windows x 16 expiries, with peak_ids",
+            work=f"sizing kernel: {count:,} receipts, {sources} sources, 16 windows x 16 expiries, with peak_ids",
             unit="receipts/s",
             anchor_name=anchor_name,
             goal=goal,
         )
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trace.oracleGeneral.bin"
-        _write_for_libcachesim(receipts, file)
-        return [
-            compare("kernel", "16 runs of libCacheSim's LRU", Goal(15, aim=25), clock=time.perf_counter),
-            compare("kernel-cpu", "the same, by processor time", None, clock=time.process_time),
-            compare("kernel-fitted", "hash tables fitted to the caches", None, clock=time.perf_counter, fit_table=True),
-        ]
+
+def kernel(scale: float) -> Iterator[Comparison]:
+    count = max(1_000, round(5_000_000 * scale))
+    receipts = trace(count)
+    goal = Goal(15, aim=25)
+    _replay_grid(trace(1_000))  # compiles
+    yield _compare("kernel", receipts, _ANCHOR, goal=goal)
+    yield _compare("kernel-cpu", receipts, "the same, by processor time", clock=time.process_time)
+    yield _compare("kernel-fitted", receipts, "hash tables fitted to the caches", fit_table=True)
+    for name, log in KERNEL_LOGS.items():
+        yield _compare(f"kernel-{name}", log(count), _ANCHOR, goal=goal)

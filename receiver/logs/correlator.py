@@ -16,56 +16,111 @@ from a log is no receipt, and a body without an end hides none.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import tzinfo
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 
 from receiver.logs import times
 from receiver.logs.columns import COLUMNS, LogBatch, StatusLine, missing
+from receiver.logs.correlator_blocks import BlockLines, PlainRows
+from receiver.logs.correlator_grammar import (
+    BODY,
+    FIELD,
+    FIELDS,
+    FIGURE,
+    INDENT,
+    LOG_LINE,
+    NOTHING,
+    RECEIVED,
+    RECEIVER,
+    STATUS,
+    TIME,
+)
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable
-from receiver.logs.source import LogSource, ReadOptions, blocks_of
+from receiver.logs.source import Block, LogSource, ReadOptions, blocks_of
 
-__all__ = ["LOG_LINE", "read_correlator"]
+if TYPE_CHECKING:
+    import re
 
-LOG_LINE = re.compile(r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3}) +\S+ +\[")
-"""How every entry of the log begins."""
-_RECEIVED = re.compile(r".*?\] - '(?P<receiver>.*?)' has received JMS message:(?: (?P<first>.*))?", re.DOTALL)
-_STATUS = re.compile(r"[^\]]*\] - JMS Status: (?P<figures>.*)", re.DOTALL)
-_FIGURE = re.compile(r"(\w+)=(-?\d[\d,]*(?:\.\d+)?)(?=\s|$)", re.ASCII)
-_INDENT = "   "
-_FIELD = re.compile(r"(?P<property>Property\.)?(?P<name>(?(property)[^=]+|[A-Za-z]\w*))=(?P<value>.*)", re.DOTALL)
+    import numpy.typing as npt
 
-_TIME, _RECEIVER, _NOTHING = "header: time", "header: receiver", "header: nothing"
-"""Stand for what the header line says; no field is named so, because names end at their first space or "="."""
-_OF_HEADER = {"received_at": _TIME, "connection_id": _NOTHING, "receiver_id": _RECEIVER}
-_FIELDS = {name: name_here for name, column in COLUMNS.items() if (name_here := _OF_HEADER.get(name, column.jms_name))}
-"""Column -> the field that it is read from. Columns that JMS has no name for aren't in such a log."""
+__all__ = ["read_correlator"]
 
 
 def read_correlator(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
     """Received messages of a correlator log, with its status lines. LINE is a message's header."""
-    parser = _Parser(ZoneInfo(options.time_zone))
-    fields = _FIELDS | options.column_map
+    fields = FIELDS | options.column_map
+    reader = _Reader(_Parser(ZoneInfo(options.time_zone)), fields)
     batches = BatchMaker(source.name, options)
-    seen: set[str] = set()
-    first: _Message | None = None
     for block in blocks_of(source.pieces, source.name):
-        text = block.data.decode(errors="surrogateescape")
-        for number, line in enumerate(text.removesuffix("\n").split("\n"), block.line):
-            parser.take(number, line)
-        first = first or next(iter(parser.messages), None)
-        yield batches.batch(parser.raw(fields, seen))
-    parser.end()
-    first = first or next(iter(parser.messages), None)
-    yield batches.batch(parser.raw(fields, seen))
+        yield batches.batch(reader.take(block))
+    yield batches.batch(reader.end())
     for column, declared in COLUMNS.items():
-        if first and (declared.is_required or column in options.column_map) and fields[column] not in seen:
-            names = [name for name in first.fields if not name.startswith("header: ")]
-            raise missing(column, names, options, source.name)
+        is_asked = declared.is_required or column in options.column_map
+        if reader.first and is_asked and fields[column] not in reader.names:
+            shown = [name for name in reader.first.fields if not name.startswith("header: ")]
+            raise missing(column, shown, options, source.name)
+
+
+class _Reader:
+    """Reads plain messages by the block, and leaves the others to the parser of lines."""
+
+    def __init__(self, parser: _Parser, fields: dict[str, str]) -> None:
+        self._parser = parser
+        self._fields = fields
+        self.names: set[str] = set()
+        """Of the fields that were there."""
+        self.first: _Message | None = None
+
+    def take(self, block: Block) -> RawRows:
+        parser = self._parser
+        if block.line == 1:
+            parser.know_ending(block)
+        lines = BlockLines(block, parser.ending, set(self._fields.values()))
+        parser.take(*lines.text(-1))
+        wanted = lines.is_plain.copy()
+        stretch = 0
+        left = np.flatnonzero(~lines.is_plain)
+        while stretch < len(wanted):
+            parser.end()
+            self._note_first()
+            if self.first and not parser.in_body and lines.is_plain[stretch]:
+                after = np.searchsorted(left, stretch)
+                stretch = int(left[after]) if after < len(left) else len(wanted)
+            else:
+                wanted[stretch] = False
+                parser.take(*lines.text(stretch))
+                stretch += 1
+        return self._raw(lines.rows(self._fields, wanted))
+
+    def end(self) -> RawRows:
+        self._parser.end()
+        return self._raw(None)
+
+    def _note_first(self) -> None:
+        self.first = self.first or next(iter(self._parser.messages), None)
+
+    def _raw(self, plain: PlainRows | None) -> RawRows:
+        self._note_first()
+        raw, lines = self._parser.raw(self._fields, self.names)
+        if plain is None or not len(plain.lines):
+            return raw
+        self.names |= plain.names
+        if not len(lines):
+            raw.columns, raw.line_of = plain.columns, lambda row: int(plain.lines[row])
+            return raw
+        lines = np.concatenate([plain.lines, lines])
+        order = np.argsort(lines)
+        by_order = pa.array(order)
+        for column, values in raw.columns.items():
+            raw.columns[column] = pa.concat_arrays([plain.columns[column], values]).take(by_order)
+        raw.line_of = lambda row: int(lines[order[row]])
+        return raw
 
 
 @dataclass(slots=True)
@@ -85,25 +140,31 @@ class _Parser:
 
     def __init__(self, zone: tzinfo) -> None:
         self._zone = zone
-        self._ending: str | None = None
+        self.ending = ""
         """What lines end with before the line feed, as the first line does: a carriage return, or nothing."""
         self._open: _Message | None = None
-        self._in_body = False
+        self.in_body = False
+        """Whether the body of a message has no end yet."""
         self.messages: list[_Message] = []
         self._status_lines: list[StatusLine] = []
         self._unreadable: list[Unreadable] = []
 
-    def take(self, number: int, line: str) -> None:
-        if self._ending is None:
-            self._ending = "\r" if line.endswith("\r") else ""
-        line = line.removesuffix(self._ending)
+    def know_ending(self, first: Block) -> None:
+        self.ending = "\r" if first.data.partition(b"\n")[0].endswith(b"\r") else ""
+
+    def take(self, number: int, text: str) -> None:
+        """Lines, the first of which has this number."""
+        for at, line in enumerate(text.removesuffix("\n").split("\n") if text else (), number):
+            self._take_line(at, line.removesuffix(self.ending))
+
+    def _take_line(self, number: int, line: str) -> None:
         entry = LOG_LINE.match(line) if line[:1].isdigit() else None
         if entry is not None:
             self._entry(number, line, entry)
         elif self._open is not None:
             self._more(self._open, line)
-        elif self._in_body:
-            self._in_body = not line.endswith('"')
+        elif self.in_body:
+            self.in_body = not line.endswith('"')
 
     def end(self) -> None:
         """The message in hand is whole: the log ends here, or its next entry begins."""
@@ -111,21 +172,21 @@ class _Parser:
         if message is None:
             return
         if message.inside_body:
-            self._in_body = not message.quoted
+            self.in_body = not message.quoted
         else:
             self.messages.append(message)
 
     def _entry(self, number: int, line: str, entry: re.Match[str]) -> None:
         self.end()
-        received = _RECEIVED.match(line, entry.end())
+        received = RECEIVED.match(line, entry.end())
         if received is not None:
-            header = {_TIME: entry["time"], _RECEIVER: received["receiver"], _NOTHING: ""}
-            self._open = _Message(number, header, self._in_body, quoted=line.endswith('"'))
+            header = {TIME: entry["time"], RECEIVER: received["receiver"], NOTHING: ""}
+            self._open = _Message(number, header, self.in_body, quoted=line.endswith('"'))
             if received["first"]:
-                self._more(self._open, _INDENT + received["first"])
-        elif self._in_body:
-            self._in_body = not line.endswith('"')
-        elif status := _STATUS.match(line, entry.end()):
+                self._more(self._open, INDENT + received["first"])
+        elif self.in_body:
+            self.in_body = not line.endswith('"')
+        elif status := STATUS.match(line, entry.end()):
             self._status(number, entry["time"], status["figures"])
 
     def _status(self, number: int, time: str, figures: str) -> None:
@@ -134,12 +195,12 @@ class _Parser:
         except ValueError as error:
             self._unreadable.append(Unreadable(number, str(error)))
             return
-        values = {name: float(value.replace(",", "")) for name, value in _FIGURE.findall(figures)}
+        values = {name: float(value.replace(",", "")) for name, value in FIGURE.findall(figures)}
         self._status_lines.append(StatusLine(logged_at_us, values))
 
     def _more(self, message: _Message, line: str) -> None:
         """A line after the header: a field, the body, or the next line of a value with line breaks."""
-        field = _FIELD.fullmatch(line, len(_INDENT)) if line.startswith(_INDENT) else None
+        field = FIELD.fullmatch(line, len(INDENT)) if line.startswith(INDENT) else None
         message.quoted = message.quoted or line.endswith('"')
         if field is None:
             if message.inside_body:
@@ -150,15 +211,15 @@ class _Parser:
         name = field["name"]
         if not field["property"]:
             message.inside_body = False
-            if name == "Body":
+            if name == BODY:
                 self.end()
-                self._in_body = field["value"].startswith('"') and not field["value"][1:].endswith('"')
+                self.in_body = field["value"].startswith('"') and not field["value"][1:].endswith('"')
                 return
         message.last = None if name in message.fields else name
         message.fields.setdefault(name, field["value"])
 
-    def raw(self, fields: dict[str, str], seen: set[str]) -> RawRows:
-        """What was gathered since the last call; adds the names of its fields to `seen`."""
+    def raw(self, fields: dict[str, str], seen: set[str]) -> tuple[RawRows, npt.NDArray[np.int64]]:
+        """What was gathered since the last call, and the line of each row; adds the names of its fields to `seen`."""
         good = []
         for message in self.messages:
             seen.update(message.fields)
@@ -173,7 +234,8 @@ class _Parser:
         }
         unreadable, status_lines = sorted(self._unreadable), self._status_lines
         self.messages, self._unreadable, self._status_lines = [], [], []
-        return RawRows(columns, lambda row: good[row].line, unreadable, status_lines)
+        lines = np.array([message.line for message in good], np.int64)
+        return RawRows(columns, lambda row: good[row].line, unreadable, status_lines), lines
 
 
 def _is_utf8(text: str) -> bool:

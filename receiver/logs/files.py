@@ -24,7 +24,8 @@ import zstandard
 from receiver.errors import LogFormatError, MissingExtraError, SettingsError
 from receiver.logs.columns import COLUMNS, LogBatch, spellings
 from receiver.logs.compacted import MANIFEST, STATUS_LINES_BEGIN, Folder, Manifest, manifest_of, read_status_lines
-from receiver.logs.correlator import LOG_LINE, read_correlator
+from receiver.logs.correlator import read_correlator
+from receiver.logs.correlator_grammar import LOG_LINE
 from receiver.logs.csv_log import read_csv
 from receiver.logs.journal import JOURNAL_BEGINS, read_journal
 from receiver.logs.jsonl import read_jsonl

@@ -4,7 +4,7 @@ It follows the rules of `receiver.detector` and gives its verdicts. Four facts l
 
 *A queue is a stretch of its source's receipts.* Entries leave a source's queue in the order they came, or because a newer
 receipt of the same id replaced them, and which receipts those are is known beforehand. So a *mark* on the oldest receipt
-that may still hold its entry, and a length, are all there is to a queue.
+that may still hold its entry, and a length, are all there is to a queue. The mark moves on through the source's slab.
 
 *Spilling does not depend on E.* Nor does the clock, the newest entry that ever left a queue. An id that is in no queue any
 more is remembered while clock - time(its newest receipt) <= E. So a duplicate that the first tier misses *needs* an expiry
@@ -94,18 +94,20 @@ def _first_not_before(times: _Int64s, start: int, end: int, time: int) -> int:
 
 
 @compiled(forceinline=True)
-def _take_oldest(row: int, queue: int, mark: _Int32s, following: _Int32s, replaced_by: _Int32s) -> int:
-    """The receipt of the oldest entry of a queue, which it leaves."""
-    oldest = int(mark[queue])
+def _take_oldest(row: int, queue: int, mark: _Int32s, replaced_by: _Int32s) -> int:
+    """The index in its slab of the oldest entry of a queue, which it leaves."""
+    oldest = mark[queue]
     while replaced_by[oldest] <= row:
-        oldest = int(following[oldest])
-    mark[queue] = following[oldest]
-    return oldest
+        oldest += 1
+    mark[queue] = oldest + 1
+    return int(oldest)
 
 
 @compiled(forceinline=True)
 def _last_of_id(gone: int, several: _Int32s, held: _Int32s, newest: _Int32s) -> int:
     """The newest receipt of the id whose entry has left a queue, or _NOTHING while another queue holds the id."""
+    if not len(held):
+        return gone
     number = several[gone]
     if number == _NOTHING:
         return gone
@@ -120,37 +122,56 @@ def _give_room(recalled: int, limit: _Int32s, room: _Int32s) -> None:
 
 
 @compiled(forceinline=True)
-def _take_room(spilled: int, limit: _Int32s, room: _Int32s) -> int:
-    """Count the id spilled under each E that doesn't forget it at once. -> the least room left."""
-    least = np.iinfo(np.int32).max
+def _take_room(spilled: int, in_queues: int, limit: _Int32s, room: _Int32s) -> bool:
+    """Count the id spilled under each E that doesn't forget it at once. -> whether room is short under any."""
+    is_short = np.int32(0)
+    for e in range(len(room)):  # of 32 bits and without a branch, for wide vector instructions
+        left = np.int32(room[e] - np.int32(np.int32(spilled) >= limit[e]))
+        room[e] = left
+        is_short |= np.int32(left < np.int32(in_queues))
+    return bool(is_short)
+
+
+@compiled(forceinline=True)
+def _is_any_due(clock_us: int, in_queues: int, due_us: _Int64s, room: _Int32s) -> bool:
+    """Whether forgetting would give room under any E that is short of it."""
+    is_due = np.int32(0)
     for e in range(len(room)):
-        room[e] -= np.int32(np.int32(spilled) >= limit[e])  # of 32 bits, for wide vector instructions
-        least = min(least, room[e])
-    return least
+        is_due |= np.int32(room[e] < np.int32(in_queues)) & np.int32(due_us[e] < clock_us)
+    return bool(is_due)
 
 
 @compiled(forceinline=True)
 def _move_limits(
-    times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Flags, in_queues: int, limit: _Int32s, room: _Int32s
+    times: _Int64s,
+    clock: int,
+    expiries_us: _Int64s,
+    spilled: _Flags,
+    in_queues: int,
+    limit: _Int32s,
+    due_us: _Int64s,
+    room: _Int32s,
 ) -> None:
     """Forget what is too old, under each E that has no room."""
+    if clock == _NOTHING or not _is_any_due(times[clock], in_queues, due_us, room):
+        return
     for e in range(len(room)):
-        oldest_us = times[clock] - expiries_us[e]
-        if room[e] < in_queues and limit[e] < clock and times[limit[e]] < oldest_us:
-            moved = _first_not_before(times, limit[e], clock, oldest_us)
+        if room[e] < in_queues and due_us[e] < times[clock]:
+            moved = _first_not_before(times, limit[e], clock, times[clock] - expiries_us[e])
             forgotten = 0
             for row in range(limit[e], moved):
                 forgotten += spilled[row]
             room[e] += forgotten
             limit[e] = moved
+            due_us[e] = times[moved] + expiries_us[e]
 
 
 @compiled(forceinline=True)
-def _raise_peaks(in_queues: int, room: _Int32s, peak_ids: _Int64s) -> None:
+def _raise_peaks(in_queues: int, room: _Int32s, peak_ids: _Int32s) -> None:
     for e in range(len(room)):
-        more = max(0, in_queues - room[e])
-        peak_ids[e] += more
-        room[e] += more
+        more = np.int32(max(np.int32(0), np.int32(np.int32(in_queues) - room[e])))
+        peak_ids[e] = np.int32(peak_ids[e] + more)
+        room[e] = np.int32(room[e] + more)
 
 
 @compiled(forceinline=True)
@@ -161,18 +182,23 @@ def _note_need(need_us: int, duplicate: int, expiries_us: _Int64s, needing: _Int
 
 
 @compiled(forceinline=True)
-def _limits(times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Flags, start: int) -> tuple[_Int32s, _Int32s]:
-    """Limits and room before row `start`, where no id was counted yet."""
+def _limits(
+    times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Flags, start: int
+) -> tuple[_Int32s, _Int64s, _Int32s, _Int32s]:
+    """Limits, the clocks after which they move, room and peaks before row `start`, where no id was counted yet."""
     limit = np.zeros(len(expiries_us), np.int32)
+    due_us = np.full(len(expiries_us), np.iinfo(np.int64).max)
     room = np.zeros(len(expiries_us), np.int32)
     for e in range(len(expiries_us)):
         if expiries_us[e] == 0:
             limit[e] = len(times)  # remembers no id that spilled
-        elif clock != _NOTHING:
+            continue
+        if clock != _NOTHING:
             limit[e] = _first_not_before(times, 0, clock, times[clock] - expiries_us[e])
+        due_us[e] = times[limit[e]] + expiries_us[e]
         for row in range(limit[e], start):
             room[e] -= spilled[row]
-    return limit, room
+    return limit, due_us, room, np.zeros_like(room)
 
 
 @compiled()
@@ -188,8 +214,8 @@ def _replay(
     """Replay a domain under one window, into one row of each result."""
     # Arrays within a tuple are slow to reach.
     times, source, earlier, replaced = rows.received_at_us, rows.source, rows.earlier, rows.replaced
-    several, following, replaced_by = rows.several, rows.following, rows.replaced_by
-    mark = rows.first.copy()
+    several, slab_index, slab_row, replaced_by = rows.several, rows.slab_index, rows.slab_row, rows.replaced_by
+    mark = rows.slab_start.astype(np.int32)
     length = np.zeros(len(mark), np.int32)
     held = np.zeros(rows.several_ids, np.int32)  # of each id of several sources: how many queues hold it
     newest = np.zeros(rows.several_ids, np.int32)  # and its newest receipt
@@ -202,7 +228,7 @@ def _replay(
         start, end = (counted_from, len(times)) if counting else (0, counted_from)
         asked_us = expiries_us if counting else expiries_us[:0]
         # Room is for ids that queues may hold before a peak may be passed.
-        limit, room = _limits(times, clock, asked_us, spilled, start)
+        limit, due_us, room, peaks = _limits(times, clock, asked_us, spilled, start)
         needing[:] = 0
         for row in range(start, end):
             queue, number, previous, old = source[row], several[row], earlier[row], replaced[row]
@@ -216,7 +242,7 @@ def _replay(
                 _note_need(need_us, duplicates, asked_us, needing, needs_us)
             duplicates += previous != _NOTHING
 
-            replaces = old != _NOTHING and old >= mark[queue]
+            replaces = old != _NOTHING and slab_index[old] >= mark[queue]
             if number != _NOTHING:
                 newest[number] = row
                 held[number] += not replaces
@@ -228,15 +254,16 @@ def _replay(
             if length[queue] < window:
                 length[queue] += 1
             else:
-                gone = _take_oldest(row, queue, mark, following, replaced_by)
+                gone = slab_row[_take_oldest(row, queue, mark, replaced_by)]
                 clock = max(clock, gone)
                 spilling = _last_of_id(gone, several, held, newest)
             if spilling != _NOTHING:
                 spilled[spilling] = True
                 in_queues -= 1
-            if _take_room(spilling, limit, room) < in_queues:
-                _move_limits(times, clock, asked_us, spilled, in_queues, limit, room)
-                _raise_peaks(in_queues, room, peak_ids)
+            if _take_room(spilling, in_queues, limit, room):
+                _move_limits(times, clock, asked_us, spilled, in_queues, limit, due_us, room)
+                _raise_peaks(in_queues, room, peaks)
+    peak_ids[:] = peaks
     counted = np.count_nonzero(earlier[counted_from:] != _NOTHING)
     caught[:] = counted - needing.sum() + np.cumsum(needing[:-1])
 

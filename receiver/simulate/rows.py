@@ -36,16 +36,15 @@ class DomainRows(NamedTuple):
     """A number for the receipt's id where several sources sent it, else -1."""
     several_ids: int
     """How many such numbers there are."""
-    replaced_by: npt.NDArray[np.int32]
-    """The next receipt of the same id from the same source; where there is none, a number above all rows."""
-    first: npt.NDArray[np.int32]
-    """Source -> its first row."""
-    following: npt.NDArray[np.int32]
-    """The next receipt from the same source; where there is none, a number above all rows."""
     slab_start: npt.NDArray[np.int64]
     """Source -> the index of its first row, where rows are ordered by source, then by receipt: a slab for each source."""
     slab_index: npt.NDArray[np.int32]
     """Row -> its index in that order."""
+    slab_row: npt.NDArray[np.int32]
+    """Index in that order -> row."""
+    replaced_by: npt.NDArray[np.int32]
+    """Index in that order -> the next receipt of the same id from the same source; where there is none, a number above all
+    rows. A queue loses its entries in that order, so what it reads lies together however quiet its source is."""
     duplicates: int
     """How many receipts have an earlier one."""
 
@@ -73,25 +72,24 @@ def _link_by_id(
 @compiled()
 def _link_by_source(
     source: npt.NDArray[np.int32],
-    first: npt.NDArray[np.int32],
-    following: npt.NDArray[np.int32],
     next_index: npt.NDArray[np.int64],
     slab_index: npt.NDArray[np.int32],
+    slab_row: npt.NDArray[np.int32],
 ) -> None:
-    for row in range(len(source) - 1, -1, -1):
-        s = source[row]
-        following[row] = first[s]
-        first[s] = row
     for row in range(len(source)):
-        slab_index[row] = next_index[source[row]]
+        at = next_index[source[row]]
+        slab_index[row] = at
+        slab_row[at] = row
         next_index[source[row]] += 1
 
 
 @compiled()
-def _link_replacing(replaced: npt.NDArray[np.int32], replaced_by: npt.NDArray[np.int32]) -> None:
+def _link_replacing(
+    replaced: npt.NDArray[np.int32], slab_index: npt.NDArray[np.int32], replaced_by: npt.NDArray[np.int32]
+) -> None:
     for row in range(len(replaced)):
         if replaced[row] != _NOTHING:
-            replaced_by[replaced[row]] = row
+            replaced_by[slab_index[replaced[row]]] = row
 
 
 def _replaced_in_several(
@@ -127,15 +125,13 @@ def link_rows(
         several = numbers[ids]
         replaced = earlier.copy()
         _replaced_in_several(several, source, replaced)
-    above_all = np.iinfo(np.int32).max
-    replaced_by = np.full(len(ids), above_all, np.int32)
-    _link_replacing(replaced, replaced_by)
-    first = np.full(sources, above_all, np.int32)
-    following = np.empty(len(ids), np.int32)
     slab_index = np.empty(len(ids), np.int32)
+    slab_row = np.empty(len(ids), np.int32)
     slab_start = np.zeros(sources, np.int64)
     np.cumsum(np.bincount(source, minlength=sources)[:-1], out=slab_start[1:])
-    _link_by_source(source, first, following, slab_start.copy(), slab_index)
+    _link_by_source(source, slab_start.copy(), slab_index, slab_row)
+    replaced_by = np.full(len(ids), np.iinfo(np.int32).max, np.int32)
+    _link_replacing(replaced, slab_index, replaced_by)
     return DomainRows(
         received_at_us,
         source,
@@ -143,11 +139,10 @@ def link_rows(
         replaced,
         several,
         int(in_several.sum()),
-        replaced_by,
-        first,
-        following,
         slab_start,
         slab_index,
+        slab_row,
+        replaced_by,
         duplicates,
     )
 
