@@ -58,7 +58,7 @@ _Target = Annotated[
     typer.Argument(
         metavar="TO",
         help="file:PATH or - for JSON Lines, stomp://..., amqp://... or kafka://..., or python:MODULE:FUNCTION, called with "
-        "(message, connection) or (message).",
+        "(message, connection) or (message); a first parameter named messages gets a list.",
     ),
 ]
 _Store = Annotated[
