@@ -18,6 +18,7 @@ from benchmarks.imports import imports
 from benchmarks.kernel import kernel
 from benchmarks.memory import memory
 from benchmarks.pairing import Comparison
+from benchmarks.peers import peers
 from benchmarks.simulate import simulate
 from benchmarks.spark import spark
 
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[float], Iterable[Comparison]]] = {
     "spark": spark,
     "durable": durable,
     "bridge": bridge,
+    "peers": peers,
     "imports": imports,
 }
 
