@@ -8,6 +8,7 @@ somebody else sees them. What each peer promises under a kill stands beside its 
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -135,7 +136,7 @@ def _into_table(field: _Field, scale: float) -> Iterator[Comparison]:
     theirs: dict[str, Run] = {f"{n}": lambda n=n: _camel(field, n) for n in _CONSUMERS}  # type: ignore[misc]
     _camel(field, _CONSUMERS[-1])  # Java gets warm
     rates = _taken(scaled(_TURNS, scale, least=1), ours | theirs)
-    best = max(theirs, key=lambda consumers: sorted(rates[consumers])[len(rates[consumers]) // 2])
+    best = max(theirs, key=lambda consumers: statistics.median(rates[consumers]))
     for way in ours:
         for consumers in theirs:
             yield _compared(
@@ -183,8 +184,8 @@ def _compared(
         work=f"EXACTLY_ONCE: {work}",
         unit="messages/s",
         anchor_name=anchor_name,
-        ours=sorted(ours)[len(ours) // 2],
-        anchor=sorted(anchor)[len(anchor) // 2],
+        ours=statistics.median(ours),
+        anchor=statistics.median(anchor),
         ratios=tuple(a / b for a, b in zip(ours, anchor, strict=True)),
         goal=goal,
     )
