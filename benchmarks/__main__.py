@@ -19,6 +19,7 @@ from benchmarks.imports import imports
 from benchmarks.kernel import kernel
 from benchmarks.memory import memory
 from benchmarks.pairing import Comparison
+from benchmarks.peers import peers
 from benchmarks.simulate import simulate
 from benchmarks.spark import spark
 from benchmarks.way import way
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[float], Iterable[Comparison]]] = {
     "durable": durable,
     "bridge": bridge,
     "way": way,
+    "peers": peers,
     "imports": imports,
 }
 

@@ -86,7 +86,8 @@ def open_bridge(
 
     Args:
         from_: The address of a queue, as in `receiver bridge`, or an `Origin` for a client of your own.
-        to: The target, as in `receiver bridge`, or a function, or a `Target`. A function is called with each message.
+        to: The target, as in `receiver bridge`, or a function, or a `Target`. A function is called with each message, or
+            with a list where its first parameter is named `messages`.
         store: The store: `sqlite:///file` or `postgresql+psycopg://…`. Only BEST_EFFORT needs none.
         options: The mode, the domain and the rest.
 

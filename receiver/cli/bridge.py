@@ -60,7 +60,7 @@ _Target = Annotated[
     typer.Argument(
         metavar="TO",
         help="Where messages go: file:PATH or - for JSON Lines; stomp://..., amqp://... or kafka://...; or "
-        "python:MODULE:FUNCTION, called with (message, connection) or (message).",
+        "python:MODULE:FUNCTION, called with (message, connection) or (message); a first parameter named messages gets a list.",
     ),
 ]
 _Store = Annotated[

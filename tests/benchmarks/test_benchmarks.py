@@ -7,15 +7,24 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from benchmarks import bridge
+from benchmarks import bridge, peers
 from benchmarks.__main__ import BENCHMARKS, as_text, main
 from benchmarks.detector import _cache_by_hand, _in_batches, _one_by_one
 from benchmarks.logs import check_read, write_log
 from benchmarks.memory import _detector
 from benchmarks.pairing import Comparison, Goal, by_turns
+from benchmarks.peers_inbox import resent
 from benchmarks.workload import BEGIN_US, RECEIPTS_PER_SEC, SOURCES, receipts, source_text, trace
 from receiver import cli
 from receiver.logs import ReadOptions, read_logs
+
+NAMES = {
+    "bridge": {"amqp", "stomp", "latency", "memory"}
+    | {"classic-amqp", "classic-stomp", "kafka-sqlite", "kafka-postgresql"},
+    "peers": {"inbox-batch", "inbox-batch-by-hand", "inbox-1", "queue-sqlite", "queue-postgresql"}
+    | {f"camel-{way}-{consumers}" for way in ("message", "batch") for consumers in (1, 4, 16)},
+}
+"""Of those with a broker, the least that is measured."""
 
 
 @pytest.mark.slow
@@ -29,9 +38,10 @@ def test_each_runs_small(name, capsys, monkeypatch, request):
     if name == "memory":  # its least window takes as long at each rate
         monkeypatch.setattr("benchmarks.memory._RATES_PER_SEC", (500,))
         monkeypatch.setattr("benchmarks.memory._IDS", (25_000,))
-    if name == "bridge":
+    if name in NAMES:
         home = request.getfixturevalue("artemis_home")
         monkeypatch.setattr("benchmarks.bridge.fetch", lambda _cache: home)
+        monkeypatch.setattr("benchmarks.peers.artemis.fetch", lambda _cache: home)
         if request.config.getoption("--campaign") != "long":  # each broker takes seconds to start
             monkeypatch.setattr("benchmarks.bridge._PRODUCTS", {"classic": bridge._PRODUCTS["classic"]})
     main([name, "--scale", "0.0001", "--json"])
@@ -45,10 +55,25 @@ def test_each_runs_small(name, capsys, monkeypatch, request):
         assert comparison["ratio"] == pytest.approx(np.median(comparison["ratios"]))
     if "skipped" in said:
         pytest.skip(said.strip())
-    if name == "bridge":
-        names = {comparison["name"] for comparison in printed["benchmarks"]}
-        others = ("classic-amqp", "classic-stomp", "kafka-sqlite", "kafka-postgresql")
-        assert names >= {f"bridge-{each}" for each in ("amqp", "stomp", "latency", "memory", *others)}
+    names = {comparison["name"].removeprefix(f"{name}-") for comparison in printed["benchmarks"]}
+    assert names >= NAMES.get(name, set())
+
+
+@pytest.mark.slow
+def test_peers_without_java_are_skipped_aloud(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("benchmarks.peers.user_cache_path", lambda _name: tmp_path)
+    names = [comparison.name for comparison in peers.peers(0.0001)]
+    assert all(name.startswith("peers-inbox") for name in names)
+    said = capsys.readouterr().err
+    assert said.startswith("peers on Artemis: skipped, " if names else "peers: skipped, ")
+
+
+@pytest.mark.parametrize("count", [1, 50, 20_000])
+def test_one_message_in_fifty_is_sent_twice(count):
+    ids = resent(count)
+    assert (len(set(ids)), len(ids)) == (count, count + count // 50)
 
 
 def test_a_product_that_can_not_be_had_is_skipped_aloud(capsys, monkeypatch, tmp_path):

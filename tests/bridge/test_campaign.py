@@ -74,12 +74,17 @@ def test_exactly_once_in_another_queue(queue, store, size, seed):
 
 
 @pytest.mark.parametrize(
-    ("protocol", "database", "mode"),
-    [scaled("stomp", "sqlite", Mode.EXACTLY_ONCE), ("amqp", "postgresql", Mode.APP_CONTROLLED)],
+    ("protocol", "database", "way"),
+    [
+        scaled("stomp", "sqlite", (Mode.EXACTLY_ONCE, booking.FUNCTION)),
+        ("amqp", "postgresql", (Mode.EXACTLY_ONCE, booking.FUNCTION_OF_MANY)),
+        ("amqp", "postgresql", (Mode.APP_CONTROLLED, booking.FUNCTION)),
+    ],
 )
-def test_exactly_once_in_a_table(queue, store, mode, size, seed):
+def test_exactly_once_in_a_table(queue, store, way, size, seed):
+    mode, target = way
     execute(store.url, booking.TABLE)
-    plan = Plan(target=booking.FUNCTION, events=SHORT[size], mode=mode)
+    plan = Plan(target=target, events=SHORT[size], mode=mode)
     perform(plan, queue, store, seed, partial(effects.in_table, store.url))
 
 

@@ -81,9 +81,10 @@ def test_every_metric_is_named(bridge):
     }
 
 
-def test_rows_of_your_own_are_written_once(tmp_path, monkeypatch):
-    (source,) = blocks(PAGE, "python", "Rows of your own")
-    (command,) = commands(*blocks(PAGE, "sh", "Rows of your own"))
+@pytest.mark.parametrize("nth", [0, 1])
+def test_rows_of_your_own_are_written_once(tmp_path, monkeypatch, nth):
+    source = blocks(PAGE, "python", "Rows of your own")[nth]
+    (command,) = commands(blocks(PAGE, "sh", "Rows of your own")[nth])
     target, url = command[5], command[7]
     _, module, _ = target.split(":")
     (tmp_path / f"{module}.py").write_text(source, encoding="utf-8")

@@ -7,9 +7,10 @@ import inspect
 import logging
 import os
 import sys
+import time
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -27,69 +28,115 @@ _LOGGER = logging.getLogger("receiver.bridge")
 _WITH_CONNECTION = 2
 _LONG_SECS = 1.0
 """After so long what is done gets committed: until then others wait for the database, and a crash has it done again."""
-_SAVEPOINT = "receiver_message"
+_SAVEPOINT = "receiver_turn"
+_MANY = "messages"
+"""What the first parameter of a function is called that takes many messages at once."""
+
+
+class _Form(NamedTuple):
+    """What a function takes, by its signature."""
+
+    many: bool = False
+    """A list of messages in place of a message."""
+    connection: bool = False
+    """The connection behind that."""
 
 
 class PythonTarget(Target):
-    """Calls `function(message, connection)` if it requires two arguments, else `function(message)`.
+    """Calls `function(message, connection)` if it requires two arguments, else `function(message)`. A function whose first
+    parameter is called `messages` gets a list of messages there.
 
-    The connection is SQLAlchemy's, in the transaction that makes the inbox forget the message: what is written by it is
+    The connection is SQLAlchemy's, in the transaction that makes the inbox forget the messages: what is written by it is
     committed if and when that is. A message for which the function raises an exception leaves nothing behind there, and
     is tried again before it is parked. A `BrokerError`, `OutputError` or `StoreError` says that no message could be
     handled now: that isn't counted against this one.
+
+    Messages that are delivered together are a *turn*. It has one savepoint, since one for each message would cost two
+    round trips to a server. If a message fails, its turn is taken back, and each message of it is a turn of its own.
     """
 
     def __init__(self, name: str, function: Callable[..., object]) -> None:
         self.name = name
         self._function = function
-        self.takes_part = _takes_two(name, function)
-        """Whether the function takes the connection."""
+        self._form = _form_of(name, function)
+        self._is_lost = False
+        """Whether the last turn couldn't be taken back."""
         self.moves: Callable[[], object] = lambda: None
-        """Called before each message."""
+        """Called before each call of the function."""
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether the function takes the connection."""
+        return self._form.connection
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
-        if lease is None or not self.takes_part:
-            return one_by_one(messages, self._call, long_secs=_LONG_SECS)
-        connection = lease.connection
-        return one_by_one(messages, lambda message: self._call_inside(connection, message), long_secs=_LONG_SECS)
+        connection = lease.connection if lease is not None and self.takes_part else None
+        is_together = len(messages) > 1 and (self._form.many or connection is not None) and not self._is_lost
+        self._is_lost = False
+        if is_together:
+            count, why = self._turn(messages, connection)
+            if why is None:
+                return Outcome(delivered=list(range(count)))
+            _LOGGER.info("%s failed on %d messages, and gets them one by one: %s", self.name, len(messages), why)
+        return one_by_one(messages, lambda message: self._turn([message], connection)[1], long_secs=_LONG_SECS)
 
-    def _call_inside(self, connection: Connection, message: Received) -> str | None:
-        """Call the function inside a savepoint, so that nothing it wrote stays if it fails; why it failed, or None."""
-        transaction = connection.get_transaction()
+    def _turn(self, messages: Sequence[Received], connection: Connection | None) -> tuple[int, str | None]:
+        """Hand over messages, so that nothing that was written stays if one fails.
+
+        How many were handed over, which are fewer where they take long; and why one failed, or None.
+        """
+        if connection is None:
+            return self._handed_over(messages, None)
         connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
-        why = self._call(message, connection)
-        if connection.invalidated:
-            raise StoreError(f"the connection was lost while {self.name} had it", hint="all of it is tried again")
-        if connection.get_transaction() is not transaction:
-            raise self._has_ended_it()
+        count, why = self._handed_over(messages, connection)
         # PostgreSQL takes nothing more after an error, also one that the function has caught.
         spoilt = _failure(connection, f"RELEASE SAVEPOINT {_SAVEPOINT}") if why is None else None
         if why is None and spoilt is None:
-            return None
+            return count, None
         lost = _failure(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}", f"RELEASE SAVEPOINT {_SAVEPOINT}")
-        if lost is not None and why is not None:  # SQLite does so by itself where a disk is full
+        if lost is not None and why is not None:
+            # SQLite does so by itself where a disk is full. Or an earlier message had the transaction ended: one by one
+            # it will be seen which.
+            self._is_lost = True
             raise StoreError(f"the database took back all of the transaction while {self.name} had it: {why}") from lost
         if lost is not None:
             raise self._has_ended_it() from lost
-        return why if spoilt is None else described(spoilt)
+        return count, why if spoilt is None else described(spoilt)
 
-    def _call(self, message: Received, *connection: Connection) -> str | None:
+    def _handed_over(self, messages: Sequence[Received], connection: Connection | None) -> tuple[int, str | None]:
+        """As `_turn`, but what was written stays."""
+        if self._form.many:
+            return len(messages), self._call(list(messages), connection)
+        count, why = 0, None
+        until = time.monotonic() + _LONG_SECS
+        while why is None and count < len(messages) and (not count or time.monotonic() <= until):
+            why = self._call(messages[count], connection)
+            count += 1
+        return count, why
+
+    def _call(self, what: Received | list[Received], connection: Connection | None) -> str | None:
         """Why the function failed; None if it didn't."""
         process = os.getpid()
+        transaction = None if connection is None else connection.get_transaction()
         self.moves()
         try:
-            result = self._function(message, *connection)
+            result = self._function(what) if connection is None else self._function(what, connection)
+            why = None if result is None else not_done(result)
         except MessageRefusedError as error:
-            return described(error)
+            why = described(error)
         except (BrokerError, OutputError, StoreError):  # not the message's fault: all of it is tried again
             raise
         except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
-            _LOGGER.debug("%s failed on %r", self.name, message.unique_message_id, exc_info=True)
-            return described(error)
+            _LOGGER.debug("%s failed", self.name, exc_info=True)
+            why = described(error)
         finally:
             if os.getpid() != process:  # a child that the function has forked off: connections are its parent's
                 os._exit(1)
-        return None if result is None else not_done(result)
+        if connection is not None and connection.invalidated:
+            raise StoreError(f"the connection was lost while {self.name} had it", hint="all of it is tried again")
+        if connection is not None and connection.get_transaction() is not transaction:
+            raise self._has_ended_it()
+        return why
 
     def _has_ended_it(self) -> SettingsError:
         return SettingsError(
@@ -157,15 +204,21 @@ def _signature(name: str, function: Callable[..., object]) -> inspect.Signature 
         return None
 
 
-def _takes_two(name: str, function: Callable[..., object]) -> bool:
+def _form_of(name: str, function: Callable[..., object]) -> _Form:
     signature = _signature(name, function)
     if signature is None:
-        return False
+        return _Form()
+    parameters = list(signature.parameters.values())
     takes_one, takes_two = (_binds(signature, count) for count in (1, _WITH_CONNECTION))
-    if not (takes_one or takes_two):
-        raise SettingsError(f"{name} takes neither (message) nor (message, connection): {signature}")
-    # One that could do without it is given it only if it says what for.
-    return takes_two and (not takes_one or "connection" in signature.parameters)
+    if not (takes_one or takes_two) or (not takes_one and parameters[1].name == _MANY):
+        raise SettingsError(
+            f"{name} takes neither (message) nor (message, connection), (messages) or (messages, connection): {signature}"
+        )
+    return _Form(
+        many=parameters[0].name == _MANY and parameters[0].kind is not parameters[0].VAR_POSITIONAL,
+        # One that could do without it is given it only if it says what for.
+        connection=takes_two and (not takes_one or "connection" in signature.parameters),
+    )
 
 
 def _binds(signature: inspect.Signature, count: int) -> bool:
