@@ -1,0 +1,82 @@
+"""A batch's messages wait in one row until something happens to one of them alone; nobody can tell from outside."""
+
+import pytest
+from sqlalchemy import text
+
+from receiver.errors import StoreCorruptError
+from receiver.store.bundles import bundle_of, rows_of
+from tests.store.waiting import all_of, message, opened_inbox, receive, waiting_in
+from tests.stores import engine_of
+
+TEN = [str(number).encode() for number in range(10)]
+
+
+def in_bundles(url):
+    with engine_of(url).connect() as connection:
+        return connection.scalar(text("SELECT coalesce(sum(messages), 0) FROM receiver_bundle"))
+
+
+@pytest.mark.parametrize("what", ["confirmed", "failed", "parked", "left out"])
+def test_what_happens_to_one_alone_leaves_the_others(store_url, what):
+    with opened_inbox(store_url) as (receiver, inbox):
+        rows = receive(receiver, inbox, *TEN)
+        assert in_bundles(store_url) == 10
+        with inbox.lease() as lease:
+            if what == "confirmed":
+                lease.confirm([3])
+            elif what == "failed":
+                assert lease.try_failed(3) == 1
+            elif what == "parked":
+                lease.park(rows[3], "refused")
+            else:
+                assert lease.sequence_numbers(20, but_of=["a"]) == list(range(10))
+        left = [row for row in rows if row.sequence != 3 or what in {"failed", "left out"}]
+        assert waiting_in(inbox) == [row._replace(tries=int(what == "failed" and row.sequence == 3)) for row in left]
+        assert in_bundles(store_url) == 0
+
+
+def test_all_of_them_go_with_their_row(store_url):
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, *TEN)
+        with inbox.lease() as lease:
+            lease.confirm(range(10))
+        assert (waiting_in(inbox), in_bundles(store_url)) == ([], 0)
+
+
+def test_a_damaged_one_is_named(store_url):
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, *TEN)
+        with engine_of(store_url).begin() as connection:
+            connection.execute(text("UPDATE receiver_bundle SET packed = :value"), {"value": b"{}\n"})
+        with pytest.raises(StoreCorruptError, match="sequence number 0 that waits"), inbox.lease() as lease:
+            all_of(lease)
+
+
+def test_every_value_comes_back_as_it_was():
+    odd = {"a": 1, "b": True, "c": 1.0, "d": -0.0, "e": b"\xff", "f": None, "g": "\ud800", "": "1:gateway"}
+    rows = [
+        message(
+            7 * number,
+            [None, "", "a\0"][number % 3],
+            bytes(number),
+            properties=dict(list(odd.items())[: number + 1]) if number % 2 else {"id": f"{7 * number}:gateway"},
+            headers={"JMSType": "é"} if number % 3 else {},
+            amqp=None if number % 2 else b"\0",
+            body_kind="amqp-value" if number % 2 else None,
+            jms_timestamp_ms=number or None,
+        )
+        for number in range(12)
+    ]
+    same_names = [row._replace(properties={"id": row.unique_message_id, "n": row.sequence % 2 == 0}) for row in rows]
+    for each in (rows, same_names):
+        bundle = bundle_of(each)
+        back = rows_of(bundle.runs, bundle.packed)
+        assert back == each
+        assert list(map(repr, back)) == list(map(repr, each))
+
+
+def test_two_ids_never_become_one():
+    """JSON spells a character as it spells the two surrogates of its UTF-16 form."""
+    rows = [message(number, unique_message_id="\ud83d\ude00") for number in range(8)]
+    assert bundle_of(rows) is None
+    assert bundle_of(rows[:7]) is None
