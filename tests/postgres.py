@@ -35,7 +35,8 @@ def wheel_server() -> Iterator[Any]:
 
 def sqlalchemy_url(server: Any) -> str:
     """The address of a server from the wheel, for psycopg 3."""
-    return server.get_uri(driver="psycopg")
+    url: str = server.get_uri(driver="psycopg")
+    return url
 
 
 def shown(url: URL) -> str:

@@ -14,7 +14,7 @@ and read the log anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 

@@ -10,7 +10,7 @@ batch leaves its number in it, to be looked up later: there is no event to miss 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import pairwise

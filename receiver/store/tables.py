@@ -495,10 +495,6 @@ def _all_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converte
 
 def _columns_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> list[Sequence[Any]]:
     """Column by column, which is faster than row by row."""
-    return zip(*_columns_converted(rows, converters), strict=True)
-
-
-def _columns_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> list[Sequence[Any]]:
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
     for index, _, many in converters if columns else ():
         columns[index] = many(columns[index])

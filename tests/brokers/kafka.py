@@ -6,7 +6,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from receiver.demo.fetching import last_lines
 from receiver.demo.server import HOST, JAVA_ARGS, Server, free_ports
