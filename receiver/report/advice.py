@@ -7,6 +7,7 @@ from typing import NamedTuple
 from receiver.report.words import named_source, of_duplicates, size
 from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import Analysis, Grade, Kind, SettingFigures, SizedSetting, SourceFigures
+from receiver.simulate.recommend import FAIR_BURSTS
 from receiver.words import count, duration, exact_secs, seconds
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "shortfall",
     "sized_of",
     "sureness",
+    "weakness",
 ]
 
 MEANINGS = {
@@ -57,6 +59,14 @@ def sureness(analysis: Analysis) -> tuple[Grade, str]:
     """How sure that is."""
     grade = analysis.evidence.grade
     return grade, f"Evidence: {grade}."
+
+
+def weakness(analysis: Analysis) -> str:
+    """Why the evidence is weak; empty where it isn't for want of bursts."""
+    evidence = analysis.evidence
+    if evidence.grade is not Grade.WEAK or evidence.bursts >= FAIR_BURSTS:
+        return ""
+    return f"The evidence is weak: {count(evidence.bursts, 'burst')}, where fair takes {FAIR_BURSTS}."
 
 
 def reasons(analysis: Analysis) -> tuple[str, ...]:

@@ -45,6 +45,12 @@ def test_the_grade_is_a_word_and_a_colour(grade, colour):
     assert f"\x1b[{colour}mEvidence: {grade}." in text
 
 
+def test_weak_evidence_says_what_it_lacks():
+    weak = replace(realistic().evidence, grade=Grade.WEAK, bursts=8)
+    assert "The evidence is weak: 8 bursts, where fair takes 10." in printed(replace(realistic(), evidence=weak))
+    assert "evidence is weak" not in printed(realistic())
+
+
 def row_of(kind, lines):
     return next(line.split() for line in lines if line.lstrip("> ").startswith(kind))
 
