@@ -51,6 +51,12 @@ def test_weak_evidence_says_what_it_lacks():
     assert "evidence is weak" not in printed(realistic())
 
 
+def test_a_log_without_send_times_knows_no_longest_delivery():
+    log = replace(realistic().log, redelivered=49, max_delivery_secs=0.0)
+    said = " ".join(printed(replace(realistic(), log=log)).split())
+    assert "49 receipts flagged JMSRedelivered, the longest delivery unknown, for the log has no jms_timestamp." in said
+
+
 def row_of(kind, lines):
     return next(line.split() for line in lines if line.lstrip("> ").startswith(kind))
 
