@@ -83,7 +83,9 @@ def reasons(analysis: Analysis) -> tuple[str, ...]:
     in_other = "none of the other half"
     if unseen is not None and unseen.missed:
         in_other = f"{of_duplicates(unseen.missed, unseen.duplicates)} in the other"
-    return f"It misses {missed} here. {needed}", f"Sized on one half of the log, {who} misses {in_other}."
+    # A setting that was asked for is told of too, and `--fail-on-missed` goes by that one.
+    which = "The recommended setting" if len(analysis.settings) == 1 else "It"
+    return f"{which} misses {missed} here. {needed}", f"Sized on one half of the log, {who} misses {in_other}."
 
 
 def guarantees(analysis: Analysis) -> tuple[str, str]:
