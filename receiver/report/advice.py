@@ -7,6 +7,7 @@ from typing import NamedTuple
 from receiver.report.words import named_source, of_duplicates, size
 from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import Analysis, Grade, Kind, SettingFigures, SizedSetting, SourceFigures
+from receiver.simulate.recommend import FAIR_BURSTS
 from receiver.words import count, duration, exact_secs, seconds
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "shortfall",
     "sized_of",
     "sureness",
+    "weakness",
 ]
 
 MEANINGS = {
@@ -59,6 +61,14 @@ def sureness(analysis: Analysis) -> tuple[Grade, str]:
     return grade, f"Evidence: {grade}."
 
 
+def weakness(analysis: Analysis) -> str:
+    """Why the evidence is weak; empty where it isn't for want of bursts."""
+    evidence = analysis.evidence
+    if evidence.grade is not Grade.WEAK or evidence.bursts >= FAIR_BURSTS:
+        return ""
+    return f"The evidence is weak: {count(evidence.bursts, 'burst')}, where fair takes {FAIR_BURSTS}."
+
+
 def reasons(analysis: Analysis) -> tuple[str, ...]:
     """What the advice rests on: the log itself, one half of it against the other, and how often something happened."""
     evidence, duplicates = analysis.evidence, analysis.log.duplicates
@@ -73,7 +83,9 @@ def reasons(analysis: Analysis) -> tuple[str, ...]:
     in_other = "none of the other half"
     if unseen is not None and unseen.missed:
         in_other = f"{of_duplicates(unseen.missed, unseen.duplicates)} in the other"
-    return f"It misses {missed} here. {needed}", f"Sized on one half of the log, {who} misses {in_other}."
+    # A setting that was asked for is told of too, and `--fail-on-missed` goes by that one.
+    which = "The recommended setting" if len(analysis.settings) == 1 else "It"
+    return f"{which} misses {missed} here. {needed}", f"Sized on one half of the log, {who} misses {in_other}."
 
 
 def guarantees(analysis: Analysis) -> tuple[str, str]:

@@ -66,7 +66,7 @@ _MOST_STEPS = 20
 _GRADES = {
     Grade.STRONG: "Many disturbances, and each half of the log predicts the other",
     Grade.FAIR: "Enough disturbances to go by, and each half of the log predicts the other",
-    Grade.WEAK: "Too little to set less than Apama's defaults by",
+    Grade.WEAK: "This log is too short to go below Apama's defaults",
 }
 _KINDS = {
     Kind.BOTH: "both tiers",

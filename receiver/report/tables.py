@@ -20,6 +20,7 @@ from receiver.report.advice import (
     properties,
     reasons,
     sureness,
+    weakness,
 )
 from receiver.report.comparing import (
     best_of,
@@ -111,11 +112,12 @@ def _print_list(title: str, texts: Sequence[str], console: Console) -> None:
 
 
 def _print_decision(analysis: Analysis, console: Console) -> None:
-    """What to set, how sure that is and what it guarantees, in eight lines at most."""
+    """What to set, how sure that is and what it guarantees, in nine lines at most."""
     grade, sure = sureness(analysis)
     paragraph(console, Text.assemble((decision(analysis), _HIGHLIGHT), " ", (sure, _GRADES[grade])), first="")
-    for text in (*guarantees(analysis), *reasons(analysis), cost(analysis)):
-        paragraph(console, text)
+    for text in (*guarantees(analysis), weakness(analysis), *reasons(analysis), cost(analysis)):
+        if text:
+            paragraph(console, text)
     console.print()
     paragraph(console, reading(analysis.log), first="")
 

@@ -154,8 +154,8 @@ def remarks(log: LogFigures, key: str) -> list[str]:
     if log.clock_clamped:
         said.append(f"Time ran backwards {count(log.clock_clamped, 'time')}: the latest time of the domain was used.")
     if log.redelivered:
-        said.append(
-            f"{count(log.redelivered, 'receipt')} flagged JMSRedelivered, "
-            f"the longest delivery {duration(round(log.max_delivery_secs * _SECOND_US))}."
-        )
+        longest = "unknown, for the log has no jms_timestamp"
+        if log.max_delivery_secs:
+            longest = duration(round(log.max_delivery_secs * _SECOND_US))
+        said.append(f"{count(log.redelivered, 'receipt')} flagged JMSRedelivered, the longest delivery {longest}.")
     return said

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from receiver.simulate.figures import Elsewhere
     from receiver.simulate.replays import Facts, PairOutcome, PartNeeds, PerPart, Replays, ValueCounts
 
-__all__ = ["STRONG_BURSTS", "STRONG_SPANS", "Sizing", "elsewhere_with_margin", "sizing_of", "widest_of", "with_margin"]
+__all__ = ["FAIR_BURSTS", "STRONG_BURSTS", "STRONG_SPANS", "Sizing", "elsewhere_with_margin", "sizing_of", "widest_of", "with_margin"]
 
 _LEAST_EXPIRY_US = 1_000_000
 _TIMES_DELIVERY = 3
 """Apama's rule of thumb: an expiry of two to three times the longest redelivery."""
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
-STRONG_BURSTS, _FAIR_BURSTS = 30, 10
+STRONG_BURSTS, FAIR_BURSTS = 30, 10
 STRONG_SPANS = 10
 """How many times as long as the longest repeat a log must be."""
 _BY_THE_LOG = (Kind.BOTH, Kind.WINDOW, Kind.LEAN)
@@ -177,7 +177,7 @@ class Sizing:
         if holds and facts.bursts >= STRONG_BURSTS and span_us >= STRONG_SPANS * expiry_us:
             grade = Grade.STRONG
         else:
-            grade = Grade.FAIR if holds and facts.bursts >= _FAIR_BURSTS else Grade.WEAK
+            grade = Grade.FAIR if holds and facts.bursts >= FAIR_BURSTS else Grade.WEAK
         return Evidence(grade, facts.bursts, facts.whole.window(self.settings.max_missed), expiry_us, span_us)
 
     def _why(self, sized: SizedSetting, evidence: Evidence, *, is_first: bool) -> str:

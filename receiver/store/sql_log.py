@@ -17,7 +17,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Dialect, Engine, RootTransaction, delete
+from sqlalchemy import Connection, Dialect, Engine, RootTransaction, delete, event
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptValues
@@ -79,11 +79,20 @@ def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
     return [(seqs[first], seqs[end - 1]) for first, end in pairwise([0, *breaks, len(seqs)])]
 
 
-_HAS_ENDED = "the transaction ended inside the batch, and with it the lock of the domain"
+def _ended(connection: Connection, dbapi: Any) -> StoreBusyError | SettingsError:
+    """The error for a transaction that ended inside the batch. One that its caller ended isn't worth another try.
 
-
-def _ended_inside(what: str = _HAS_ENDED) -> StoreBusyError:
-    return StoreBusyError(what, hint="commit or roll back after the batch only")
+    `dbapi` is the driver's connection that the batch began with.
+    """
+    if connection.closed or connection.invalidated or driver_of(connection) is not dbapi:
+        return StoreBusyError(
+            "the connection was lost or closed inside the batch, and the transaction and the domain's lock with it",
+            hint="send the batch again",
+        )
+    return SettingsError(
+        "the transaction or savepoint of the batch was ended inside its block, so its ids aren't recorded",
+        hint="leave committing and rolling back to the batch; of a transaction of yours, do either after the batch",
+    )
 
 
 class Vacuum(Protocol):
@@ -172,7 +181,9 @@ class SqlLog(ABC):
 
     def connect(self) -> None:
         if self._connection is None or self._connection.closed:
-            self.use(self.engine.connect())
+            connection = self.engine.connect()
+            self.use(connection)
+            event.listen(connection, "commit", self._refuse_while_lent)
         self._lent = None
 
     def use(self, connection: Connection) -> None:
@@ -239,16 +250,20 @@ class SqlLog(ABC):
 
     def save(self, with_it: str, values: Sequence[Any], state: DomainState, before: DomainState) -> None:
         """Save what is new in the domain's state, by a statement that begins otherwise and takes other values first."""
-        has_ended = self._lent is not None and self.connection.get_transaction() is not self._lent
+        lent = self._lent
+        has_ended = lent is not None and not (lent.is_active and self.connection.get_transaction() is lent)
         if has_ended or not self.in_transaction:  # outside of one, each statement would be committed by itself
-            raise _ended_inside()
+            assert self._connection is not None  # noqa: S101 - a batch is under way
+            raise _ended(self._connection, self.dbapi)
         if _seldom_changing_of(state) == _seldom_changing_of(before):
             statement, changed = self._sql_save_less, _changing_each_time_of(state)
         else:
             statement, changed = self._sql_save, _changing_of(state)
         self.cursor.execute(with_it + statement, (*values, *changed, self.domain_id, before.last_seq))
         if self.cursor.rowcount != 1:
-            raise _ended_inside()
+            raise StoreBusyError(
+                "others have changed the domain inside the batch, though it was locked", hint="send the batch again"
+            )
 
     def stored(self, rows: Sequence[ReceiptValues]) -> list[tuple[Any, ...]]:
         """The values of `sql_append` for each row."""
@@ -268,7 +283,15 @@ class SqlLog(ABC):
             self._lent = self._connection.get_transaction() or self._connection.begin()
         return self._connection
 
+    def _refuse_while_lent(self, _: Connection) -> None:
+        if self._lent is not None:
+            raise SettingsError(
+                "a batch's connection was told to commit, which would keep its rows without its ids; nothing is committed",
+                hint="leave committing to the batch: it commits rows and ids together where its block ends",
+            )
+
     def commit(self) -> None:
+        self._lent = None
         transaction = self._connection.get_transaction() if self._connection else None
         if transaction is None:
             self.dbapi.commit()
@@ -311,6 +334,7 @@ class JoinedLog:
         self.connection = self.holder = connection
         self.transaction = connection.get_transaction()
         self._savepoint = connection.get_nested_transaction()
+        self._dbapi = driver_of(connection)
         log = self._log = copy(log)
         log.use(connection)
         self.begin, self.last_batch = log.lock_in_callers_transaction, log.last_batch
@@ -327,7 +351,7 @@ class JoinedLog:
         connection = self.connection
         under_way = connection.get_transaction(), connection.get_nested_transaction()
         if connection.closed or connection.invalidated or under_way != (self.transaction, self._savepoint):
-            raise _ended_inside("the caller's transaction or savepoint ended inside the batch")
+            raise _ended(connection, self._dbapi)
         savepoint = connection.begin_nested()
         try:
             self._log.record(state, changes, before=before)

@@ -180,26 +180,63 @@ def test_the_wait_in_a_callers_transaction_is_bounded(store_url, engine, patienc
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 @pytest.mark.parametrize("joins", [True, False], ids=["joined", "own"])
 def test_a_transaction_ended_inside_the_batch(orders, engine, joins, ending):
-    """The lock went with it, and perhaps the application's rows; so nothing may be recorded."""
+    """The lock went with it, and perhaps the application's rows: nothing is recorded, and another try is no remedy.
+
+    The batch's own connection refuses to commit.
+    """
     send(orders, "before")
+    refuses = ending == "commit" and not joins
     with engine.connect() as connection:
-        with refused(StoreBusyError, "ended inside"), orders.batch(connection if joins else None) as batch:
+        with (
+            refused(SettingsError, "leave committing to the batch" if refuses else "ended inside"),
+            orders.batch(connection if joins else None) as batch,
+        ):
             batch.receive("x", received_at_us=0)
             act(batch.connection)
             getattr(batch.connection, ending)()
             act(batch.connection)  # begins another
         connection.rollback()
-    assert effects(engine) == (ending == "commit")
+    assert effects(engine) == (ending == "commit" and joins)
     assert send(orders, "x", "before") == [NEW, DUPLICATE]
     with opened(engine.url.render_as_string(hide_password=False)) as another:
         assert send(another, "x", "before") == [DUPLICATE, DUPLICATE]
+
+
+def test_a_refused_commit_that_is_passed_over(orders, engine):
+    """SQLAlchemy's transaction is over then, though the driver's isn't: it can't be committed at the block's end."""
+    with refused(SettingsError, "ended inside"), orders.batch() as batch:
+        batch.receive("x", received_at_us=0)
+        act(batch.connection)
+        with suppress(SettingsError):
+            batch.connection.commit()
+    assert effects(engine) == 0
+    with orders.batch() as batch:  # and the connection works as before
+        batch.receive("x", received_at_us=0)
+        act(batch.connection)
+    assert effects(engine) == 1
+    assert send(orders, "x") == [DUPLICATE]
+
+
+@pytest.mark.parametrize("joins", [True, False], ids=["joined", "own"])
+def test_a_link_lost_inside_the_batch(orders, engine, joins):
+    """The caller didn't end the transaction, so another try is the remedy, also where the connection was made anew."""
+    for goes_on in (False, True):
+        with engine.connect() as connection:
+            with refused(StoreError, "lost"), orders.batch(connection if joins else None) as batch:
+                batch.receive("x", received_at_us=0)
+                batch.connection.invalidate()
+                if goes_on:
+                    batch.connection.rollback()
+                    act(batch.connection)
+            connection.rollback()
+    assert send(orders, "x") == [NEW]
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 def test_a_savepoint_ended_inside_the_batch(orders, engine, ending):
     with engine.begin() as connection:
         savepoint = connection.begin_nested()
-        with refused(StoreBusyError, "ended inside"), orders.batch(connection) as batch:
+        with refused(SettingsError, "ended inside"), orders.batch(connection) as batch:
             batch.receive("x", received_at_us=0)
             getattr(savepoint, ending)()
         assert send(orders, "y", connection=connection) == [NEW]
@@ -263,7 +300,7 @@ def test_a_batch_that_cannot_be_recorded_leaves_the_transaction_as_it_was(orders
 @pytest.mark.parametrize("by_hand", ["COMMIT", "ROLLBACK"])
 def test_a_transaction_of_our_own_ended_by_hand(orders, by_hand):
     """Behind the back of both drivers. What would be committed statement by statement from there on isn't sent."""
-    with refused(StoreBusyError, "ended inside"), orders.batch() as batch:
+    with refused(SettingsError, "ended inside"), orders.batch() as batch:
         batch.receive("x", received_at_us=0)
         batch.connection.exec_driver_sql(by_hand)
     assert send(orders, "x") == [NEW]

@@ -111,7 +111,7 @@ def test_apamas_defaults_are_called_yours_only_where_nothing_else_is():
 
 def test_a_log_without_duplicates_promises_nothing():
     set_, believe, _, present, price = answers(empty())
-    assert "Evidence: weak Too little to set less than Apama's defaults by." in set_
+    assert "Evidence: weak This log is too short to go below Apama's defaults." in set_
     assert believe == "The log holds no duplicate, so it says nothing about W and E."
     assert "window W 2,000 2,000 - expiry E 120 s 120 s -" in present
     assert price.startswith("No source sent a duplicate, so no source decides about W and E.")

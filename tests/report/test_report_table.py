@@ -45,6 +45,23 @@ def test_the_grade_is_a_word_and_a_colour(grade, colour):
     assert f"\x1b[{colour}mEvidence: {grade}." in text
 
 
+def test_weak_evidence_says_what_it_lacks():
+    weak = replace(realistic().evidence, grade=Grade.WEAK, bursts=8)
+    assert "The evidence is weak: 8 bursts, where fair takes 10." in printed(replace(realistic(), evidence=weak))
+    assert "evidence is weak" not in printed(realistic())
+
+
+def test_a_log_without_send_times_knows_no_longest_delivery():
+    log = replace(realistic().log, redelivered=49, max_delivery_secs=0.0)
+    said = " ".join(printed(replace(realistic(), log=log)).split())
+    assert "49 receipts flagged JMSRedelivered, the longest delivery unknown, for the log has no jms_timestamp." in said
+
+
+def test_beside_a_setting_asked_for_the_recommended_one_is_named():
+    alone = replace(realistic(), settings=realistic().settings[:1])
+    assert "The recommended setting misses none of 941 duplicates here." in " ".join(printed(alone).split())
+
+
 def row_of(kind, lines):
     return next(line.split() for line in lines if line.lstrip("> ").startswith(kind))
 
