@@ -8,12 +8,14 @@ from receiver.settings import ReceiverSettings, Recording, StoreSettings
 
 if TYPE_CHECKING:
     from receiver.durable.async_receiver import AsyncBatch, AsyncReceiver
+    from receiver.durable.batch import Batch
     from receiver.durable.events import Duplicate
     from receiver.durable.receiver import Receiver
 
 __all__ = [
     "AsyncBatch",
     "AsyncReceiver",
+    "Batch",
     "Decision",
     "Duplicate",
     "Receipt",
@@ -37,6 +39,10 @@ def __getattr__(name: str) -> Any:
         from receiver.durable import async_receiver
 
         return getattr(async_receiver, name)
+    if name == "Batch":
+        from receiver.durable.batch import Batch
+
+        return Batch
     if name == "Duplicate":
         from receiver.durable.events import Duplicate
 

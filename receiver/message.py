@@ -116,7 +116,9 @@ class Decision:
     """
 
     verdict: Verdict
+    """New, duplicate, or unchecked for want of an id."""
     tier: Tier | None = None
+    """Which tier still held the id of a duplicate; None for a policy without tiers."""
     age_us: int | None = None
     """Time since the newest earlier receipt of the id, on the domain's clock."""
     window_left: int | None = None

@@ -86,6 +86,16 @@ def test_in_an_event_loop(request, driver):
         assert sorted(connection.scalars(text("SELECT reference FROM payment"))) == ["1", "2", "payment 30"]
 
 
+@shows("A whole program")
+def test_a_whole_program(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (program,) = PYTHON["A whole program"]
+    run(program, "", {})
+    assert f"It prints `{capsys.readouterr().out.strip()}`" in sections(PAGE)["A whole program"]
+    with create_engine("sqlite:///pay.db", poolclass=NullPool).connect() as connection:
+        assert connection.scalars(text("SELECT reference FROM payment ORDER BY 1")).all() == ["17", "18", "19"]
+
+
 @shows("Ten lines")
 def test_ten_lines(store_url, names):
     ten_lines, _ = PYTHON["Ten lines"]

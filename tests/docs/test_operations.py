@@ -110,6 +110,8 @@ def test_the_unit_takes_the_password_where_the_page_puts_it():
     program = re.search(r"^ExecStart=(\S+)", unit, re.MULTILINE)[1]
     steps = SECTIONS["systemd"]
     assert f"`{unit.partition('LoadCredential=from-password:')[2].split()[0]}`" in steps
+    assert f"-p StateDirectory={unit.partition('StateDirectory=')[2].split()[0]} " in steps
+    assert f"-p WorkingDirectory=/var/lib/{unit.partition('WorkingDirectory=%S/')[2].split()[0]} " in steps
     assert f"python3 -m venv {PurePosixPath(program).parents[1]}" in steps
 
 

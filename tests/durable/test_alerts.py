@@ -118,6 +118,26 @@ def test_what_stays_far_fires_nothing(case, tmp_path):
     fires(shown, tmp_path, {NEEDS: quiet, HEADROOM: quiet})
 
 
+def test_a_bridge_that_lags_parks_or_is_cut_off_fires(tmp_path):
+    """All is well for an hour; then ever more waits, a message is parked, and each try to connect fails, to the end."""
+    well, ill = 60, 40
+    parked, waiting, errors = (
+        f'receiver_bridge_{name}{{domain="{DOMAIN}"}}'
+        for name in ("parked_total", "waiting", "connection_errors_total")
+    )
+    # Much waits at times, one link breaks and is made again: neither is worth an alarm.
+    shown = [{parked: 0, waiting: 50 * (minute % 10), errors: minute // 30} for minute in range(well)]
+    shown += [{parked: 1, waiting: 450 + 60 * minute, errors: 1 + 2 * minute} for minute in range(1, ill)]
+    last = len(shown) - 1
+    quiet = range(well)
+    expected = {
+        "BridgeParks": ((well + 1, well + 10), quiet),
+        "BridgeWaitingGrows": ((last - 5, last), quiet),
+        "BridgeUnready": ((well + 15, last), range(well + 10)),
+    }
+    fires(shown, tmp_path, expected)
+
+
 def test_one_tier_used_up_is_no_alarm_while_the_other_has_room(tmp_path):
     """As where the expiry is kept short on purpose, and the window carries it."""
     shown, was_missed = scrapes(200, 10 * SECOND_US, range(1, 100))
