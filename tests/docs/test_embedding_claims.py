@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import NullPool, create_engine, text
 
 from receiver import Receiver
-from receiver.durable.metrics import export
+from receiver.bridge.metrics import export
+from receiver.bridge.opening import open_bridge
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreVersionError
 from receiver.logs import ReadOptions, read_logs
 from tests.docs.bridge import CHANNEL, CrashError, Message, orders_of, pay, verdicts
@@ -97,11 +98,11 @@ def test_a_forked_process_needs_a_receiver_of_its_own(sqlite_url):
             assert not batch.receive("2").deliver
 
 
-def test_the_alert_rules_speak_of_metrics_that_there_are(store_url):
+def test_the_alert_rules_speak_of_metrics_that_there_are(store_url, tmp_path):
     registry = CollectorRegistry()
-    with orders_of(store_url) as orders:
-        export(orders, registry)
-        with orders.batch() as batch:
+    with closing(open_bridge("amqp://localhost/orders", f"file:{tmp_path / 'orders.jsonl'}", store_url)) as bridge:
+        export(bridge, registry)
+        with bridge.receiver.batch() as batch:
             for _ in range(2):  # for there are no needs before there is a duplicate
                 batch.receive("1")
         exported = generate_latest(registry).decode()
