@@ -31,7 +31,7 @@ def test_the_largest_body_is_no_negative_number():
 
 def test_certificates_are_for_tls(tmp_path):
     files = Tls(ca_file=tmp_path / "ca.pem")
-    with pytest.raises(SettingsError, match="without TLS") as caught:
+    with pytest.raises(SettingsError, match="uses no TLS") as caught:
         BrokerAddress.parse("stomp://h/orders").with_tls(files)
     assert "stomps://" in caught.value.hint
     assert BrokerAddress.parse("amqps://h/orders").with_tls(files).files == files
