@@ -89,7 +89,7 @@ def test_other_products_are_probed_too_and_what_they_lack_is_said(request, monke
     selectors, why = PRODUCTS[name]
     assert seen.selectors is selectors
     assert seen.selectors_why.startswith(why)
-    assert ("answers no acknowledgement" in printed(seen)) is not answers
+    assert ("confirms no acknowledgement" in printed(seen)) is not answers
     assert is_empty(queue)
 
 

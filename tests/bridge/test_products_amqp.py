@@ -299,4 +299,4 @@ def test_a_product_that_is_unknown_is_warned_of_once_and_spoken_to_by_the_protoc
         assert not sink.drops_known_ids
         sink.send(texts("a"))
         source.acknowledge(take(source, 1))
-    assert caplog.text.count("Broker-J Core 10.1.0 isn't known") == 1
+    assert caplog.text.count("unknown product Apache Qpid Broker-J Core 10.1.0") == 1

@@ -383,7 +383,7 @@ def test_an_unknown_product(hidden_rabbitmq, caplog):
         taken = take(source, 1)
         source.acknowledge(taken)
         assert bodies(taken) == ["a"]
-    assert [record.levelname for record in caplog.records if "isn't known" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "unknown product" in record.message] == ["WARNING"]
     with pytest.raises(SettingsError, match="no selectors"):
         source_of(where + "?selector=a=1")
     with pytest.raises(SettingsError, match="keeps a subscription"):

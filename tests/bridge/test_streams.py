@@ -366,7 +366,7 @@ def test_options_that_make_no_sense_are_refused(stream, options, problem):
 
 
 def test_a_stream_is_no_target_and_takes_no_part_without_a_store(stream):
-    with pytest.raises(SettingsError, match=r"sent to as any queue is .write /queue/NAME"):
+    with pytest.raises(SettingsError, match=r"isn't named as a stream .write /queue/NAME"):
         sink_of(stream.address())
     with pytest.raises(SettingsError, match="BEST_EFFORT can't keep its position"):
         stream.open(stream.address(), None, mode=Mode.BEST_EFFORT)

@@ -134,7 +134,7 @@ class PythonTarget(Target):
                 os._exit(1)
         if connection is not None and connection.invalidated:
             raise StoreError(f"the connection was lost while {self.name} had it", hint="all of it is tried again")
-        if connection is not None and connection.get_transaction() is not transaction:
+        if transaction is not None and not (connection.get_transaction() is transaction and transaction.is_active):
             raise self._has_ended_it()
         return why
 
