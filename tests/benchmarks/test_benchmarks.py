@@ -35,6 +35,8 @@ def test_each_runs_small(name, capsys, monkeypatch, request):
             pytest.skip("there is no Java")
         monkeypatch.setattr("benchmarks.spark._TURNS", 1)  # each takes six starts of Spark
         monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")  # its best compiler never pays here
+    if name == "peers" and request.config.getoption("--campaign") != "long":
+        pytest.skip("Camel and its library take minutes: --campaign=long")
     if name == "memory":  # its least window takes as long at each rate
         monkeypatch.setattr("benchmarks.memory._RATES_PER_SEC", (500,))
         monkeypatch.setattr("benchmarks.memory._IDS", (25_000,))

@@ -149,7 +149,7 @@ def test_grades_defaults_and_budget_are_the_programs():
             f"| **strong** | {recommend.STRONG_BURSTS} bursts, `both` misses none unseen, the log is "
             f"{recommend.STRONG_SPANS} times as long"
         ),
-        f"| **fair** | {recommend._FAIR_BURSTS} bursts, `both` misses none unseen |",
+        f"| **fair** | {recommend.FAIR_BURSTS} bursts, `both` misses none unseen |",
         f"but has fewer than {recommend.STRONG_BURSTS} bursts",
     ]
     assert [words for words in stated if words not in TEXT] == []
