@@ -43,7 +43,8 @@ install() {
         quietly "$python" -m venv --clear "$venv"
     }
     say "2 of 3: downloading this package's extras $1, and the libraries they need"
-    quietly "$venv/bin/python" -m pip install --disable-pip-version-check --editable "${root}[$1]"
+    # Most modules are never imported, so each is compiled when it first is.
+    quietly "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile --editable "${root}[$1]"
     # Last, so that whatever interrupts the steps above makes the next run do them again.
     printf '%s\n' "$wanted" >"$stamp"
     say "done"

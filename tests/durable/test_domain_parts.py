@@ -20,7 +20,9 @@ from tests.durable.opened import DUPLICATE, MEMORY, NEW, opened, send
 )
 def test_a_part_that_the_key_needs_must_be_given(lacking, tmp_path):
     for url in (MEMORY, f"sqlite:///{tmp_path}/receiver.db"):
-        with pytest.raises(SettingsError, match=r"there is no (connection_id|receiver_id|destination),") as caught:
+        with pytest.raises(
+            SettingsError, match=r"needs a (connection_id|receiver_id|destination), and there is none"
+        ) as caught:
             opened(url, **lacking)
         assert "give one" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
