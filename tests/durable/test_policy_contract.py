@@ -32,9 +32,9 @@ def row_count(url):
 def test_a_domain_keeps_its_policy(store_url):
     opened(store_url, policy="artemis:id_cache_size=7").close()
     for other in ("ttl:expiry=1", "apama", "apama:window=7,expiry=0", "perfect"):
-        with pytest.raises(SettingsError, match="goes by the policy artemis"):
+        with pytest.raises(SettingsError, match="has the policy artemis"):
             opened(store_url, policy=other)
-    with pytest.raises(SettingsError, match="goes by the policy artemis"):
+    with pytest.raises(SettingsError, match="has the policy artemis"):
         opened(store_url, settings=ReceiverSettings())
     with opened(store_url) as receiver, opened(store_url, policy="ttl:expiry=1", domain="name:other") as other:
         assert status_of(receiver) == ("artemis:id_cache_size=7", 7, 0.0)
@@ -101,7 +101,7 @@ def test_what_is_refused_makes_no_domain(store_url, others):
         opened(store_url, reject_batches=True, **others)
     opened(store_url, policy="artemis", reject_batches=True).close()
     opened(store_url, policy="ttl:expiry=1", domain="name:other").close()
-    with pytest.raises(SettingsError, match="goes by the policy ttl, not artemis"):
+    with pytest.raises(SettingsError, match="has the policy ttl, not artemis"):
         opened(store_url, reject_batches=True, domain="name:other")
 
 
