@@ -127,7 +127,10 @@ class SparkFlow:
         return replace(self, frame=united, kinds=kinds, held=None)
 
     def kept(self, what: str, *counts: type[Any]) -> tuple[SparkFlow, list[Any]]:
-        frame = self.frame.persist(StorageLevel.DISK_ONLY)
+        # Rows that are worked out again may come out other than before: a sort draws its partitions anew. What is only
+        # persisted is worked out again wherever Spark fails to see that a plan is the one it keeps.
+        with watched(self.frame.sparkSession.sparkContext, what, self.on_progress):
+            frame = self.frame.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
         kept = replace(self, frame=frame, held=frame)
         return kept, kept.only(*counts).collect(what)
 
@@ -137,7 +140,7 @@ class SparkFlow:
 
     def forget(self) -> None:
         if self.held is not None:
-            self.held.unpersist()
+            self.held._jdf.queryExecution().analyzed().rdd().unpersist(False)
 
 
 def _of_one_key(key: int, rows: Iterator[Row]) -> Iterator[Row]:
