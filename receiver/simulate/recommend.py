@@ -31,7 +31,16 @@ if TYPE_CHECKING:
     from receiver.simulate.figures import Elsewhere
     from receiver.simulate.replays import Facts, PairOutcome, PartNeeds, PerPart, Replays, ValueCounts
 
-__all__ = ["FAIR_BURSTS", "STRONG_BURSTS", "STRONG_SPANS", "Sizing", "elsewhere_with_margin", "sizing_of", "widest_of", "with_margin"]
+__all__ = [
+    "FAIR_BURSTS",
+    "STRONG_BURSTS",
+    "STRONG_SPANS",
+    "Sizing",
+    "elsewhere_with_margin",
+    "sizing_of",
+    "widest_of",
+    "with_margin",
+]
 
 _LEAST_EXPIRY_US = 1_000_000
 _TIMES_DELIVERY = 3

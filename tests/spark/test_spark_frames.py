@@ -175,7 +175,7 @@ def test_the_settings_of_a_session_are_left_as_they_were(spark, log):
         (lambda frame: frame, {"windows": []}, SettingsError, "list of numbers"),
         (lambda frame: frame, {"windows": [0], "expiries_secs": [0]}, SettingsError, "detect nothing"),
         (lambda frame: frame, {"current": (0, 0)}, SettingsError, "detect nothing"),
-        (lambda frame: frame, {"current": (2000, -1)}, SettingsError, "no number"),
+        (lambda frame: frame, {"current": (2000, -1)}, SettingsError, "isn.t a number"),
         (lambda frame: frame, {"current": (2000,)}, SettingsError, "a window and an expiry"),
         (lambda frame: frame, {"current": "2000,120"}, SettingsError, "a window and an expiry"),
         (lambda frame: frame, {"budget_bytes": 0}, SettingsError, "budget_bytes"),
