@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
 from itertools import chain, groupby
-from secrets import token_hex
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -22,7 +21,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import col, lit
+from pyspark.sql.functions import col
 
 from receiver.errors import ReceiverError
 from receiver.steps.rows import Row, batches_of, failure_of, rows_of, schema_of
@@ -68,8 +67,7 @@ def start(
     batches = list(batches_of(rows, kind))
     table = pa.Table.from_batches(batches, schema_of(kind)) if batches else []
     frame = spark.createDataFrame(table, ddl_of(kind))
-    # Spark takes what it keeps of one flow for any other that is made alike, though the files may have changed.
-    frame = frame.where(lit(token_hex()).isNotNull()).repartitionById(tasks, (col("key") % tasks).cast("int"))
+    frame = frame.repartitionById(tasks, (col("key") % tasks).cast("int"))
     return SparkFlow(frame, (kind,), on_progress)
 
 
@@ -127,7 +125,10 @@ class SparkFlow:
         return replace(self, frame=united, kinds=kinds, held=None)
 
     def kept(self, what: str, *counts: type[Any]) -> tuple[SparkFlow, list[Any]]:
-        frame = self.frame.persist(StorageLevel.DISK_ONLY)
+        # Rows that are worked out again may come out other than before: a sort draws its partitions anew. What is only
+        # persisted is worked out again wherever Spark fails to see that a plan is the one it keeps.
+        with watched(self.frame.sparkSession.sparkContext, what, self.on_progress):
+            frame = self.frame.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
         kept = replace(self, frame=frame, held=frame)
         return kept, kept.only(*counts).collect(what)
 
@@ -137,7 +138,7 @@ class SparkFlow:
 
     def forget(self) -> None:
         if self.held is not None:
-            self.held.unpersist()
+            self.held._jdf.queryExecution().analyzed().rdd().unpersist(False)
 
 
 def _of_one_key(key: int, rows: Iterator[Row]) -> Iterator[Row]:

@@ -71,10 +71,8 @@ _WORKER_DEFAULTS = {
 _SESSION_SETTINGS = {
     # Partitions are as many as a flow asked for.
     "spark.sql.adaptive.enabled": "false",
-    # Rows may be large: a batch, or a block of what is kept, never waits for a second one.
+    # Rows may be large: a batch never waits for a second one.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(1 << 20),
-    "spark.sql.inMemoryColumnarStorage.batchSize": "1",
-    "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
 
 

@@ -290,9 +290,7 @@ def _read(receipts: Ordered, how: Reading, on_progress: OnProgress | None) -> tu
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task_output(work, _gathered(batches), Piece, UnitReport)
 
-    # Spark takes what it keeps of one frame for any other that is made alike, though the source may have changed.
-    frame = receipts.frame.where(lit(secrets.token_hex()).isNotNull())
-    flow = SparkFlow(frame.mapInArrow(task, ddl_of(Piece, UnitReport)), (Piece, UnitReport), on_progress)
+    flow = SparkFlow(receipts.frame.mapInArrow(task, ddl_of(Piece, UnitReport)), (Piece, UnitReport), on_progress)
     return flow.kept(_WHAT, UnitReport)
 
 

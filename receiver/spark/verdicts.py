@@ -81,7 +81,8 @@ def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> Da
     parts = -(-sum(report.receipts for report in read.reports) // _ROWS_PER_PART)
     # A receipt's number is its index in the order of reading.
     order = ["key_us", "number"]
-    ordered = judged.repartitionByRange(parts, *order).sortWithinPartitions(*order).persist(StorageLevel.DISK_ONLY)
+    ordered = judged.repartitionByRange(parts, *order).sortWithinPartitions(*order)
+    ordered = ordered.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
     counts = ordered.groupBy(spark_partition_id().alias("part")).count().collect()
     sizes = {row["part"]: row["count"] for row in counts}
     begins = accumulate((sizes.get(part, 0) for part in range(parts)), initial=0)

@@ -165,7 +165,10 @@ def _assembled(  # noqa: PLR0917 - one chunk's values
     def rows_of(values: Sequence[Repeats] | Sequence[Departures]) -> npt.NDArray[np.int32]:
         wanted = joined(np.int64, (_at(each.unit, each.unit_row) for each in values))
         rows = np.searchsorted(checked.at, wanted, sorter=by_at)
-        return (rows if by_at is None else by_at[rows]).astype(np.int32)
+        rows = rows if by_at is None else by_at.take(rows, mode="clip")
+        if not np.array_equal(checked.at.take(rows, mode="clip"), wanted):
+            raise AssertionError("links are of other receipts than those of their chunk")
+        return rows.astype(np.int32)
 
     repeat_row, leaving_row = rows_of(repeats), rows_of(departures)
     leaving_to = column(departures, "to_chunk", np.int32)

@@ -134,7 +134,8 @@ class PythonTarget(Target):
                 os._exit(1)
         if connection is not None and connection.invalidated:
             raise StoreError(f"the connection was lost while {self.name} had it", hint="all of it is tried again")
-        if transaction is not None and not (connection.get_transaction() is transaction and transaction.is_active):
+        is_ended = transaction is not None and not transaction.is_active
+        if is_ended or (connection is not None and connection.get_transaction() is not transaction):
             raise self._has_ended_it()
         return why
 
