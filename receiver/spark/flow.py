@@ -138,7 +138,8 @@ class SparkFlow:
 
     def forget(self) -> None:
         if self.held is not None:
-            self.held._jdf.queryExecution().analyzed().rdd().unpersist(False)
+            # `unpersist` of a frame knows only what was persisted.
+            self.held._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: FBT003, SLF001 - Java's own
 
 
 def _of_one_key(key: int, rows: Iterator[Row]) -> Iterator[Row]:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException
-from pyspark.sql.functions import col, element_at, lit, split
+from pyspark.sql.functions import col, element_at, split
 
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import no_receipt
