@@ -85,7 +85,7 @@ _FAILURES = (
         _MORE_MEMORY,
     ),
     _Failure(
-        r"ExecutorLostFailure|MetadataFetchFailed|FetchFailed",
+        r"ExecutorLostFailure|MetadataFetchFailed|FetchFailed|Checkpoint block \S+ not found",
         "Spark lost executors and what they had kept, mostly for want of memory",
         _MORE_MEMORY,
     ),
