@@ -42,8 +42,8 @@ _COLUMNS = ("target_id", *inbox_rows.columns)
 _BUNDLE_COLUMNS = ("target_id", *BundleRow._fields)
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
-_BYTES_PER_VACUUMED_ROW = 2_000
-"""A database may keep so large a value in several rows of about this size."""
+_BYTES_PER_VACUUMED_ROW = 500
+"""A deleted bundle counts as so many more rows, as its messages would."""
 
 
 class TargetState(NamedTuple):

@@ -24,7 +24,9 @@ def bytes_taken(url):
         file = make_url(url).database
         return sum(path.stat().st_size for path in (Path(file), Path(f"{file}-wal")) if path.exists())
     with engine_of(url).connect() as connection:
-        return connection.scalar(text("SELECT pg_total_relation_size('receiver_inbox')"))
+        return connection.scalar(
+            text("SELECT pg_total_relation_size('receiver_inbox') + pg_total_relation_size('receiver_bundle')")
+        )
 
 
 def checkpoint(url):
