@@ -218,7 +218,7 @@ KINDS = {
     "time to live, what is left of it": Kind(
         {HEADER: [True, None, proton.uint(3_600_000)]},
         by_amqp=lambda seen: 3_000_000 < (seen.header["ttl"] or 0) <= 3_600_000,
-        by_stomp=lambda seen: abs(int(seen.header["expires"]) - ENDS_MS) < 600_000,
+        by_stomp=lambda seen: 3_000_000 < int(seen.header["expires"]) - time.time_ns() // 1_000_000 <= 3_600_000,
         text=True,
     ),
     "content type": Kind(
