@@ -4,6 +4,8 @@
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
 venv=$root/.venv
+# Modules are compiled when they are first imported; without this, in each run again.
+unset PYTHONDONTWRITEBYTECODE
 
 die() {
     say "$*"

@@ -350,9 +350,9 @@ class Lease:
         except NONSENSE as error:
             raise _corrupt(self.connection, self._target_id, bundle.first_sequence, error) from error
 
-    def _unpack(self, some: Sequence[_Bundle]) -> None:
+    def _unpack(self, packed: Sequence[_Bundle]) -> None:
         """Have the messages of these wait in rows of their own."""
-        for bundle in some:
+        for bundle in packed:
             self._inbox.add(self.connection, self._unpacked(bundle), packs=False)
             self._delete(bundle)
 

@@ -109,23 +109,23 @@ def test_without_any_order_receipts_go_by_time_then_content(spark, tmp_path, kin
 
 def detected(rows: list[Row], window: int, expiry_secs: float) -> list[tuple[str, str, str | None]]:
     """Each receipt's id, verdict and tier, by the detector."""
-    key, detectors, found = domain_key("destination"), {}, []
+    key, detectors, decided = domain_key("destination"), {}, []
     for row in rows:
         name = key.name(Channel(row.connection_id, row.destination, row.receiver_id))
         detector = detectors.setdefault(name, TwoTierDetector(window, expiry_secs))
         decision = detector.receive(row.unique_message_id, row.message_source_id, received_at_us=row.received_at)
-        found.append(
+        decided.append(
             (row.unique_message_id, str(decision.verdict), None if decision.tier is None else str(decision.tier))
         )
-    return found
+    return decided
 
 
 def test_judge_tells_what_the_detector_tells(spark, log):
     frame = spark.read.parquet(str(log)).withColumnRenamed("unique_message_id", "uniqueMessageId")
     judged = judge(frame, window=3, expiry_secs=5, domain="destination")
     assert judged.columns == [*frame.columns, "verdict", "tier"]
-    found = judged.select("uniqueMessageId", "verdict", "tier").collect()
-    assert sorted(map(tuple, found), key=str) == sorted(detected(receipts(1), 3, 5), key=str)
+    verdicts = judged.select("uniqueMessageId", "verdict", "tier").collect()
+    assert sorted(map(tuple, verdicts), key=str) == sorted(detected(receipts(1), 3, 5), key=str)
 
 
 def test_a_frame_that_was_shuffled_is_put_in_order_once(spark, log):
@@ -133,8 +133,8 @@ def test_a_frame_that_was_shuffled_is_put_in_order_once(spark, log):
     frame = spark.read.parquet(str(log)).select("*", monotonically_increasing_id().alias("n"))
     frame = spark.createDataFrame(frame.toArrow()).repartition(5, "message_source_id", "receiver_id").localCheckpoint()
     judged = judge(frame, window=3, expiry_secs=5, domain="destination", order_by="n").orderBy("n")
-    found = judged.select("unique_message_id", "verdict", "tier").collect()
-    assert list(map(tuple, found)) == detected(receipts(1), 3, 5)
+    verdicts = judged.select("unique_message_id", "verdict", "tier").collect()
+    assert list(map(tuple, verdicts)) == detected(receipts(1), 3, 5)
     sized = size_windows(frame, domain="destination", windows=[3, 50], expiries_secs=[1], order_by="n").as_dict()
     assert sized == said_here([log], windows=[3, 50], expiries_us=[1_000_000])
 
