@@ -73,7 +73,7 @@ class _ShieldedBytes(io.RawIOBase):
         return self._beneath.fileno()
 
     def isatty(self) -> bool:
-        return self._beneath.isatty()
+        return not self._beneath.closed and self._beneath.isatty()
 
     def write(self, data: ReadableBuffer, /) -> int | None:
         if not self._is_lost:

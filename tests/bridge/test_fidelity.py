@@ -539,8 +539,10 @@ def test_what_cannot_be_read_is_parked_and_the_rest_goes_on(running_artemis, sto
     bad = amqp_bytes("2", Kind(body=b"\0\x53\x77\xa1\x02\xc3\x28"))
     raw.send(from_, [amqp_bytes("1", Kind()), bad, amqp_bytes("3", Kind())])
     bridge_that_dies(from_, to, store)
-    (row,) = parked_of(store, from_)
-    assert "can't be read as AMQP" in row.error
+    # Parked by both bridges if the first one dies before its acknowledgement: what can't be read has no id to know it by.
+    parked = parked_of(store, from_)
+    assert len(parked) in (1, 2)
+    assert all("can't be read as AMQP" in row.error for row in parked)
     assert [seen_by_amqp(message.body).properties["uniqueMessageId"] for message in raw.take(to, 2)] == ["1", "3"]
 
 
