@@ -95,6 +95,11 @@ class Outcomes:
             self._settled(self._unsettled.popleft())
         return were_all
 
+    @property
+    def are_settled(self) -> bool:
+        """Whether each batch's outcome is known."""
+        return not self._unsettled
+
     def callers_go_on(self, *, but_for: Any = None) -> bool:
         """Whether a caller's transaction is still under way, other than this one."""
         return any(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -21,6 +22,7 @@ from receiver.durable.cache import DomainCache, Retirement, as_retired, making_s
 from receiver.durable.opening import Opened, new_number
 from receiver.durable.outcomes import Outcomes
 from receiver.durable.status import Tally
+from receiver.durable.turns import Turns
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptValues
 from receiver.recording import Recorder
@@ -115,6 +117,7 @@ class DomainSession(Guarded):
         self.domain_id = opened.domain_id
         self.cache = DomainCache(retirement)
         self.outcomes = Outcomes(new_number())
+        self.turns = Turns()
         self._held_by: Hashable = None
         """The thread or the task whose batch is under way."""
         if isinstance(self.log, SqlLog):
@@ -128,6 +131,12 @@ class DomainSession(Guarded):
                     self.cache.follow(self.log, self.log.begin_reading())
             finally:
                 self.log.rollback()
+
+    def read_ahead(self) -> None:
+        """Follow what others have committed, before the domain is asked for, so that it is kept for less long."""
+        if self.outcomes.are_settled and not self.cache.is_dropped:
+            self.cache.follow(self.log, self.own(self.log.begin_reading()))
+            self.log.commit()  # of nothing; after a rollback a driver may drop what it has prepared
 
     def record_to(self, record: Recording | StrPath, channel: Channel) -> Recorder:
         """Record what is received from now on, and settle what killed processes have recorded to the same path."""
@@ -293,6 +302,8 @@ class Transaction:
         self._held = held
         self._began_ns = began_ns
         """When the domain was asked for."""
+        self._had_ns = began_ns
+        """When it was had."""
         self._state: DomainState
         self._has_read_on = False
 
@@ -304,9 +315,20 @@ class Transaction:
     def begin(self) -> None:
         session = self._session
         with translated(session.address):
-            state = self._state = session.own(self.log.begin())
+            state = self._state = session.own(self._have_the_domain())
+            self._had_ns = perf_counter_ns()
             session.settle(self.log)
             self._has_read_on = session.cache.follow(self.log, state)
+
+    def _have_the_domain(self) -> DomainState:
+        session, log = self._session, self.log
+        nap_secs = session.turns.nap_secs(self._began_ns)
+        state = log.begin_if_free() if nap_secs else log.begin()
+        if state is None:
+            time.sleep(nap_secs)
+            session.read_ahead()
+            state = log.begin()
+        return state
 
     def abandon(self, error: BaseException | None = None) -> None:
         """Record nothing, and forget what was decided."""
@@ -426,6 +448,7 @@ class Transaction:
 
     def _end(self) -> None:
         log = self.log
+        self._session.turns.note(self._had_ns, perf_counter_ns())
         self._session.leave(self._held)
         if isinstance(log, JoinedLog):
             hold(Hold(self._held.lock, lambda: log.holder, self._held.owner, is_over=log.is_over))

@@ -61,6 +61,9 @@ class DomainLog(Protocol):
     def begin(self) -> DomainState:
         """Start a transaction that has the domain for itself, waiting for it."""
 
+    def begin_if_free(self) -> DomainState | None:
+        """As `begin`, but where others have the domain now it may return None, and starts nothing."""
+
     def begin_reading(self) -> DomainState:
         """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
 
@@ -110,7 +113,7 @@ class MemoryLog:
     def begin(self) -> DomainState:
         return self._state
 
-    begin_reading = begin
+    begin_if_free = begin_reading = begin
 
     def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
         if seq < last_seq:

@@ -157,8 +157,7 @@ class SqlLog(ABC):
         """Start a transaction that has the domain to itself."""
 
     @abstractmethod
-    def start_reading(self) -> None:
-        """Start a transaction that sees one state of the database and changes nothing."""
+    def begin_reading(self) -> DomainState: ...
 
     @abstractmethod
     def lock_in_callers_transaction(self) -> DomainState:
@@ -197,10 +196,8 @@ class SqlLog(ABC):
         self.connect()
         return self.lock()
 
-    def begin_reading(self) -> DomainState:
-        self.connect()
-        self.start_reading()
-        return self.read(self.sql_read)
+    def begin_if_free(self) -> DomainState | None:
+        return self.begin()
 
     def read(self, statement: str) -> DomainState:
         return self.fetched(self.cursor.execute(statement, (self.domain_id,)))
@@ -337,7 +334,8 @@ class JoinedLog:
         self._dbapi = driver_of(connection)
         log = self._log = copy(log)
         log.use(connection)
-        self.begin, self.last_batch = log.lock_in_callers_transaction, log.last_batch
+        self.begin = self.begin_if_free = log.lock_in_callers_transaction
+        self.last_batch = log.last_batch
         self.rows_after = log.pages_after if log.is_awaited else log.rows_after
 
     def is_over(self) -> bool:

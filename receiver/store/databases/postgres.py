@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, NullPool, Table, create_engine, event, text
 from sqlalchemy.dialects import postgresql
@@ -31,6 +31,8 @@ from receiver.store.sql_log import (
 from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, inbox, receipt_rows, receipts
 
 __all__ = ["Postgres", "PostgresLog"]
+
+_T = TypeVar("_T")
 
 _LEAST_VACUUMED = 1_000
 
@@ -85,10 +87,31 @@ def _lock_timeout_ms(settings: StoreSettings) -> str:
     return str(max(1, round(settings.lock_timeout_secs * 1000)))
 
 
-_LOCKING = "receiver_locking"
 _WRITING = "READ COMMITTED"
-_BEGIN_LOCKING = f"BEGIN ISOLATION LEVEL {_WRITING}; EXECUTE {_LOCKING}"
-"""One way to the server and back; and of what is prepared, nothing has to be planned."""
+_READING = "REPEATABLE READ"
+
+
+class _Begin(NamedTuple):
+    """A statement that begins a transaction and reads the domain's row.
+
+    That is one way to the server and back; and of what is prepared, nothing has to be planned.
+    """
+
+    name: str
+    isolation_level: str
+    locking: str = ""
+
+    def prepared(self, sql_read: str) -> str:
+        return f"PREPARE {self.name} AS {sql_read}{self.locking}"
+
+    def __str__(self) -> str:
+        return f"BEGIN ISOLATION LEVEL {self.isolation_level}; EXECUTE {self.name}"
+
+
+_FOR_UPDATE = " FOR UPDATE"
+_LOCKING = _Begin("receiver_locking", _WRITING, _FOR_UPDATE)
+_LOCKING_IF_FREE = _Begin("receiver_locking_if_free", _WRITING, f"{_FOR_UPDATE} SKIP LOCKED")
+_READING_ONLY = _Begin("receiver_reading", f"{_READING}, READ ONLY")
 _NOT_PREPARED = "26000"
 _IDLE = 0  # of libpq's PGTransactionStatusType
 
@@ -100,7 +123,7 @@ def _autocommits(driver: Any) -> bool:
 
 class PostgresLog(SqlLog):
     placeholder = "%s"
-    for_update = " FOR UPDATE"
+    for_update = _FOR_UPDATE
 
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
         super().__init__(engine, settings, domain_id)
@@ -110,7 +133,8 @@ class PostgresLog(SqlLog):
         self._sql_with = [
             [self._with(numbered=numbered, rows=rows) for rows in range(_FEW + 1)] for numbered in (False, True)
         ]
-        self._sql_prepare = f"PREPARE {_LOCKING} AS {self.sql_lock.replace('%s', str(int(domain_id)))}"
+        sql_read = self.sql_read.replace("%s", str(int(domain_id)))
+        self._sql_prepare = "; ".join(begin.prepared(sql_read) for begin in (_LOCKING, _LOCKING_IF_FREE, _READING_ONLY))
         self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(receipt_rows.columns)}) FROM STDIN"
         self._sql_delete = (
             f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
@@ -124,14 +148,24 @@ class PostgresLog(SqlLog):
             return
         try:
             self.dbapi.autocommit = True  # so that the driver begins no transaction, for which it would wait once more
-            self.cursor.execute(self._sql_prepare)
+            self.cursor.execute(self._sql_prepare, prepare=False)
         except BaseException:
             self.discard()  # for nothing would prepare it later
             raise
 
     def begin(self) -> DomainState:
+        return self._begun(self.lock)
+
+    def begin_if_free(self) -> DomainState | None:
+        return self._begun(self._lock_if_free)
+
+    def begin_reading(self) -> DomainState:
+        return self._begun(self._start_reading)
+
+    def _begun(self, begin: Callable[[], _T]) -> _T:
         try:
-            return super().begin()
+            self.connect()
+            return begin()
         except Exception as error:
             # The server was gone while this connection lay idle, or an application to which it was lent has dropped what
             # was prepared. So nothing is lost with it.
@@ -139,19 +173,30 @@ class PostgresLog(SqlLog):
             if is_of_use and getattr(error, "sqlstate", None) != _NOT_PREPARED:
                 raise
             self.discard()
-            return super().begin()
+            self.connect()
+            return begin()
 
     def lock(self) -> DomainState:
-        self.cursor.execute(_BEGIN_LOCKING, prepare=False)  # for the driver could prepare no two statements in one
+        return self.fetched(self._executed(_LOCKING))
+
+    def _lock_if_free(self) -> DomainState | None:
+        cursor = self._executed(_LOCKING_IF_FREE)
+        if cursor.rowcount:
+            return self.fetched(cursor)
+        self.commit()  # of nothing; after a rollback the driver would drop what is prepared
+        return None
+
+    def _start_reading(self) -> DomainState:
+        return self.fetched(self._executed(_READING_ONLY))
+
+    def _executed(self, begin: _Begin) -> Any:
+        self.cursor.execute(str(begin), prepare=False)  # for the driver could prepare no two statements in one
         self.cursor.nextset()
-        return self.fetched(self.cursor)
+        return self.cursor
 
     @property
     def in_transaction(self) -> bool:
         return self.is_awaited or self.dbapi.pgconn.transaction_status != _IDLE
-
-    def start_reading(self) -> None:
-        self.cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
     def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
         parameters = (self.domain_id, seq)
@@ -328,7 +373,7 @@ class Postgres(Database):
 
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
         session = {"lock_timeout": _lock_timeout_ms(settings), "default_transaction_read_only": "on"}
-        return _engine(url, "REPEATABLE READ", session)
+        return _engine(url, _READING, session)
 
     def fault_of(self, raw: BaseException) -> Fault | None:
         # Whoever never loaded a driver can't have met its errors.

@@ -116,8 +116,10 @@ class SqliteLog(SqlLog):
         self.cursor.execute("BEGIN IMMEDIATE")
         return self.read(self.sql_lock)
 
-    def start_reading(self) -> None:
+    def begin_reading(self) -> DomainState:
+        self.connect()
         self.dbapi.execute("BEGIN")
+        return self.read(self.sql_read)
 
     def lock_in_callers_transaction(self) -> DomainState:
         (caller_waits_ms,) = self.dbapi.execute("PRAGMA busy_timeout").fetchone()
