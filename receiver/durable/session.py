@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
@@ -325,7 +324,7 @@ class Transaction:
         nap_secs = session.turns.nap_secs(self._began_ns)
         state = log.begin_if_free() if nap_secs else log.begin()
         if state is None:
-            time.sleep(nap_secs)
+            sleep(nap_secs)
             session.read_ahead()
             state = log.begin()
         return state
