@@ -12,8 +12,8 @@ from __future__ import annotations
 
 __all__ = ["Turns"]
 
-_BATCHES_LET_BY = 6
-_LONGEST_NAP_NS = 10_000_000
+_BATCHES_LET_BY = 12
+_LONGEST_NAP_NS = 20_000_000
 
 
 class Turns:

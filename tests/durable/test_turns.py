@@ -20,9 +20,9 @@ ASKED = ["later", "napped", "held", "before", "mine", "new"]
 @pytest.mark.parametrize(
     ("took_ms", "pause_ms", "nap_ms"),
     [
-        (1, 0.5, 6),  # back at once: six batches like its own
+        (1, 0.5, 12),  # back at once: twelve batches like its own
         (1, 1.5, 0),  # it has paused, so others have had room
-        (50, 1, 10),  # however long its batches are
+        (50, 1, 20),  # however long its batches are
         (50, 51, 0),
     ],
 )
