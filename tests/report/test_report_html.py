@@ -103,7 +103,7 @@ def test_apamas_defaults_are_called_yours_only_where_nothing_else_is():
     default = next(sized.setting for sized in analysis.kinds if sized.kind is Kind.DEFAULT)
     set_, _, _, present, _ = answers(of_kind(analysis, Kind.PRESENT, default))
     assert "Apama's defaults, yours 2,000 120 s" in set_
-    assert "Give yours with --current W,E." in present
+    assert "Compare with your own setting: --current W,E." in present
     set_, _, _, present, _ = answers(analysis)
     assert "Apama's defaults 2,000 120 s" in set_
     assert "--current" not in present
