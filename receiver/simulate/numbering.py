@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from receiver.domains import Channel, DomainKey
 from receiver.errors import LogFormatError
+from receiver.logs.columns import MAP_IN_PYTHON, map_options
 from receiver.simulate.compiled import check_numbered, compiled
 
 if TYPE_CHECKING:
@@ -326,8 +327,11 @@ def check_columns(columns_present: Collection[str], key: DomainKey) -> None:
     """`LogFormatError` for a KEY that needs a column which the whole log lacks."""
     lacking = [column for column in key.needs if column not in columns_present]
     if lacking:
+        only_destination = lacking == ["connection_id"] and "destination" in columns_present
+        queues = "--domain destination needs no connection; " if only_destination else ""
         raise LogFormatError(
             "the log",
-            f"has no column {lacking[0]}, which the domain key '{key.text}' needs",
-            hint="--map COLUMN=FIELD reads it from another field; --domain name:TEXT takes the log as one domain",
+            f"has no column {' or '.join(lacking)}, which the domain key '{key.text}' needs",
+            hint=f"{map_options(dict.fromkeys(lacking, 'FIELD'))} {MAP_IN_PYTHON}; {queues}--domain name:TEXT takes the log"
+            " as one domain",
         )

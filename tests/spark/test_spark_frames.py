@@ -20,6 +20,7 @@ from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
 from receiver.spark import judge, size_windows
+from receiver.spark.sources import file_and_row
 from tests.docs.markdown import blocks
 from tests.logs.reading import Row, csv_bytes, parquet_bytes
 
@@ -153,6 +154,33 @@ def test_the_settings_of_a_session_are_left_as_they_were(spark, log):
 
 
 @pytest.mark.parametrize(
+    ("make", "is_known"),
+    [
+        (lambda frame: frame.where("destination = 'q1'").select("received_at", "unique_message_id"), True),
+        (lambda frame: frame.selectExpr("*", "1 as n").orderBy("received_at"), True),
+        (lambda frame: frame.repartition(3).cache(), True),
+        (lambda frame: frame.join(frame.select("receiver_id").distinct(), "receiver_id"), False),
+        (lambda frame: frame.groupBy("received_at", "unique_message_id").count(), False),
+        (lambda frame: frame.union(frame), False),
+        (lambda frame: frame.localCheckpoint(), False),
+    ],
+)
+def test_which_frames_know_the_order_of_their_files(spark, log, make, is_known):
+    frame = make(spark.read.parquet(str(log)))
+    file_row = file_and_row(frame)
+    assert (file_row is not None) is is_known
+    if file_row is not None:
+        rows = [row[-1] for row in frame.select("*", *file_row).collect()]
+        assert len(set(rows)) == len(rows)
+    frame.unpersist()
+
+
+def test_text_knows_no_order(spark, tmp_path):
+    (tmp_path / "log.csv").write_text("received_at,unique_message_id\n1,a\n")
+    assert file_and_row(spark.read.csv(str(tmp_path / "log.csv"), header=True)) is None
+
+
+@pytest.mark.parametrize(
     ("make", "arguments", "error", "complaint"),
     [
         (lambda frame: frame.drop("received_at"), {}, LogFormatError, "no column received_at"),
@@ -173,6 +201,8 @@ def test_the_settings_of_a_session_are_left_as_they_were(spark, log):
         (lambda frame: frame.selectExpr("*", "nullif(1, 1) as n"), {"order_by": "n"}, SettingsError, "nulls"),
         (lambda frame: frame.selectExpr("*", "map(1, 2) as n"), {"order_by": "n"}, SettingsError, "no order"),
         (lambda frame: frame, {"windows": []}, SettingsError, "list of numbers"),
+        (lambda frame: frame, {"windows": [-1]}, SettingsError, "^windows: '-1' isn't a number"),
+        (lambda frame: frame, {"expiries_secs": ["x"]}, SettingsError, "^expiries_secs: 'x' isn't a number"),
         (lambda frame: frame, {"windows": [0], "expiries_secs": [0]}, SettingsError, "detect nothing"),
         (lambda frame: frame, {"current": (0, 0)}, SettingsError, "detect nothing"),
         (lambda frame: frame, {"current": (2000, -1)}, SettingsError, "isn't a number"),
