@@ -30,10 +30,10 @@ START_US = 1_795_219_200_000_000
 def receipts(seed: int, rows: int = 3_000, step_back: bool = True) -> list[Row]:
     """Ties, a clock that steps back, ids that come again near and far and from other sources, some empty."""
     draw = random.Random(seed)  # noqa: S311 - draws by seed
-    time_us, found = START_US, []
+    time_us, rows_made = START_US, []
     for number in range(rows):
         time_us += draw.choice([0, 0, 1, 1_000, 2_000_000, *([-1_500_000] * step_back)])
-        found.append(
+        rows_made.append(
             Row(
                 time_us,
                 draw.choice(["", "007", "NaN", *(f"id{draw.randrange(max(1, number // 2))}" for _ in range(9))]),
@@ -46,7 +46,7 @@ def receipts(seed: int, rows: int = 3_000, step_back: bool = True) -> list[Row]:
                 body_digest=draw.choice(["", "x", "y"]),
             )
         )
-    return found
+    return rows_made
 
 
 def said_here(paths, key="destination", windows=None, expiries_us=None, present=None, **settings) -> dict:
@@ -80,18 +80,18 @@ def test_rows_of_files_stand_in_their_order(spark, tmp_path):
 def test_an_order_by_column_and_a_grid_chosen_from_the_log(spark, log):
     frame = spark.read.parquet(str(log)).select("*", monotonically_increasing_id().alias("n"))
     frame = spark.createDataFrame(frame.toArrow()).repartition(7)
-    found = size_windows(frame, domain="default", order_by="n", max_missed=2, margin=1.5)
-    assert found.as_dict() == said_here([log], "default", max_missed=2, margin=1.5)
+    analysis = size_windows(frame, domain="default", order_by="n", max_missed=2, margin=1.5)
+    assert analysis.as_dict() == said_here([log], "default", max_missed=2, margin=1.5)
 
 
 @pytest.mark.slow
 def test_what_is_set_at_present_and_a_budget(spark, log):
     frame, most = spark.read.parquet(str(log)), 1_000
-    found = size_windows(frame, domain="destination", current=(7, 0.5), budget_bytes=most).as_dict()
-    assert found == said_here([log], present=(7, 500_000), budget_bytes=most)
-    present = found["kinds"]["present"]
+    analysis = size_windows(frame, domain="destination", current=(7, 0.5), budget_bytes=most).as_dict()
+    assert analysis == said_here([log], present=(7, 500_000), budget_bytes=most)
+    present = analysis["kinds"]["present"]
     assert (present["window"], present["expiry_secs"]) == (7, 0.5)
-    assert found["recommendation"] != size_windows(frame, domain="destination").as_dict()["recommendation"]
+    assert analysis["recommendation"] != size_windows(frame, domain="destination").as_dict()["recommendation"]
 
 
 @pytest.mark.thinned(3)

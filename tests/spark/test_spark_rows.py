@@ -96,9 +96,9 @@ def test_it_gives_what_a_flow_in_memory_gives(spark, rows, tasks):
     def asked(flow):
         made = flow.map(doubled, Note)
         sums, counts = made.only(Note).grouped(summed, 10, Note, Sum).kept("sums", Sum)
-        found = sums.map(doubled, Note, Sum).plus(made).collect("all")
+        rows_collected = sums.map(doubled, Note, Sum).plus(made).collect("all")
         sums.forget()
-        return Counter(map(plain, found)), Counter(map(plain, counts))
+        return Counter(map(plain, rows_collected)), Counter(map(plain, counts))
 
     assert asked(start(spark, rows, tasks, Note)) == asked(PlainFlow(rows))
 

@@ -52,8 +52,8 @@ def test_parts_written_by_tasks(rows, expected, tmp_path, to):
         write(rows)
     parts = sorted((tmp_path / "verdicts").glob("*.parquet"))
     assert len(parts) == 3
-    found = pa.concat_tables(pq.ParquetFile(part).read(use_threads=False) for part in parts)
-    assert found.cast(PLAIN).equals(expected)
+    judged = pa.concat_tables(pq.ParquetFile(part).read(use_threads=False) for part in parts)
+    assert judged.cast(PLAIN).equals(expected)
 
 
 def test_a_folder_that_tasks_can_not_see_is_told_of(rows, tmp_path, monkeypatch):
