@@ -88,8 +88,8 @@ class _Collector:
         self.receipts += len(batch)
         check_numbered(self.receipts, "receipts")
         # Of batches without the column; takes no memory, for mostly no batch has it.
-        redelivered = np.broadcast_to(np.False_, len(batch))
-        digests = np.broadcast_to(np.uint64(0), len(batch))
+        redelivered: npt.NDArray[np.bool_] = np.broadcast_to(np.bool_(False), len(batch))  # noqa: FBT003
+        digests: npt.NDArray[np.uint64] = np.broadcast_to(np.uint64(0), len(batch))
         if batch.jms_redelivered is not None:
             self.has_redelivered = True
             redelivered = batch.jms_redelivered

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from receiver.domains import Channel, DomainKey
 from receiver.errors import LogFormatError
-from receiver.simulate.compiled import check_numbered, compiled
+from receiver.simulate.compiled import check_numbered, compiled, prefetch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,7 +45,7 @@ _HASH_BITS = np.uint64(0xFFFFFFFF_00000000)
 _NUMBER_BITS = np.uint64(0x00000000_FFFFFFFF)
 _FREE = np.uint64(0)
 _LEAST_BITS = 12
-_TOGETHER = 64
+_AHEAD = 32
 _MANY_BYTES = 1 << 30
 
 
@@ -94,15 +94,6 @@ def _same(  # noqa: PLR0917 - compiled functions take no names
 
 
 @compiled()
-def _touched(slots: npt.NDArray[np.uint64], hashes: npt.NDArray[np.uint64], start: int, shift: np.uint64) -> np.uint64:
-    """Bring the slots of the next hashes into the cache. Here the cache misses overlap; look-ups wait for one after another."""
-    touched = np.uint64(0)
-    for row in range(start, min(start + _TOGETHER, len(hashes))):
-        touched ^= slots[hashes[row] >> shift]
-    return touched
-
-
-@compiled()
 def _rebuild(entries: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint64], shift: np.uint64) -> None:
     """Enter all entries of a table into a longer one. Both are in order of the hashes, so both are gone through in order."""
     last = np.uint64(len(slots) - 1)
@@ -128,8 +119,8 @@ def _number_texts(  # noqa: PLR0917 - compiled functions take no names
 ) -> int:
     last = np.uint64(len(slots) - 1)
     for row in range(len(numbers)):
-        if row % _TOGETHER == 0:
-            numbers[row] = _touched(slots, hashes, row, shift)  # stored, so that it isn't optimised away
+        if row + _AHEAD < len(hashes):
+            prefetch(slots, hashes[row + _AHEAD] >> shift)
         start, end = offsets[row], offsets[row + 1]
         hash_ = hashes[row]
         slot = hash_ >> shift
@@ -144,7 +135,7 @@ def _number_texts(  # noqa: PLR0917 - compiled functions take no names
                     stored[at + i] = data[start + i]
                 ends[count] = at + end - start
                 break
-            number = np.int64(entry & _NUMBER_BITS) - 1
+            number = int(entry & _NUMBER_BITS) - 1
             if (entry ^ hash_) & _HASH_BITS == 0 and _same(data, start, end, stored, ends[number], ends[number + 1]):
                 break
             slot = (slot + np.uint64(1)) & last

@@ -190,12 +190,12 @@ def _number_densely(
 def _clamped(as_read: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int, int]:
     """Times that never descend; how many were clamped for it, and by how much at most."""
     clamped = np.empty_like(as_read)
-    newest, steps_back, largest = np.int64(0), 0, np.int64(0)
+    newest, steps_back, largest = 0, 0, 0
     for row in range(len(as_read)):
-        newest = max(newest, as_read[row])
+        newest = max(newest, int(as_read[row]))
         clamped[row] = newest
         steps_back += as_read[row] < newest
-        largest = max(largest, newest - as_read[row])
+        largest = max(largest, newest - int(as_read[row]))
     return clamped, steps_back, largest
 
 
