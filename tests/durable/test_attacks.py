@@ -113,8 +113,9 @@ def test_a_connection_invalidated_inside_the_batch(store_url):
 @pytest.mark.parametrize("count", [1, 10])  # on PostgreSQL, one receipt is recorded by the message that commits
 def test_a_domain_changed_though_it_was_locked(store_url, count):
     ids = [f"id {number}" for number in range(count)]
+    refused = pytest.raises(StoreBusyError, match="though it was locked")
     with opened(store_url) as receiver:
-        with pytest.raises(StoreBusyError, match="though it was locked"), receiver.batch() as batch:
+        with refused, receiver.batch() as batch:
             batch.receive_many([(id_, None, 0) for id_ in ids])
             receiver._session.log.dbapi.execute("UPDATE receiver_domain SET last_seq = last_seq + 1")
         assert send(receiver, *ids) == [NEW] * count

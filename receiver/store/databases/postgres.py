@@ -102,30 +102,37 @@ def _autocommits(driver: Any) -> bool:
     return bool(driver.autocommit) and (not hasattr(driver, "pgconn") or driver.pgconn.transaction_status == _IDLE)
 
 
-def _sent(driver: Any, statements: bytes) -> Any:
-    """The result of the last of the statements, sent together, and past a cursor, which costs more than the rest."""
-    from psycopg import errors, generators
+class _Messages:
+    """Statements sent to the server together, past the driver's cursors: those cost a batch of one as much as the rest."""
 
-    driver.pgconn.send_query(statements)
-    result = driver.wait(generators.execute(driver.pgconn))[-1]
-    if result.error_message:
-        raise errors.error_from_result(result)
-    return result
+    def __init__(self, driver: Any) -> None:
+        from psycopg import errors, generators
+        from psycopg.adapt import Transformer
+
+        self._driver = driver
+        self._executing = generators.execute
+        self._error_of = errors.error_from_result
+        self._transformer = Transformer(driver)
+
+    def send(self, statements: bytes) -> Any:
+        """The result of the last statement. None comes after one that fails, whose error is raised."""
+        pgconn = self._driver.pgconn
+        pgconn.send_query(statements)
+        result = self._driver.wait(self._executing(pgconn))[-1]
+        if result.error_message:
+            raise self._error_of(result)
+        return result
+
+    def first_row(self, statements: bytes) -> tuple[Any, ...] | None:
+        """The first row that the last statement gives; None if it gives none."""
+        self._transformer.set_pgresult(self.send(statements))
+        return self._transformer.load_row(0, tuple)
 
 
-def _transformer(driver: Any) -> Any:
-    """What makes values of a result's rows."""
-    from psycopg.adapt import Transformer
-
-    return Transformer(driver)
-
-
-def _literal(value: bytes | str | None) -> str | None:
-    """Of a value that isn't a number; None for text, which would have to be quoted."""
-    if value is None:
-        return "NULL"
-    # The E holds whatever the server's standard_conforming_strings is.
-    return f"E'\\\\x{value.hex()}'" if isinstance(value, bytes) else None
+def _literal(value: int | bytes | None) -> str:
+    if isinstance(value, bytes):
+        return f"E'\\\\x{value.hex()}'"  # whatever the server's standard_conforming_strings
+    return "NULL" if value is None else str(value)
 
 
 class PostgresLog(SqlLog):
@@ -142,7 +149,7 @@ class PostgresLog(SqlLog):
         ]
         self._prepared: dict[tuple[str, str], str] = {}
         """The names of the statements that are prepared on the connection, beside the one that locks."""
-        self._transformer: Any = None
+        self._messages: _Messages
         self._unsent = ""
         """What records the batch, to go to the server with its commit."""
         self._sql_prepare = f"PREPARE {_LOCKING} AS {self.sql_lock.replace('%s', str(int(domain_id)))}"
@@ -159,7 +166,7 @@ class PostgresLog(SqlLog):
             return
         try:
             self._prepared = {}
-            self._transformer = _transformer(self.dbapi)
+            self._messages = _Messages(self.dbapi)
             self.dbapi.autocommit = True  # so that the driver begins no transaction, for which it would wait once more
             self.cursor.execute(self._sql_prepare)
         except BaseException:
@@ -180,8 +187,7 @@ class PostgresLog(SqlLog):
 
     def lock(self) -> DomainState:
         self._unsent = ""
-        self._transformer.set_pgresult(_sent(self.dbapi, _BEGIN_LOCKING))
-        return self.fetched(self._transformer.load_row(0, tuple))
+        return self.fetched(self._messages.first_row(_BEGIN_LOCKING))
 
     @property
     def in_transaction(self) -> bool:
@@ -227,10 +233,10 @@ class PostgresLog(SqlLog):
         The first time on a connection it is prepared, so nothing has to be planned again. COMMIT isn't reached where no
         state is saved, for that is an error.
         """
-        literals = [str(value) if value.__class__ is int else _literal(value) for value in (*values, *changed)]
-        if None in literals:
+        values = (*values, *changed)
+        if str in map(type, values):
             return ""
-        execute = f"({', '.join(literals)})"
+        execute = f"({', '.join(map(_literal, values))})"
         name = self._prepared.get((with_it, saving))
         if name is not None:
             return f"EXECUTE {name}{execute}"
@@ -247,7 +253,7 @@ class PostgresLog(SqlLog):
             super().commit()
             return
         try:
-            _sent(self.dbapi, f"{unsent}; COMMIT".encode())
+            self._messages.send(f"{unsent}; COMMIT".encode())
         except Exception as error:
             if getattr(error, "sqlstate", None) == _DIVISION_BY_ZERO:
                 raise lock_lost() from error
