@@ -391,6 +391,8 @@ class Transaction:
     def _commit(self, state: DomainState) -> None:
         try:
             self.log.commit()
+        except StoreBusyError:  # the log knows that it isn't committed
+            raise
         except Exception as error:
             failure = store_error(error, self._session.address)
             self.log.discard()

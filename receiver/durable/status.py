@@ -172,7 +172,8 @@ class Status:
     batch_secs: Buckets
     """How long batches took, from asking for the domain to the end of the commit."""
     commit_secs: Buckets
-    """How long the database took to commit them; batches in transactions of their callers' aren't in it."""
+    """How long the database took to commit them; batches in transactions of their callers' aren't in it. PostgreSQL takes
+    up to five receipts with the commit."""
 
     @property
     def min_headroom(self) -> float | None:
