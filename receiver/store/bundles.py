@@ -12,7 +12,7 @@ from itertools import accumulate, chain, pairwise
 from typing import Any
 
 from receiver.store.sql_log import runs_of
-from receiver.store.tables import BundleRow, InboxRow, encoded, fields_of_kind, revived
+from receiver.store.tables import BundleRow, InboxColumns, InboxRow, encoded, fields_of_kind, revived
 
 __all__ = ["bundle_of", "numbers_of", "rows_of"]
 
@@ -29,11 +29,11 @@ _END = b"\n"
 """Of the JSON, which has none."""
 
 
-def bundle_of(rows: Sequence[InboxRow]) -> BundleRow | None:
+def bundle_of(columns: InboxColumns) -> BundleRow | None:
     """These messages in one row; None where they are to be rows of their own. Their sequence numbers ascend."""
-    if len(rows) < _LEAST_MESSAGES:
+    numbers = columns["sequence"]
+    if len(numbers) < _LEAST_MESSAGES:
         return None
-    columns = dict(zip(InboxRow._fields, zip(*rows, strict=True), strict=True))
     body_bytes = sum(map(len, columns["body"]))
     if body_bytes > _MOST_BODY_BYTES or any(columns["tries"]) or not _are_exact_in_json(columns):
         return None
@@ -43,13 +43,12 @@ def bundle_of(rows: Sequence[InboxRow]) -> BundleRow | None:
     for name in _BYTES:
         fields[name] = _shortened([None if value is None else len(value) for value in columns[name]])
         parts += [value for value in columns[name] if value]
-    numbers = columns["sequence"]
     return BundleRow(
         numbers[0],
         numbers[-1],
         min(columns["received_at_us"]),
         body_bytes,
-        len(rows),
+        len(numbers),
         encoded(runs_of(numbers)),
         b"".join([encoded(fields).encode(), _END, *parts]),
     )
@@ -79,7 +78,7 @@ def rows_of(runs: str, packed: bytes) -> list[InboxRow]:
     return [InboxRow(*values) for values in zip(*(fields[name] for name in InboxRow._fields), strict=True)]
 
 
-def _are_exact_in_json(columns: Mapping[str, Sequence[Any]]) -> bool:
+def _are_exact_in_json(columns: InboxColumns) -> bool:
     """Whether every text comes back as it was: JSON spells a character and the two surrogates of its UTF-16 form alike."""
     try:
         for name in _TEXTS:

@@ -25,6 +25,7 @@ from receiver.store.positions import Positions
 from receiver.store.sql_log import driver_of
 from receiver.store.tables import (
     BundleRow,
+    InboxColumns,
     InboxRow,
     bundles,
     domains,
@@ -129,14 +130,20 @@ class Inbox(Closing):
         Their sequence numbers ascend. `packs`: all in one row where that is faster, for whoever delivers all of them
         together.
         """
+        if rows:
+            columns = dict(zip(InboxRow._fields, zip(*rows, strict=True), strict=True))
+            self.add_columns(connection, columns, packs=packs)
+
+    def add_columns(self, connection: Connection, columns: InboxColumns, *, packs: bool = True) -> None:
+        """As `add`."""
         with translated(self._kept.url):
             driver = driver_of(connection)
-            bundle = bundle_of(rows) if packs else None
+            bundle = bundle_of(columns) if packs else None
             if bundle is not None:
                 driver.execute(self.sql.add_bundle, (self.target_id, *bundle))
                 return
-            values = ((self.target_id, *stored) for stored in inbox_rows.stored_many(rows))
-            database_of(connection).add_waiting(driver, _COLUMNS, values)
+            rows = inbox_rows.stored_many(list(zip(*columns.values(), strict=True)))
+            database_of(connection).add_waiting(driver, _COLUMNS, ((self.target_id, *stored) for stored in rows))
 
     def park(self, connection: Connection, row: InboxRow, error: str) -> None:
         """Set a message aside, in the transaction on the connection; `error` is why. It may be in the inbox or not."""
