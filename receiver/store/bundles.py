@@ -24,6 +24,8 @@ _TEXTS = fields_of_kind(InboxRow, str)
 _OBJECTS = fields_of_kind(InboxRow, Mapping)
 _BYTES = fields_of_kind(InboxRow, bytes)
 _AS_JSON = tuple(name for name in InboxRow._fields if name not in {"sequence", "tries", *_OBJECTS, *_BYTES})
+_OFTEN_PROPERTIES = ("unique_message_id", "message_source_id")
+"""What properties say too: there it isn't written once more."""
 _TEXT = {str}
 _END = b"\n"
 """Of the JSON, which has none."""
@@ -38,7 +40,8 @@ def bundle_of(columns: InboxColumns) -> BundleRow | None:
     if body_bytes > _MOST_BODY_BYTES or any(columns["tries"]) or not _are_exact_in_json(columns):
         return None
     fields: dict[str, Any] = {name: _shortened(columns[name]) for name in _AS_JSON}
-    fields |= {name: _by_name(columns[name], columns["unique_message_id"]) for name in _OBJECTS}
+    known = {name: columns[name] for name in _OFTEN_PROPERTIES}
+    fields |= {name: _by_name(columns[name], known) for name in _OBJECTS}
     parts = []
     for name in _BYTES:
         fields[name] = _shortened([None if value is None else len(value) for value in columns[name]])
@@ -67,7 +70,7 @@ def rows_of(runs: str, packed: bytes) -> list[InboxRow]:
     stored = json.loads(head)
     fields: dict[str, Sequence[Any]] = {name: _lengthened(stored[name], count) for name in (*_AS_JSON, *_BYTES)}
     for name in _OBJECTS:
-        fields[name] = _objects(stored[name], fields["unique_message_id"], count)
+        fields[name] = _objects(stored[name], fields, count)
     ends = list(accumulate((size or 0 for name in _BYTES for size in fields[name]), initial=0))
     if ends[-1] != len(rest):
         raise ValueError(f"its bodies have {len(rest)} bytes, not {ends[-1]}")
@@ -92,21 +95,28 @@ def _shortened(values: Sequence[Any]) -> Sequence[Any]:
     return values[:1] if values.count(values[0]) == len(values) else values
 
 
-def _by_name(objects: Sequence[Mapping[str, Any]], ids: Sequence[Any]) -> Any:
+def _by_name(objects: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[Any]]) -> Any:
     """The values of all objects by name, where all have the same names, as most do; else the objects.
 
-    A name whose values are the messages' ids has none of its own.
+    For values that are those of a `known` column there is that one's name.
     """
-    names = tuple(objects[0])
-    if any(tuple(each) != names for each in objects):
+    if not any(objects):
+        return {}
+    names = list(map(tuple, objects))
+    if names.count(names[0]) < len(names):
         return list(map(dict, objects))
-    columns = zip(names, zip(*[each.values() for each in objects], strict=True), strict=False)
-    return {name: None if values == ids and _TEXT.issuperset(map(type, values)) else values for name, values in columns}
+    columns = zip(*[each.values() for each in objects], strict=True)
+    return {name: _name_of(values, known) or values for name, values in zip(names[0], columns, strict=True)}
 
 
-def _objects(stored: Any, ids: Sequence[Any], count: int) -> list[dict[str, Any]]:
+def _name_of(values: Sequence[Any], known: Mapping[str, Sequence[Any]]) -> str | None:
+    equal = (name for name, column in known.items() if values == column and _TEXT.issuperset(map(type, values)))
+    return next(equal, None)
+
+
+def _objects(stored: Any, known: Mapping[str, Sequence[Any]], count: int) -> list[dict[str, Any]]:
     if isinstance(stored, dict):
-        columns = [ids if values is None else values for values in stored.values()]
+        columns = [known[values] if isinstance(values, str) else values for values in stored.values()]
         stored = [dict(zip(stored, values, strict=True)) for values in zip(*columns, strict=True)] or [{}] * count
     return list(map(revived, stored))
 

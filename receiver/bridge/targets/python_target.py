@@ -71,7 +71,9 @@ class PythonTarget(Target):
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         connection = lease.connection if lease is not None and self.takes_part else None
-        is_together = len(messages) > 1 and (self._form.many or connection is not None) and not self._is_lost
+        if connection is None and not self._form.many:  # so nothing is gained by a turn
+            return one_by_one(messages, self._call, long_secs=_LONG_SECS)
+        is_together = len(messages) > 1 and not self._is_lost
         self._is_lost = False
         if is_together:
             count, why = self._turn(messages, connection)
@@ -114,7 +116,7 @@ class PythonTarget(Target):
             count += 1
         return count, why
 
-    def _call(self, what: Received | list[Received], connection: Connection | None) -> str | None:
+    def _call(self, what: Received | list[Received], connection: Connection | None = None) -> str | None:
         """Why the function failed; None if it didn't."""
         process = os.getpid()
         transaction = None if connection is None else connection.get_transaction()
