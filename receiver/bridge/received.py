@@ -84,21 +84,23 @@ class Received(NamedTuple):
         destination: str,
     ) -> Received:
         """A message as it was taken off a broker, with its id and its source."""
-        return _new_received((  # which takes half as long as calling the class
-            *ids,
-            received_at_us,
-            message.redelivered,
-            jms_timestamp_ms,
-            destination,
-            message.message_id,
-            message.properties,
-            message.body,
-            message.is_text,
-            message.headers,
-            message.body_kind,
-            message.amqp,
-            None,
-        ))
+        return _new_received(
+            (  # which takes half as long as calling the class
+                *ids,
+                received_at_us,
+                message.redelivered,
+                jms_timestamp_ms,
+                destination,
+                message.message_id,
+                message.properties,
+                message.body,
+                message.is_text,
+                message.headers,
+                message.body_kind,
+                message.amqp,
+                None,
+            )
+        )
 
     @classmethod
     def of_row(cls, row: InboxRow) -> Received:

@@ -7,6 +7,7 @@ numbers, whoever left it there. So no message belongs to a process, and none wai
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, repeat
@@ -289,12 +290,14 @@ class Lease:
             text = f"{self._inbox.sql.waiting} LIMIT {at_most:d}"
             waiting = driver_of(self.connection).execute(text).fetchall()
             waiting = self._with_those_of_bundles(waiting, at_most)
-        bytes_before = accumulate((size for _, size in waiting), initial=0)
-        numbers = [
-            number for (number, _), before in zip(waiting, bytes_before, strict=False) if before < _BYTES_AT_ONCE
-        ]
-        self.has_more = len(numbers) < len(waiting) or len(waiting) == at_most
-        return numbers
+        if not waiting:
+            self.has_more = False
+            return []
+        numbers, sizes = zip(*waiting, strict=True)
+        bytes_before = list(accumulate(sizes[:-1], initial=0))
+        count = bisect_left(bytes_before, _BYTES_AT_ONCE)
+        self.has_more = count < len(waiting) or len(waiting) == at_most
+        return list(numbers[:count])
 
     def rows(self, numbers: Collection[int]) -> list[InboxRow]:
         """The messages of these sequence numbers that are there, in order; `StoreCorruptError` where one is none."""
@@ -348,7 +351,8 @@ class Lease:
             if len(packed) >= at_most:  # those that follow have greater numbers
                 break
             packed += zip(bundle.numbers, repeat(bundle.bytes // len(bundle.numbers)), strict=False)
-        return sorted([*map(tuple, waiting), *packed])[:at_most] if packed else waiting
+        both = sorted([*map(tuple, waiting), *packed]) if waiting else packed
+        return both[:at_most]
 
     def _unpacked(self, bundle: _Bundle) -> list[InboxRow]:
         ((packed,),) = driver_of(self.connection).execute(self._inbox.sql.packed, (bundle.first_sequence,)).fetchall()
