@@ -281,13 +281,13 @@ class Bridge:
     def _received(self, deliveries: list[Delivery]) -> Taken:
         now_us, destination = time.time_ns() // 1_000, self._destination
         messages, refused, returned = [], {}, {}
-        has_passed, takes_long = self._passed.has, self._ids.function is not None
+        ids_of, has_passed, takes_long = self._ids.ids_of, self._passed.has, self._ids.function is not None
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             if takes_long:
                 self.health.moves()
             try:
-                ids = self._ids_of(message)
+                ids = ids_of(message)
             except MessageRefusedError as error:
                 refused[index] = error.message
                 ids = None, None
@@ -304,11 +304,6 @@ class Bridge:
 
     def _advances(self, deliveries: list[Delivery]) -> Sequence[Advance]:
         return () if self._positioned is None else self._positioned.advances(deliveries)
-
-    def _ids_of(self, message: Message) -> tuple[str | None, str | None]:
-        if message.refused is not None:
-            raise MessageRefusedError(message.refused)
-        return self._ids.ids_of(message)
 
     def _warn_of_ring(self, message: Received) -> None:
         self._warn_once(

@@ -102,11 +102,12 @@ def _by_name(objects: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[
     """
     if not any(objects):
         return {}
-    names = list(map(tuple, objects))
-    if names.count(names[0]) < len(names):
+    names = list(objects[0])
+    # No object has a name twice. So where these names repeat so often, each object has all of them.
+    if list(chain.from_iterable(objects)) != names * len(objects):
         return list(map(dict, objects))
     columns = zip(*[each.values() for each in objects], strict=True)
-    return {name: _name_of(values, known) or values for name, values in zip(names[0], columns, strict=True)}
+    return {name: _name_of(values, known) or values for name, values in zip(names, columns, strict=True)}
 
 
 def _name_of(values: Sequence[Any], known: Mapping[str, Sequence[Any]]) -> str | None:

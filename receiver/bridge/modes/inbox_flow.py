@@ -169,7 +169,7 @@ class Dispatcher:
         for index, why in outcome.failed.items():
             done.parked += self._failed(lease, numbers[index], messages[index], why, is_final=index in outcome.final)
         done.failed = len(outcome.failed)
-        done.bytes = sum(len(messages[index].body) for index in outcome.delivered)
+        done.bytes = sum([len(messages[index].body) for index in outcome.delivered])
         done.more = lease.has_more or len(done.delivered) < len(numbers)
 
     def _count(self, done: _Done) -> None:
@@ -180,8 +180,7 @@ class Dispatcher:
         figures.parked += done.parked
         figures.waiting = max(0, figures.waiting - len(done.delivered) - done.parked)
         self._confirmed_bytes += done.bytes
-        for number in done.delivered:
-            self.at_hand.pop(number, None)
+        self.at_hand = {number: self.at_hand[number] for number in self.at_hand.keys() - done.delivered}
 
     def _messages(self, lease: Lease, numbers: Sequence[int]) -> list[Received]:
         messages = self.at_hand
