@@ -106,8 +106,8 @@ def _by_name(objects: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[
     # No object has a name twice. So where these names repeat so often, each object has all of them.
     if list(chain.from_iterable(objects)) != names * len(objects):
         return list(map(dict, objects))
-    columns = zip(*[each.values() for each in objects], strict=True)
-    return {name: _name_of(values, known) or values for name, values in zip(names, columns, strict=True)}
+    columns = {name: tuple([each[name] for each in objects]) for name in names}
+    return {name: _name_of(values, known) or values for name, values in columns.items()}
 
 
 def _name_of(values: Sequence[Any], known: Mapping[str, Sequence[Any]]) -> str | None:
