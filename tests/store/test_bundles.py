@@ -72,8 +72,19 @@ def test_every_value_comes_back_as_it_was():
         )
         for number in range(12)
     ]
-    same_names = [row._replace(properties={"id": row.unique_message_id, "n": row.sequence % 2 == 0}) for row in rows]
-    for each in (rows, same_names):
+    same_names = [
+        row._replace(
+            message_source_id="é\0",
+            properties={"id": row.unique_message_id, "from": "é\0", "n": row.sequence % 2 == 0, "to": "from"},
+        )
+        for row in rows
+    ]
+    # Read one after the other, their names are those of equal objects.
+    cycling = [
+        row._replace(properties=dict.fromkeys(names, "1"))
+        for row, names in zip(rows, ["ab", "a", "ba", "b", *["ab"] * 8], strict=True)
+    ]
+    for each in (rows, same_names, cycling):
         bundle = bundle_of(columns_of(each))
         back = rows_of(bundle.runs, bundle.packed)
         assert back == each
