@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy import text
 
 from receiver.errors import StoreCorruptError
+from receiver.store import inbox as of_store
 from receiver.store.bundles import bundle_of, rows_of
 from receiver.store.tables import InboxRow
 from tests.store.waiting import all_of, message, opened_inbox, receive, waiting_in
@@ -38,6 +39,18 @@ def test_what_happens_to_one_alone_leaves_the_others(store_url, what):
         left = [row for row in rows if row.sequence != 3 or what in {"failed", "left out"}]
         assert waiting_in(inbox) == [row._replace(tries=int(what == "failed" and row.sequence == 3)) for row in left]
         assert in_bundles(store_url) == 0
+
+
+def test_only_so_many_are_listed(store_url, monkeypatch):
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, *TEN)
+        receive(receiver, inbox, b"10")
+        assert in_bundles(store_url) == 10
+        with inbox.lease() as lease:
+            assert (lease.sequence_numbers(20), lease.has_more) == (list(range(11)), False)
+            assert (lease.sequence_numbers(4), lease.has_more) == ([0, 1, 2, 3], True)
+            monkeypatch.setattr(of_store, "_BYTES_AT_ONCE", 1)
+            assert (lease.sequence_numbers(20), lease.has_more) == ([0], True)
 
 
 def test_all_of_them_go_with_their_row(store_url):
