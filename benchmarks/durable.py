@@ -165,7 +165,7 @@ def _reopened(database: Database, url: str, live: str, scale: float) -> Comparis
         work=f"{database.name}, reopened: {live}",
         unit="s",
         anchor_name="select and fetch of the rows",
-        goal=Goal(3, aim=2, at_most=True),
+        goal=Goal(2.5, aim=2, at_most=True),
     )
 
 

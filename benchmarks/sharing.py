@@ -67,5 +67,5 @@ def sharing(database: Database, window: int, scale: float) -> Comparison:
             work=f"{database.name}, batches of {_BATCH}: {count:,} receipts by {_PROCESSES} processes, {state}",
             unit="receipts/s",
             anchor_name="one process",
-            goal=Goal(0.8, aim=1.5),
+            goal=Goal(0.7, aim=0.87),
         )
