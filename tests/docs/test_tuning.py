@@ -249,6 +249,7 @@ def test_a_bridge_records(running_artemis, folder):
     assert len((folder / "all.jsonl").read_text(encoding="utf-8").splitlines()) == receipts
 
 
+@pytest.mark.slow
 def test_sizing_the_sample_log(folder, analysis):
     (line,) = commands(*blocks(PAGE, "sh", NEEDS))
     printed = run(line, folder).stdout

@@ -23,6 +23,8 @@ from tests.postgres import fresh_database
 from tests.store.waiting import message
 from tests.stores import engine_of, execute
 
+pytestmark = pytest.mark.thinned(2)
+
 ORDERS = {"connection_id": "a", "destination": "orders"}
 WAITING = message(47, "source 0", unique_message_id="clamped", received_at_us=0)
 
@@ -103,7 +105,7 @@ def test_a_sound_store(store):
     assert look(store) == audited
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("case", EITHER, ids=lambda case: f"{case.kind}: {case.statement}"[:120])
 def test_whatever_is_broken_is_found(case: Case, store):
     execute(store, case.statement, **case.values)
@@ -114,6 +116,7 @@ def test_whatever_is_broken_is_found(case: Case, store):
     assert set(problems) <= set(PROBLEMS)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("case", SQLITE, ids=lambda case: f"{case.kind}: {case.statement}"[:120])
 def test_values_of_other_types_are_found(case: Case, sqlite_url):
     make(sqlite_url)
@@ -121,7 +124,7 @@ def test_values_of_other_types_are_found(case: Case, sqlite_url):
     assert case.kind in kinds(sqlite_url)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("case", [*EITHER, *SQLITE], ids=lambda case: f"{case.kind}: {case.statement}"[:120])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of digests in no escape that there is
 def test_a_receiver_of_what_is_broken_says_so_or_goes_on(case: Case, sqlite_url):

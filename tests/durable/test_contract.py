@@ -13,6 +13,8 @@ from receiver.domains import Channel, domain_key
 from receiver.errors import ClosedError, SettingsError, StoreBusyError
 from tests.durable.opened import DUPLICATE, MEMORY, NEW, UNCHECKED, UndoError, opened, remembered, send, sizes, undone
 
+pytestmark = pytest.mark.thinned(3)
+
 CASES = json.loads((Path(__file__).parents[1] / "vectors" / "two_tier.json").read_text(encoding="utf-8"))
 REOPENED_AFTER = 60
 

@@ -93,6 +93,7 @@ def test_the_seed_alone_decides(scenario):
     assert not log(7).equals(log(8))
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("share", [0.01, 0.2])
 def test_about_the_asked_share_of_the_receipts_are_duplicates(scenario, share):
@@ -205,6 +206,7 @@ def test_nothing_from_before_an_outage_is_received_during_it():
     assert min(silences) >= 2 * HOUR_US
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_long_log_holds_no_more_rows_than_a_short_one(scenario):
     """NumPy and the objects of Python are traced; a log ten times as long may not need more of them."""

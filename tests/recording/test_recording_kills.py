@@ -91,7 +91,7 @@ def assert_complete(life):
     return committed
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize(("step", "joins"), AT_EACH)
 def test_kills_at_each_step(life, step, joins):
     for when in (1, 4):
@@ -108,7 +108,7 @@ def test_kills_at_each_step(life, step, joins):
     assert marks_left(life.url) <= (2 if step in BETWEEN_JOURNALS else 0)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("joins", [False, True], ids=["own", "joined"])
 @pytest.mark.parametrize("step", SETTLING)
 @pytest.mark.parametrize("committed", [False, True], ids=["rolled back", "committed"])

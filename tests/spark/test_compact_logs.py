@@ -93,6 +93,7 @@ def test_a_row_that_can_not_be_read_leaves_nothing(logs, tmp_path, run):
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.usefixtures("logs")
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
@@ -140,6 +141,7 @@ def test_a_day_is_added(tmp_path, run):
     assert "come before" in err
 
 
+@pytest.mark.slow
 def test_a_file_url_is_the_path_that_it_means(logs, tmp_path, run):
     out = tmp_path / "a b" / "%41[x]"
     out.parent.mkdir()

@@ -77,6 +77,7 @@ def test_rows_of_files_stand_in_their_order(spark, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_an_order_by_column_and_a_grid_chosen_from_the_log(spark, log):
     frame = spark.read.parquet(str(log)).select("*", monotonically_increasing_id().alias("n"))
     frame = spark.createDataFrame(frame.toArrow()).repartition(7)
@@ -94,6 +95,7 @@ def test_what_is_set_at_present_and_a_budget(spark, log):
     assert analysis["recommendation"] != size_windows(frame, domain="destination").as_dict()["recommendation"]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["text", "timestamp", "number"])
 def test_without_any_order_receipts_go_by_time_then_content(spark, tmp_path, kind):

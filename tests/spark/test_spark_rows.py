@@ -146,6 +146,7 @@ def test_a_task_has_one_core_and_this_very_python(spark):
     assert start(spark, sums(0), 1, Sum).map(reported, Sum).collect("ask") == [Sum(f"1 {sys.executable}")]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("error", [LogFormatError("a.csv:3", "no time", hint="mend it"), SettingsError("can't be")])
 @pytest.mark.parametrize("ask", ["kept", "collect"])

@@ -69,6 +69,7 @@ def test_every_generated_scenario(scenario, tmp_path):
     assert_same(log)
 
 
+@pytest.mark.slow
 def test_a_correlators_log_tells_no_connection(tmp_path):
     said = "2017-03-05 18:17:3{0}.091 INFO  [1:JMSReceiver:r] - 'r' has received JMS message: Property.uniqueMessageId={0}\n"
     more = '   JMSDestination=Queue<orders>\n   JMSRedelivered=false\n   Body="hello"\n'

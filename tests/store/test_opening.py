@@ -105,6 +105,7 @@ def test_many_at_once_on_new_databases(postgres_url, tmp_path):
             assert scalar(examined(url_of(address)), "SELECT count(*) FROM receiver_alembic_version") == 1
 
 
+@pytest.mark.slow
 def test_many_at_once_on_a_file_of_the_application(tmp_path):
     """While one switches it to a write-ahead log, SQLite fails some others at once: one in a thousand, so many rounds."""
     ready = threading.Barrier(PROCESSES)
