@@ -27,8 +27,8 @@ _RECORDED_BYTES = 88
 
 def durable(scale: float) -> Iterator[Comparison]:
     with postgres() as server:
-        yield from _speed(SQLITE, scale, by_thousands=Goal(0.35, aim=0.5), by_ones=Goal(0.6, aim=0.8))
-        yield from _speed(server, scale, by_thousands=Goal(0.4, aim=0.6), by_ones=Goal(0.4, aim=0.6))
+        for database in (SQLITE, server):
+            yield from _speed(database, scale)
         for database in (SQLITE, server):
             yield _recorded(database, 1_000, scaled(50_000, scale), scale)
             yield _recorded(database, 100, scaled(20_000, scale), scale)
@@ -52,11 +52,12 @@ def _append(raw: Raw, rows: list[RawRow], batch_size: int) -> None:
             raw.append(batch_rows)
 
 
-def _speed(database: Database, scale: float, *, by_thousands: Goal, by_ones: Goal) -> Iterator[Comparison]:
+def _speed(database: Database, scale: float) -> Iterator[Comparison]:
+    by_thousands, by_ones = Goal(0.5, aim=0.6), Goal(0.7, aim=0.8)
     window, turns = scaled(_USUAL, scale), scaled(_TURNS, scale, least=1)
     many, few = scaled(50_000, scale), scaled(3_000, scale)
 
-    def written(orders: Orders, count: int, batch_size: int, goal: Goal | None, name: str = "") -> Comparison:
+    def written(orders: Orders, count: int, batch_size: int, goal: Goal, name: str = "") -> Comparison:
         """Receipts recorded, against the same rows written raw to a new table."""
         rows = [orders.take(count) for _ in range(turns)]
         our_turns, anchor_turns = iter(rows), iter(rows)
@@ -76,7 +77,7 @@ def _speed(database: Database, scale: float, *, by_thousands: Goal, by_ones: Goa
         yield written(orders, few, 1, by_ones)
     # The window counts, the expiry hardly: sources differ, so what they forget lies scattered over the oldest rows.
     with database.new_url() as url, steady_orders(url, window, turns * many, expiry_share=0.1) as orders:
-        yield written(orders, many, 1_000, None, "-scattered")
+        yield written(orders, many, 1_000, by_thousands, "-scattered")
 
 
 def _recorded(database: Database, batch_size: int, count: int, scale: float) -> Comparison:

@@ -55,7 +55,7 @@ def simulate(scale: float) -> list[Comparison]:
             work=work,
             unit="s",
             anchor_name="DuckDB, count(distinct unique_message_id)",
-            goal=Goal(8, aim=5, at_most=True),
+            goal=Goal(5, aim=4, at_most=True),
         )
     log_figures = json.loads(ours.printed)["log"]
     check_read(log_figures, receipts)

@@ -402,11 +402,16 @@ class TwoTierDetector:
                 continue
             if stamp > self._clock:
                 self._move_clock(stamp)
-            if stamp in self._names:
-                id_ = self._names.pop(stamp)
-                if self._newest[id_] != stamp:
-                    self._take_elsewhere(id_, queue)
+            id_ = self._names.pop(stamp, None)
+            if id_ is None:
+                continue
+            if self._newest[id_] == stamp:
+                if stamp < self._too_old and id_ not in self._elsewhere:
+                    del self._newest[id_]
                     self.forgotten.append(stamp)
+            else:
+                self._take_elsewhere(id_, queue)
+                self.forgotten.append(stamp)
                 self._forget_if_old(id_)
 
     def _move_clock(self, stamp: int) -> None:

@@ -18,9 +18,10 @@ SIZES = ("quick", "small", "long")
 """How much campaigns do: in the quick run, with `--slow`, and by the hour."""
 MARKS = ("quick", "scaled", "slow")
 """Where a test itself has several, the first counts."""
-FEWER = 4
+FEWER = 8
 """By which the cases of a property are divided in the quick run."""
-DATABASES = {"sqlite", "postgresql"}
+ALIKE = ({"sqlite", "postgresql"}, {"aiosqlite", "psycopg", "asyncpg"})
+"""Databases, and drivers for an event loop. A test for all of them is quick on one."""
 _LEFT_OUT = pytest.StashKey[int]()
 _chosen = {"full": False}
 
@@ -67,15 +68,17 @@ class _Cells:
                 seen = self._seen[item.parent.nodeid, item.originalname, parameter]
                 seen.setdefault(id_, len(seen))
 
-    def is_one_in(self, number: int, item: Any, start: int = 0) -> bool:
-        """Those on a diagonal, so that each value of each parameter has its turn."""
-        return (start + self._diagonal(item)) % number == 0
+    def is_one_in(self, number: int, item: Any) -> bool:
+        """Those on a diagonal, so that each value of each parameter has its turn; where it begins goes by the test's name."""
+        begin = crc32(item.originalname.encode())
+        return not hasattr(item, "callspec") or (begin + self._diagonal(item)) % number == 0
 
-    def is_on_the_other_database(self, item: Any) -> bool:
-        """Whether the case has a twin on the other kind of database, whose turn it is: by name, so half of all tests each."""
+    def has_a_twin_in_turn(self, item: Any) -> bool:
+        """Whether another case is by a database or driver `ALIKE`, whose turn it is."""
         for parameter, id_ in self._ids(item):
-            if id_ in DATABASES and self._seen[item.parent.nodeid, item.originalname, parameter].keys() >= DATABASES:
-                return not self.is_one_in(2, item, start=crc32(item.originalname.encode()))
+            for kinds in ALIKE:
+                if id_ in kinds and self._seen[item.parent.nodeid, item.originalname, parameter].keys() >= kinds:
+                    return not self.is_one_in(len(kinds), item)
         return False
 
     def _ids(self, item: Any) -> Iterable[tuple[int, str]]:
@@ -88,14 +91,13 @@ class _Cells:
 
 
 def _run_of(item: pytest.Item, cells: _Cells) -> str:
-    thinned = item.get_closest_marker("thinned")
-    if thinned and not cells.is_one_in(*thinned.args, item):
-        return "slow"
     for node in reversed(item.listchain()):
-        own = {mark.name for mark in node.own_markers}
+        own = {mark.name: mark for mark in node.own_markers}
+        if "thinned" in own and not cells.is_one_in(*own["thinned"].args, item):
+            return "slow"
         if run := next((mark for mark in MARKS if mark in own), "quick" if "thinned" in own else None):
             return run
-    return "slow" if cells.is_on_the_other_database(item) else "quick"
+    return "slow" if cells.has_a_twin_in_turn(item) else "quick"
 
 
 def _is_named(item: pytest.Item, arguments: list[str]) -> bool:

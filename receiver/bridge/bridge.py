@@ -281,34 +281,29 @@ class Bridge:
     def _received(self, deliveries: list[Delivery]) -> Taken:
         now_us, destination = time.time_ns() // 1_000, self._destination
         messages, refused, returned = [], {}, {}
-        has_passed, sent_at = self._passed.has, self._sent_at_ms
+        ids_of, has_passed, takes_long = self._ids.ids_of, self._passed.has, self._ids.function is not None
         for index, delivery in enumerate(deliveries):
             message = delivery.message
-            self.health.moves()
+            if takes_long:
+                self.health.moves()
             try:
-                ids = self._ids_of(message)
+                ids = ids_of(message)
             except MessageRefusedError as error:
                 refused[index] = error.message
                 ids = None, None
             else:
                 if PASSED in message.properties and has_passed(ids[0], message.properties):
                     returned[index] = f"it has come back to {self.receiver.domain}, which it has passed before"
-            sent_ms = sent_at(message) if message.jms_timestamp_ms else None
-            received = Received.of_message(
-                message, ids, received_at_us=now_us, jms_timestamp_ms=sent_ms, destination=destination
-            )
-            messages.append(received)
+            sent_ms = sent_at_ms(message)
+            if sent_ms != message.jms_timestamp_ms:
+                self._warn_of_time(message, sent_ms)
+            messages.append(Received.of_message(message, ids, now_us, sent_ms, destination))
         if returned:
             self._warn_of_ring(messages[min(returned)])
         return Taken(messages, refused, returned, self._advances(deliveries))
 
     def _advances(self, deliveries: list[Delivery]) -> Sequence[Advance]:
         return () if self._positioned is None else self._positioned.advances(deliveries)
-
-    def _ids_of(self, message: Message) -> tuple[str | None, str | None]:
-        if message.refused is not None:
-            raise MessageRefusedError(message.refused)
-        return self._ids.ids_of(message)
 
     def _warn_of_ring(self, message: Received) -> None:
         self._warn_once(
@@ -320,18 +315,17 @@ class Bridge:
             PASSED,
         )
 
-    def _sent_at_ms(self, message: Message) -> int | None:
-        sent, sent_ms = message.jms_timestamp_ms, sent_at_ms(message)
-        if sent and sent != sent_ms:
+    def _warn_of_time(self, message: Message, sent_ms: int | None) -> None:
+        """Say what became of a JMSTimestamp; 0 is for none."""
+        if message.jms_timestamp_ms:
             done = "left out" if sent_ms is None else "read as seconds"
             self._warn_once(
                 done,
                 "JMSTimestamp %d of %r can't be in milliseconds; times like it are %s",
-                sent,
+                message.jms_timestamp_ms,
                 message.message_id,
                 done,
             )
-        return sent_ms
 
     def _warn_once(self, of: str, text: str, *values: object) -> None:
         if of not in self._warned_of:

@@ -85,9 +85,11 @@ class IdRule:
         """The message's id and source, each None if it has none.
 
         Raises:
-            MessageRefusedError: A value can't be an id (bytes, true or false, a number with a fraction), an id is
-                required and missing, or the function failed.
+            MessageRefusedError: The message can't be read, a value can't be an id (bytes, true or false, a number with
+                a fraction), an id is required and missing, or the function failed.
         """
+        if message.refused is not None:
+            raise MessageRefusedError(message.refused)
         if self.function is not None:
             id_, source = self._by_function(message)
         else:

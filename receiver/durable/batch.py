@@ -23,6 +23,7 @@ from receiver.policies.cmq import CmqMinimumTimeCache
 __all__ = ["Batch", "BatchOptions"]
 
 _UNKNOWN = History(None, ())
+_LATEST_MS = LATEST_US // 1_000
 
 
 class BatchOptions(NamedTuple):
@@ -85,7 +86,7 @@ class Batch:
         self._next_seq = policy.serial + 1
         self._is_open = True
         # In a simple batch, a receipt with only an id, a source and a time needs only a decision. A batch that is over
-        # isn't simple, so `_decide` tests for both at once.
+        # isn't simple, so `decide` tests for both at once.
         self._is_simple = not (policy.goes_by_send_time or self._transactional is not None)
 
     def __exit__(
@@ -185,7 +186,7 @@ class Batch:
             IdFormatError: The policy can't judge such an id. Nothing has changed, and the batch may go on.
             ClosedError: The batch is over.
         """
-        return self._decide(
+        return self.decide(
             unique_message_id, message_source_id, received_at_us, redelivered, jms_timestamp_ms, body_digest
         )
 
@@ -195,10 +196,10 @@ class Batch:
         Args:
             receipts: `Receipt`s, or tuples `(unique_message_id, message_source_id, received_at_us)`.
         """
-        decide = self._decide
+        decide = self.decide
         return [decide(*receipt) for receipt in receipts]
 
-    def _decide(
+    def decide(
         self,
         id_: str | None,
         source: str | None,
@@ -207,23 +208,28 @@ class Batch:
         jms_timestamp_ms: int | None = None,
         body_digest: str | None = None,
     ) -> Decision:
+        """As `receive`, for whoever in the package has many receipts."""
         if received_at_us is None:
             received_at_us = time.time_ns() // 1000
-        says_more = (
-            redelivered is not False or jms_timestamp_ms is not None or body_digest is not None or not self._is_simple
-        )
-        if says_more or received_at_us.__class__ is not int or received_at_us > LATEST_US:
+        says_more = redelivered is not False or body_digest is not None or not self._is_simple
+        is_sent_at = jms_timestamp_ms is not None  # as most messages of a broker say
+        if (
+            says_more
+            or received_at_us.__class__ is not int
+            or received_at_us > LATEST_US
+            or (is_sent_at and not (jms_timestamp_ms.__class__ is int and 0 <= jms_timestamp_ms <= _LATEST_MS))
+        ):
             self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
         if says_more and self._policy.goes_by_send_time:
             decision = self._receive(id_, source, received_at_us=received_at_us, jms_timestamp_ms=jms_timestamp_ms)
         else:
             decision = self._receive(id_, source, received_at_us=received_at_us)
         now_us = self._policy.latest_us
-        if says_more or not id_ or received_at_us != now_us:
+        if redelivered:
+            self._tally.note_redelivered(received_at_us, jms_timestamp_ms)
+        if self._records and (says_more or is_sent_at or not id_ or received_at_us != now_us):
             receipt = Receipt(id_, source, received_at_us, bool(redelivered), jms_timestamp_ms, body_digest)
-            self._tally.note(receipt)
-            if self._records:
-                self._tally.full_receipts.append((len(self._rows) + self._unchecked, receipt))
+            self._tally.full_receipts.append((len(self._rows) + self._unchecked, receipt))
         if not id_:
             self._unchecked += 1
         elif decision.age_us is None and not body_digest:  # new, and nothing more to record
@@ -284,7 +290,7 @@ class Batch:
         if jms_timestamp_ms is not None and (
             not isinstance(jms_timestamp_ms, int)
             or isinstance(jms_timestamp_ms, bool)
-            or not 0 <= jms_timestamp_ms <= LATEST_US // 1000
+            or not 0 <= jms_timestamp_ms <= _LATEST_MS
         ):
             raise _bad_time("jms_timestamp_ms", "milliseconds from 0 on", jms_timestamp_ms)
         if body_digest is not None and not isinstance(body_digest, str):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns, sleep
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection
 
 from receiver.domains import Channel
 from receiver.durable.cache import DomainCache, Retirement, as_retired, making_sense
@@ -28,6 +28,7 @@ from receiver.recording import Recorder
 from receiver.retrying import Backoff, until_done
 from receiver.settings import Recording
 from receiver.store.connections import Guarded
+from receiver.store.databases.database import shown
 from receiver.store.engine import store_error, translated
 from receiver.store.log import Changes, DomainLog
 from receiver.store.sql_log import JoinedLog, SqlLog, forget_batches
@@ -176,11 +177,16 @@ class DomainSession(Guarded):
             raise
         return transaction
 
-    def own(self, state: DomainState) -> DomainState:
-        """Return a state that is our domain's, else raise `StoreError`: SQLite may give its number anew once it is dropped."""
+    def own(self, state: DomainState, given: URL | None = None) -> DomainState:
+        """Return a state that is our domain's, else raise `StoreError`: SQLite may give its number anew once it is dropped.
+
+        `given` is where the connection leads whose transaction a batch joins.
+        """
         if state.store_id != self.store_id:
+            which = "this" if given is None else f"{shown(given)}, where the connection given to batch() leads,"
             raise StoreError(
-                f"this is another database than {self.address} was when the receiver was opened, or its domain was dropped",
+                f"{which} is another database than {shown(self.address)} was when the receiver was opened, or its domain"
+                " was dropped",
                 hint="give batch() a connection to the receiver's database; if that was replaced, or the domain dropped,"
                 " open it again",
             )
@@ -313,8 +319,9 @@ class Transaction:
 
     def begin(self) -> None:
         session = self._session
-        with translated(session.address):
-            state = self._state = session.own(self._have_the_domain())
+        given = self.log.connection.engine.url if isinstance(self.log, JoinedLog) else None
+        with translated(given or session.address):
+            state = self._state = session.own(self._have_the_domain(), given)
             self._had_ns = perf_counter_ns()
             session.settle(self.log)
             self._has_read_on = session.cache.follow(self.log, state)
@@ -405,6 +412,8 @@ class Transaction:
     def _commit(self, state: DomainState) -> None:
         try:
             self.log.commit()
+        except StoreBusyError:  # the log knows that it isn't committed
+            raise
         except Exception as error:
             failure = store_error(error, self._session.address)
             self.log.discard()

@@ -7,7 +7,7 @@ optional column is another field of `LogBatch`, and the code that uses it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from receiver.message import LATEST_US
 __all__ = [
     "BATCH_ROWS",
     "COLUMNS",
+    "MAP_IN_PYTHON",
     "SCHEMA",
     "Column",
     "Kind",
@@ -30,10 +31,11 @@ __all__ = [
     "StatusLine",
     "TimeUnit",
     "bytes_of",
+    "check_present",
     "checked_map",
     "fields_of",
     "log_rows",
-    "missing",
+    "map_options",
     "optional_columns",
     "spellings",
 ]
@@ -41,6 +43,8 @@ __all__ = [
 BATCH_ROWS = 1 << 16
 """Rows per batch, about: enough to make the cost per batch vanish, few enough to stay in the processor's cache."""
 _NAMES_SHOWN = 20
+MAP_IN_PYTHON = "(in Python: column_map)"
+"""Ends a hint at `--map`, for whoever calls a function."""
 
 
 class Kind(Enum):
@@ -234,7 +238,9 @@ def checked_map(options: ReadOptions) -> ReadOptions:
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(COLUMNS)}"
             raise SettingsError(f"there is no column {name!r} to map", hint=hint)
         if not source_field or mapped.get(canonical[name], source_field) != source_field:
-            raise SettingsError(f"the column {name!r} must be mapped to one field", hint="write --map COLUMN=FIELD")
+            raise SettingsError(
+                f"the column {name!r} must be mapped to one field", hint=f"write --map COLUMN=FIELD {MAP_IN_PYTHON}"
+            )
         mapped[canonical[name]] = source_field
     return replace(options, column_map=mapped)
 
@@ -254,7 +260,7 @@ def fields_of(names: Sequence[str], options: ReadOptions, source: str) -> dict[s
     `source` is what the error names.
     """
     indices: dict[str, int] = {}
-    for column, declared in COLUMNS.items():
+    for column in COLUMNS:
         known = spellings(column, options)
         matches = [index for index, name in enumerate(names) if name in known]
         if len(matches) > 1:
@@ -262,26 +268,47 @@ def fields_of(names: Sequence[str], options: ReadOptions, source: str) -> dict[s
             raise LogFormatError(source, f"the column {column} is there twice, as {twice}", hint="rename one of them")
         if matches:
             indices[column] = matches[0]
-        elif declared.is_required or column in options.column_map:
-            raise missing(column, names, options, source)
+    check_present(indices, names, options, source)
     return indices
 
 
-def missing(column: str, names: Sequence[str], options: ReadOptions, source: str) -> LogFormatError:
-    """The error for a column that isn't there: says what is, and which name comes nearest."""
-    wanted = spellings(column, options)
-    shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-    mapped = f" (field {wanted[0]!r})" if column in options.column_map else ""
-    return LogFormatError(source, f"no column {column}{mapped}; there is: {shown}", hint=_hint(column, wanted, names))
+def check_present(present: Collection[str], names: Sequence[str], options: ReadOptions, source: str) -> None:
+    """`LogFormatError` where required or mapped columns aren't `present`.
+
+    It has all of them, the `names` that are there instead, and for each column the nearest of these.
+    """
+    lacking = [
+        column
+        for column, declared in COLUMNS.items()
+        if column not in present and (declared.is_required or column in options.column_map)
+    ]
+    if lacking:
+        shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+        wanted = " and ".join(
+            f"{column} (field {options.column_map[column]!r})" if column in options.column_map else column
+            for column in lacking
+        )
+        raise LogFormatError(source, f"no column {wanted}; there is: {shown}", hint=_hint(lacking, names, options))
 
 
-def _hint(column: str, wanted: Sequence[str], names: Sequence[str]) -> str:
+def map_options(fields_by_column: Mapping[str, str]) -> str:
+    """The options of the command that read columns from these fields."""
+    return " ".join(f"--map {column}={name}" for column, name in fields_by_column.items())
+
+
+def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions) -> str:
     for separator, name in ((";", "semicolons"), ("\t", "tabs")):
         if len(names) == 1 and separator in names[0]:
             return f"the header looks separated by {name}; separate by commas"
+    near = {column: nearest for column in lacking if (nearest := _nearest(spellings(column, options), names))}
+    begin = f"did you mean {' and '.join(map(repr, near.values()))}?" if near else "say where it is:"
+    return f"{begin} {map_options({column: near.get(column, 'FIELD') for column in lacking})} {MAP_IN_PYTHON}"
+
+
+def _nearest(wanted: Sequence[str], names: Sequence[str]) -> str | None:
     folded = {name.casefold().replace("_", "").strip(): name for name in names}
     for spelling in wanted:
         near = difflib.get_close_matches(spelling.casefold().replace("_", ""), folded, 1)
         if near:
-            return f"did you mean {folded[near[0]]!r}? --map {column}={folded[near[0]]}"
-    return f"say where it is with --map {column}=FIELD"
+            return folded[near[0]]
+    return None

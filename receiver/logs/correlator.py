@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.logs import times
-from receiver.logs.columns import COLUMNS, LogBatch, StatusLine, missing
+from receiver.logs.columns import LogBatch, StatusLine, check_present
 from receiver.logs.correlator_blocks import BlockLines, PlainRows
 from receiver.logs.correlator_grammar import (
     BODY,
@@ -60,11 +60,10 @@ def read_correlator(source: LogSource, options: ReadOptions) -> Iterator[LogBatc
     for block in blocks_of(source.pieces, source.name):
         yield batches.batch(reader.take(block))
     yield batches.batch(reader.end())
-    for column, declared in COLUMNS.items():
-        is_asked = declared.is_required or column in options.column_map
-        if reader.first and is_asked and fields[column] not in reader.names:
-            shown = [name for name in reader.first.fields if not name.startswith("header: ")]
-            raise missing(column, shown, options, source.name)
+    if reader.first:
+        present = [column for column, name in fields.items() if name in reader.names]
+        shown = [name for name in reader.first.fields if not name.startswith("header: ")]
+        check_present(present, shown, options, source.name)
 
 
 class _Reader:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from msgspec import UNSET, Struct, UnsetType
 
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.columns import COLUMNS, LogBatch, missing, spellings
+from receiver.logs.columns import COLUMNS, LogBatch, check_present, spellings
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
 from receiver.logs.source import Block, LogSource, ReadOptions, blocks_of
 
@@ -94,12 +94,9 @@ class _JsonRows:
         return RawRows(arrays, lines.numbers.__getitem__, lines.unreadable)
 
     def check_columns(self) -> None:
-        """`LogFormatError` for a column that the file ought to have and that no row had."""
-        if self._first is None:
-            return
-        for column, declared in COLUMNS.items():
-            if column not in self._spelling_of and (declared.is_required or column in self._options.column_map):
-                raise missing(column, list(json.loads(self._first[1])), self._options, self._name)
+        """`LogFormatError` for columns that the file ought to have and that no row had."""
+        if self._first is not None:
+            check_present(self._spelling_of, list(json.loads(self._first[1])), self._options, self._name)
 
     def _each(self, texts: list[bytes], first_line: int) -> _Decoded:
         lines = _Decoded([], numbers := [], [])
@@ -190,7 +187,7 @@ def _row_type(attributes: dict[str, str]) -> type[Struct]:
             gc=False,
         )
     except ValueError as error:
-        raise SettingsError(f"--map can't name such a field of JSON: {error}") from error
+        raise SettingsError(f"a column can't be mapped to such a field of JSON: {error}") from error
 
 
 def _array(values: list[Any], kinds: set[type]) -> pa.Array:

@@ -58,7 +58,7 @@ def two_units(name: str, first: TimeUnit, second: TimeUnit) -> LogFormatError:
     return LogFormatError(
         name,
         f"times in two units: by its magnitude line {first.line} is in {first.unit}, line {second.line} in {second.unit}",
-        hint="if all are in one unit, force it with --time-unit",
+        hint="if all are in one unit, force it with --time-unit; in a frame, make them timestamps",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from receiver.report.words import named_source, of_duplicates, size
@@ -11,18 +12,19 @@ from receiver.simulate.recommend import FAIR_BURSTS
 from receiver.words import count, duration, exact_secs, seconds
 
 __all__ = [
-    "KIND_COLUMNS",
     "MEANINGS",
-    "KindRow",
+    "SETTING_COLUMNS",
+    "SettingRow",
     "change",
     "cost",
     "decision",
     "guarantees",
-    "kind_rows",
+    "named_kinds",
     "present_of",
     "price_setters",
     "properties",
     "reasons",
+    "setting_rows",
     "shortfall",
     "sized_of",
     "sureness",
@@ -37,7 +39,7 @@ MEANINGS = {
     Kind.PRESENT: "what is set at present",
 }
 _LONGEST_NAME = 60
-KIND_COLUMNS = ("W", "E", "missed here", "missed unseen", "most ids", "memory")
+SETTING_COLUMNS = ("W", "E", "missed\nhere", "missed\nunseen", "most ids", "memory")
 
 
 def _named(setting: SettingFigures) -> str:
@@ -112,23 +114,31 @@ def cost(analysis: Analysis) -> str:
     )
 
 
-class KindRow(NamedTuple):
-    """One kind of setting, in the `KIND_COLUMNS`."""
+class SettingRow(NamedTuple):
+    """One kind of setting, in the `SETTING_COLUMNS`."""
 
     sized: SizedSetting
     is_recommended: bool
     cells: tuple[str, ...]
 
 
-def kind_rows(analysis: Analysis) -> list[KindRow]:
+def setting_rows(analysis: Analysis) -> list[SettingRow]:
     """One row of each kind; `present` only where it isn't the same as `default`."""
     recommended = analysis.recommendation.sized
     default = sized_of(analysis, Kind.DEFAULT).setting
     return [
-        KindRow(sized, sized == recommended, _cells(sized))
+        SettingRow(sized, sized == recommended, _cells(sized))
         for sized in analysis.kinds
         if sized.kind is not Kind.PRESENT or sized.setting != default
     ]
+
+
+def named_kinds(analysis: Analysis, names: Mapping[Kind, str]) -> dict[Kind, str]:
+    """The name of each kind; where `present` has no row, that of `default` says that it is the user's too."""
+    named = dict(names)
+    if present_of(analysis).setting == sized_of(analysis, Kind.DEFAULT).setting:
+        named[Kind.DEFAULT] += f", {names[Kind.PRESENT]}"
+    return named
 
 
 def _cells(sized: SizedSetting) -> tuple[str, ...]:

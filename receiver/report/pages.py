@@ -8,15 +8,16 @@ from typing import Any
 from receiver.compare import Cause, Comparison
 from receiver.report import charts
 from receiver.report.advice import (
-    KIND_COLUMNS,
     MEANINGS,
+    SETTING_COLUMNS,
     change,
     cost,
     guarantees,
-    kind_rows,
+    named_kinds,
     present_of,
     price_setters,
     properties,
+    setting_rows,
     shortfall,
     sized_of,
     sureness,
@@ -104,7 +105,7 @@ def analysis_page(analysis: Analysis, provenance: str | None = None) -> str:
 def _answer(analysis: Analysis) -> dict[str, Any]:
     recommendation = analysis.recommendation
     grade, sure = sureness(analysis)
-    rows = kind_rows(analysis)
+    rows = setting_rows(analysis)
     names = _kind_names(analysis)
     return {
         "window": count(recommendation.setting.window),
@@ -118,7 +119,7 @@ def _answer(analysis: Analysis) -> dict[str, Any]:
         "why": "" if recommendation.sized.kind is Kind.BOTH else sanitised(recommendation.why, _LONGEST_PARAGRAPH),
         "kinds": Numbers(
             "Yours against this",
-            ["", *KIND_COLUMNS],
+            ["", *SETTING_COLUMNS],
             [[names[row.sized.kind], *row.cells] for row in rows],
             texts=1,
             marked=frozenset(index for index, row in enumerate(rows) if row.is_recommended),
@@ -132,9 +133,7 @@ def _sentence(text: str) -> str:
 
 def _kind_names(analysis: Analysis) -> dict[Kind, str]:
     """How the page calls each kind; the recommended one says so."""
-    names = dict(_KINDS)
-    if present_of(analysis).setting == sized_of(analysis, Kind.DEFAULT).setting:
-        names[Kind.DEFAULT] += ", yours"
+    names = named_kinds(analysis, _KINDS)
     names[analysis.recommendation.sized.kind] += " (this)"
     return names
 
@@ -195,7 +194,7 @@ def _curve(
 
 def _cost(analysis: Analysis) -> dict[str, Any]:
     names = _kind_names(analysis)
-    kinds = kind_rows(analysis)
+    kinds = setting_rows(analysis)
     rows = [
         [names[sized.kind], count(sized.setting.peak_ids), size(sized.memory_bytes), size(sized.database_bytes)]
         for sized, _, _ in kinds

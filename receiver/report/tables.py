@@ -11,14 +11,15 @@ from rich.text import Text
 
 from receiver.compare import Comparison
 from receiver.report.advice import (
-    KIND_COLUMNS,
+    SETTING_COLUMNS,
     change,
     cost,
     decision,
     guarantees,
-    kind_rows,
+    named_kinds,
     properties,
     reasons,
+    setting_rows,
     sureness,
     weakness,
 )
@@ -126,10 +127,11 @@ def _print_kinds(analysis: Analysis, console: Console) -> None:
     heading(console, "The settings to choose from")
     table = plain_table()
     table.add_column("", no_wrap=True)
-    add_figure_columns(table, *KIND_COLUMNS)
-    for row in kind_rows(analysis):
+    add_figure_columns(table, *SETTING_COLUMNS)
+    names = named_kinds(analysis, _NAMES)
+    for row in setting_rows(analysis):
         mark = _RECOMMENDED_SETTING if row.is_recommended else "  "
-        add_row(table, (mark + _NAMES[row.sized.kind], *row.cells), _HIGHLIGHT if row.is_recommended else "")
+        add_row(table, (mark + names[row.sized.kind], *row.cells), _HIGHLIGHT if row.is_recommended else "")
     console.print(table)
     why = (
         ""

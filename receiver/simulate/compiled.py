@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
 
 from receiver.errors import LogFormatError
 
-__all__ = ["MOST_NUMBERED", "check_numbered", "compiled"]
+__all__ = ["MOST_NUMBERED", "check_numbered", "compiled", "prefetch"]
 
 MOST_NUMBERED = 2**31 - 2
 """The most receipts, ids or names. Two numbers are taken: the missing id's, and the largest, for "after all rows"."""
@@ -30,6 +34,26 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
         return machine_code
 
     return compile_
+
+
+def _prefetch(_typing: Any, column: Any, _index: Any) -> Any:
+    def instruction(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        array = make_array(column)(context, builder, arguments[0])  # type: ignore[no-untyped-call]
+        address = builder.gep(array.data, [arguments[1]])
+        number = ir.IntType(32)
+        parameters = [cgutils.voidptr_t, number, number, number]
+        kind = ir.FunctionType(ir.VoidType(), parameters)
+        function = builder.module.declare_intrinsic("llvm.prefetch", parameters[:1], kind)
+        to_read, into_all_caches, of_data = number(0), number(3), number(1)
+        builder.call(function, [builder.bitcast(address, cgutils.voidptr_t), to_read, into_all_caches, of_data])
+        return context.get_dummy_value()
+
+    return types.void(column, types.intp), instruction
+
+
+prefetch: Callable[[Any, Any], None] = cast("Any", intrinsic(_prefetch))
+"""In compiled functions, `prefetch(column, index)` has a value brought into the cache, without waiting for it. It changes
+nothing, so the index may lie behind the column's end."""
 
 
 def check_numbered(count: int, what: str) -> None:

@@ -29,16 +29,14 @@ _LIST_HINT = "such as 2000, 0,100,2000 or 100:20000:16"
 _PRESENT_HINT = "write W,E, such as 2000,120"
 
 
-def parse_windows(text: str) -> list[int]:
-    """A LIST of windows: whole numbers, ascending, without repeats."""
-    return sorted({int(value.to_integral_value()) for value in _values("--window", text)})
+def parse_windows(text: str, name: str = "--window") -> list[int]:
+    """A LIST of windows: whole numbers, ascending, without repeats. `name` is what errors call it."""
+    return sorted({int(value.to_integral_value()) for value in _values(name, text)})
 
 
-def parse_expiries_us(text: str) -> list[int]:
+def parse_expiries_us(text: str, name: str = "--expiry") -> list[int]:
     """A LIST of expiries in seconds, as whole microseconds, ascending, without repeats."""
-    return sorted(
-        {int((value * 1_000_000).to_integral_value()) for value in _values("--expiry", text, significant_digits=3)}
-    )
+    return sorted({int((value * 1_000_000).to_integral_value()) for value in _values(name, text, significant_digits=3)})
 
 
 def parse_present(text: str) -> tuple[int, int]:

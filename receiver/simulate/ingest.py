@@ -87,7 +87,9 @@ class _Collector:
             return
         self.receipts += len(batch)
         check_numbered(self.receipts, "receipts")
-        redelivered, digests = np.zeros(len(batch), np.bool_), np.zeros(len(batch), np.uint64)
+        # Of batches without the column; takes no memory, for mostly no batch has it.
+        redelivered: npt.NDArray[np.bool_] = np.broadcast_to(np.bool_(False), len(batch))  # noqa: FBT003
+        digests: npt.NDArray[np.uint64] = np.broadcast_to(np.uint64(0), len(batch))
         if batch.jms_redelivered is not None:
             self.has_redelivered = True
             redelivered = batch.jms_redelivered
@@ -104,6 +106,10 @@ class _Collector:
             ("digest_hash", digests),
         ):
             self.columns.setdefault(name, []).append(values)
+
+    def taken(self, name: str) -> npt.NDArray[Any]:
+        """A whole column; its parts are not kept beside it."""
+        return np.concatenate(self.columns.pop(name))
 
 
 def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
@@ -122,14 +128,13 @@ def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
     domains: Names[str] = Names()
     channels = collector.channels.names
     of_channel = np.array([domains.number(key.name(channel)) for channel in channels], np.int32)
-    columns = {name: np.concatenate(parts) for name, parts in collector.columns.items()}
     return Receipts(
-        received_at_us=columns["received_at_us"],
-        id_number=columns["id_number"],
-        source_number=columns["source_number"],
-        channel_number=columns["channel_number"],
-        redelivered=columns["redelivered"] if collector.has_redelivered else None,
-        digest_hash=columns["digest_hash"] if collector.has_digest else None,
+        received_at_us=collector.taken("received_at_us"),
+        id_number=collector.taken("id_number"),
+        source_number=collector.taken("source_number"),
+        channel_number=collector.taken("channel_number"),
+        redelivered=collector.taken("redelivered") if collector.has_redelivered else None,
+        digest_hash=collector.taken("digest_hash") if collector.has_digest else None,
         ids=collector.ids,
         sources=collector.sources.names,
         channels=channels,

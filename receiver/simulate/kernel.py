@@ -32,12 +32,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from receiver.simulate.compiled import compiled
+from receiver.simulate.compiled import compiled, prefetch
 from receiver.simulate.rows import DomainRows
 
 __all__ = ["GridCounts", "WindowAsked", "WindowCounts", "is_caught", "replay_grid", "replay_windows"]
 
 _NOTHING = -1
+_AHEAD = 16
 _ROWS_WORTH_THREADS = 20_000
 
 _Int64s = npt.NDArray[np.int64]
@@ -94,13 +95,15 @@ def _first_not_before(times: _Int64s, start: int, end: int, time: int) -> int:
 
 
 @compiled(forceinline=True)
-def _take_oldest(row: int, queue: int, mark: _Int32s, replaced_by: _Int32s) -> int:
-    """The index in its slab of the oldest entry of a queue, which it leaves."""
+def _take_oldest(row: int, queue: int, mark: _Int32s, replaced_by: _Int32s, slab_row: _Int32s) -> int:
+    """The row of the oldest entry of a queue, which it leaves."""
     oldest = mark[queue]
     while replaced_by[oldest] <= row:
         oldest += 1
     mark[queue] = oldest + 1
-    return int(oldest)
+    prefetch(replaced_by, oldest + _AHEAD)  # the processor foresees few stretches by itself, and each queue has its own
+    prefetch(slab_row, oldest + _AHEAD)
+    return int(slab_row[oldest])
 
 
 @compiled(forceinline=True)
@@ -254,7 +257,7 @@ def _replay(
             if length[queue] < window:
                 length[queue] += 1
             else:
-                gone = slab_row[_take_oldest(row, queue, mark, replaced_by)]
+                gone = _take_oldest(row, queue, mark, replaced_by, slab_row)
                 clock = max(clock, gone)
                 spilling = _last_of_id(gone, several, held, newest)
             if spilling != _NOTHING:

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from receiver.domains import Channel, DomainKey
 from receiver.errors import LogFormatError
-from receiver.simulate.compiled import check_numbered, compiled
+from receiver.logs.columns import MAP_IN_PYTHON, map_options
+from receiver.simulate.compiled import check_numbered, compiled, prefetch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,9 +40,14 @@ __all__ = [
     "text_buffers",
 ]
 
-_FREE = -1
-_LEAST_SLOTS = 1 << 12
-_TOGETHER = 64
+# An entry of the table: the upper half of a text's hash, and its number plus 1. The hash's uppermost bits are the slot to
+# begin at, so the entries of a table that has become too short say themselves where they belong in a longer one.
+_HASH_BITS = np.uint64(0xFFFFFFFF_00000000)
+_NUMBER_BITS = np.uint64(0x00000000_FFFFFFFF)
+_FREE = np.uint64(0)
+_LEAST_BITS = 12
+_AHEAD = 32
+_MANY_BYTES = 1 << 30
 
 
 @compiled(inline="always")
@@ -89,63 +95,51 @@ def _same(  # noqa: PLR0917 - compiled functions take no names
 
 
 @compiled()
-def _touched(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64], start: int, mask: np.uint64) -> int:
-    """Bring the slots of the next hashes into the cache. Here the cache misses overlap; look-ups wait for one after another."""
-    touched = 0
-    for row in range(start, min(start + _TOGETHER, len(hashes))):
-        touched ^= slots[hashes[row] & mask]
-    return touched
-
-
-@compiled()
-def _rebuild(slots: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64]) -> int:
-    """Enter all hashes anew; what it returns means nothing (see `_touched`)."""
-    mask = np.uint64(len(slots) - 1)
-    touched = 0
-    for number in range(len(hashes)):
-        if number % _TOGETHER == 0:
-            touched ^= _touched(slots, hashes, number, mask)
-        slot = hashes[number] & mask
-        while slots[slot] != _FREE:
-            slot = (slot + np.uint64(1)) & mask
-        slots[slot] = number
-    return touched
+def _rebuild(entries: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint64], shift: np.uint64) -> None:
+    """Enter all entries of a table into a longer one. Both are in order of the hashes, so both are gone through in order."""
+    last = np.uint64(len(slots) - 1)
+    for entry in entries:
+        if entry != _FREE:
+            slot = entry >> shift
+            while slots[slot] != _FREE:
+                slot = (slot + np.uint64(1)) & last
+            slots[slot] = entry
 
 
 @compiled()
 def _number_texts(  # noqa: PLR0917 - compiled functions take no names
     offsets: npt.NDArray[np.int32],
     data: npt.NDArray[np.uint8],
-    row_hashes: npt.NDArray[np.uint64],
-    numbers: npt.NDArray[np.int32],
-    slots: npt.NDArray[np.int32],
     hashes: npt.NDArray[np.uint64],
+    numbers: npt.NDArray[np.int32],
+    slots: npt.NDArray[np.uint64],
+    shift: np.uint64,
     ends: npt.NDArray[np.int64],
     stored: npt.NDArray[np.uint8],
     count: int,
 ) -> int:
-    mask = np.uint64(len(slots) - 1)
+    last = np.uint64(len(slots) - 1)
     for row in range(len(numbers)):
-        if row % _TOGETHER == 0:
-            numbers[row] = _touched(slots, row_hashes, row, mask)  # stored, so that it isn't optimised away
+        if row + _AHEAD < len(hashes):
+            prefetch(slots, hashes[row + _AHEAD] >> shift)
         start, end = offsets[row], offsets[row + 1]
-        hash_ = row_hashes[row]
-        slot = hash_ & mask
+        hash_ = hashes[row]
+        slot = hash_ >> shift
         while True:
-            number = slots[slot]
-            if number == _FREE:
+            entry = slots[slot]
+            if entry == _FREE:
                 number = count
-                slots[slot] = number
-                hashes[number] = hash_
+                count += 1
+                slots[slot] = hash_ & _HASH_BITS | np.uint64(count)
                 at = ends[number]
                 for i in range(end - start):
                     stored[at + i] = data[start + i]
-                ends[number + 1] = at + end - start
-                count += 1
+                ends[count] = at + end - start
                 break
-            if hashes[number] == hash_ and _same(data, start, end, stored, ends[number], ends[number + 1]):
+            number = int(entry & _NUMBER_BITS) - 1
+            if (entry ^ hash_) & _HASH_BITS == 0 and _same(data, start, end, stored, ends[number], ends[number + 1]):
                 break
-            slot = (slot + np.uint64(1)) & mask
+            slot = (slot + np.uint64(1)) & last
         numbers[row] = number
     return count
 
@@ -163,21 +157,20 @@ class TextNumbers:
     def __init__(self) -> None:
         self.count = 0
         self._seed = np.uint64(secrets.randbits(64))
-        self._slots = np.full(_LEAST_SLOTS, _FREE, np.int32)
-        self._hashes = np.empty(_LEAST_SLOTS, np.uint64)
-        self._ends = np.zeros(_LEAST_SLOTS + 1, np.int64)
-        self._stored = np.empty(_LEAST_SLOTS, np.uint8)
+        self._slots = np.zeros(1 << _LEAST_BITS, np.uint64)
+        self._ends = np.zeros(1, np.int64)
+        self._stored = np.empty(0, np.uint8)
 
     def number(self, texts: pa.Array) -> npt.NDArray[np.int32]:
         """The numbers of a `string` array without nulls; `LogFormatError` where they may be too many."""
         check_numbered(self.count + len(texts) - 1, "ids")  # the missing id has a number of its own
         offsets, data = text_buffers(texts)
         self._make_room(len(texts), int(offsets[-1] - offsets[0]))
-        row_hashes = np.empty(len(texts), np.uint64)
-        hash_texts(offsets, data, self._seed, row_hashes)
+        hashes = np.empty(len(texts), np.uint64)
+        hash_texts(offsets, data, self._seed, hashes)
         numbers = np.empty(len(texts), np.int32)
         self.count = _number_texts(
-            offsets, data, row_hashes, numbers, self._slots, self._hashes, self._ends, self._stored, self.count
+            offsets, data, hashes, numbers, self._slots, _shift(self._slots), self._ends, self._stored, self.count
         )
         return numbers
 
@@ -197,18 +190,25 @@ class TextNumbers:
         return stored.take(pa.array(numbers)).cast(pa.string())
 
     def _make_room(self, rows: int, size_bytes: int) -> None:
-        self._hashes = _grown(self._hashes, self.count + rows)
         self._ends = _grown(self._ends, self.count + rows + 1)
         self._stored = _grown(self._stored, int(self._ends[self.count]) + size_bytes)
-        if 2 * (self.count + rows) > len(self._slots):
-            self._slots = np.full(1 << (4 * (self.count + rows)).bit_length(), _FREE, np.int32)
-            _rebuild(self._slots, self._hashes[: self.count])
+        if 3 * (self.count + rows) > 2 * len(self._slots):
+            entries = self._slots
+            self._slots = np.zeros(1 << (3 * (self.count + rows) // 2).bit_length(), np.uint64)
+            _rebuild(entries, self._slots, _shift(self._slots))
+
+
+def _shift(slots: npt.NDArray[np.uint64]) -> np.uint64:
+    """How far a hash is shifted for its slot in a table, whose length is a power of 2."""
+    return np.uint64(65 - len(slots).bit_length())
 
 
 def _grown(column: npt.NDArray[Any], least: int) -> npt.NDArray[Any]:
     if len(column) >= least:
         return column
-    longer = np.empty(max(least, 2 * len(column)), column.dtype)
+    # What is not written to takes no memory; what is copied takes time, most of all where it stands in memory anew.
+    times = 4 if column.nbytes < _MANY_BYTES else 2
+    longer = np.empty(max(least, times * len(column)), column.dtype)
     longer[: len(column)] = column
     return longer
 
@@ -326,8 +326,11 @@ def check_columns(columns_present: Collection[str], key: DomainKey) -> None:
     """`LogFormatError` for a KEY that needs a column which the whole log lacks."""
     lacking = [column for column in key.needs if column not in columns_present]
     if lacking:
+        only_destination = lacking == ["connection_id"] and "destination" in columns_present
+        queues = "--domain destination needs no connection; " if only_destination else ""
         raise LogFormatError(
             "the log",
-            f"has no column {lacking[0]}, which the domain key '{key.text}' needs",
-            hint="--map COLUMN=FIELD reads it from another field; --domain name:TEXT takes the log as one domain",
+            f"has no column {' or '.join(lacking)}, which the domain key '{key.text}' needs",
+            hint=f"{map_options(dict.fromkeys(lacking, 'FIELD'))} {MAP_IN_PYTHON}; {queues}--domain name:TEXT takes the log"
+            " as one domain",
         )

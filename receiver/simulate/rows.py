@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Domain", "DomainRows", "link_rows", "split_domains"]
 
 _NOTHING = -1
+_Value = TypeVar("_Value", np.int32, np.int64)
 
 
 class DomainRows(NamedTuple):
@@ -185,6 +186,19 @@ def _number_densely(
     return dense, old
 
 
+@compiled()
+def _clamped(as_read: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Times that never descend; how many were clamped for it, and by how much at most."""
+    clamped = np.empty_like(as_read)
+    newest, steps_back, largest = 0, 0, 0
+    for row in range(len(as_read)):
+        newest = max(newest, int(as_read[row]))
+        clamped[row] = newest
+        steps_back += as_read[row] < newest
+        largest = max(largest, newest - int(as_read[row]))
+    return clamped, steps_back, largest
+
+
 def split_domains(receipts: Receipts) -> Iterator[Domain]:
     """The domains of a log, ordered by name."""
     domain = receipts.domain_number
@@ -198,6 +212,11 @@ def split_domains(receipts: Receipts) -> Iterator[Domain]:
         yield _domain(receipts, receipts.domains[number], log_rows, ids_seen, sources_seen)
 
 
+def _taken(column: npt.NDArray[_Value], log_rows: npt.NDArray[np.int64]) -> npt.NDArray[_Value]:
+    """A column in the rows of a domain, which ascend: all of them are the column itself."""
+    return column if len(log_rows) == len(column) else column[log_rows]
+
+
 def _domain(
     receipts: Receipts,
     name: str,
@@ -205,20 +224,24 @@ def _domain(
     ids_seen: npt.NDArray[np.int32],
     sources_seen: npt.NDArray[np.int32],
 ) -> Domain:
-    _, all_sources = _number_densely(receipts.source_number[log_rows], sources_seen)
-    checked = log_rows[receipts.id_number[log_rows] != 0]
-    ids, distinct_ids = _number_densely(receipts.id_number[checked], ids_seen)
-    source, source_numbers = _number_densely(receipts.source_number[checked], sources_seen)
-    as_read = receipts.received_at_us[checked]
-    clamped = np.maximum.accumulate(as_read) if len(as_read) else as_read
-    steps_back = clamped - as_read
+    has_id = _taken(receipts.id_number, log_rows) != 0
+    checked = log_rows if has_id.all() else log_rows[has_id]
+    ids, distinct_ids = _taken(receipts.id_number, checked), receipts.ids.count
+    if 2 * len(ids) < distinct_ids:  # else numbers of the whole log will do, and tables by them are hardly larger
+        ids, numbers = _number_densely(ids, ids_seen)
+        distinct_ids = len(numbers)
+    source, source_numbers = _number_densely(_taken(receipts.source_number, checked), sources_seen)
+    sources = len(source_numbers)
+    if len(checked) < len(log_rows):
+        sources = len(_number_densely(receipts.source_number[log_rows], sources_seen)[1])
+    received_at_us, clock_clamped, largest_step_back_us = _clamped(_taken(receipts.received_at_us, checked))
     return Domain(
         name=name,
         receipts=len(log_rows),
-        rows=link_rows(clamped, source, ids, sources=len(source_numbers), distinct_ids=len(distinct_ids)),
+        rows=link_rows(received_at_us, source, ids, sources=len(source_numbers), distinct_ids=distinct_ids),
         log_rows=checked,
         source_numbers=source_numbers,
-        sources=len(all_sources),
-        clock_clamped=int(np.count_nonzero(steps_back)),
-        largest_step_back_us=int(steps_back.max(initial=0)),
+        sources=sources,
+        clock_clamped=clock_clamped,
+        largest_step_back_us=largest_step_back_us,
     )

@@ -169,7 +169,9 @@ def _meaning(raised: str, printed: str, *, gone: bool) -> SparkError:
     else:
         lines = [line for line in raised.strip().splitlines() if not line.startswith("\tat ")]
         said, what = _causes(raised) or lines, "Spark failed"
-    return SparkError(f"{what}: {said[-1]}" if said else what, hint="--verbose shows what Spark and Java say")
+    return SparkError(
+        f"{what}: {said[-1]}" if said else what, hint="Spark's own words say more: --verbose, or this error's __cause__"
+    )
 
 
 def _causes(text: str) -> list[str]:

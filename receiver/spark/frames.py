@@ -7,8 +7,8 @@
 
 Both work in the caller's own session and leave its settings as they were. A frame has a log's columns, by our names or by
 those of JMS and Apama; `received_at` is a timestamp, a text or a number, as in logs. Receipts stand in the order of
-`order_by`, a column without nulls; else in that of their files and rows, where the frame knows them (Parquet); else in
-that of their time. Receipts that tie go by their content.
+`order_by`, a column without nulls; else in that of their files and rows, where the frame knows them (read from Parquet, and
+neither joined nor grouped since); else in that of their time. Receipts that tie go by their content.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def size_windows(
     settings = replace(SimulateSettings(), **{name: value for name, value in given.items() if value is not None})
     question = Question(
         domain,
-        None if windows is None else parse_windows(_list("windows", windows)),
-        None if expiries_secs is None else parse_expiries_us(_list("expiries_secs", expiries_secs)),
+        None if windows is None else parse_windows(_list("windows", windows), "windows"),
+        None if expiries_secs is None else parse_expiries_us(_list("expiries_secs", expiries_secs), "expiries_secs"),
         settings,
         None if current is None else _present(current),
     )
@@ -117,12 +117,12 @@ def size_windows(
 def _present(current: tuple[int, float]) -> tuple[int, int]:
     if isinstance(current, str) or len(current) != 2:  # noqa: PLR2004
         raise SettingsError("current must be a window and an expiry in seconds", hint="such as (2000, 120)")
-    return _setting(*current)
+    return _setting(*current, named=("current", "current"))
 
 
-def _setting(window: int, expiry_secs: float) -> tuple[int, int]:
+def _setting(window: int, expiry_secs: float, named: tuple[str, str] = ("window", "expiry_secs")) -> tuple[int, int]:
     """A setting as the kernel takes it, the expiry in microseconds."""
-    (windows, expiries_us) = parse_windows(str(window)), parse_expiries_us(str(expiry_secs))
+    (windows, expiries_us) = parse_windows(str(window), named[0]), parse_expiries_us(str(expiry_secs), named[1])
     check_grid(windows, expiries_us)
     return windows[0], expiries_us[0]
 

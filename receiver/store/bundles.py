@@ -12,7 +12,7 @@ from itertools import accumulate, chain, pairwise
 from typing import Any
 
 from receiver.store.sql_log import runs_of
-from receiver.store.tables import BundleRow, InboxRow, encoded, fields_of_kind, revived
+from receiver.store.tables import BundleRow, InboxColumns, InboxRow, encoded, fields_of_kind, revived
 
 __all__ = ["bundle_of", "numbers_of", "rows_of"]
 
@@ -24,32 +24,34 @@ _TEXTS = fields_of_kind(InboxRow, str)
 _OBJECTS = fields_of_kind(InboxRow, Mapping)
 _BYTES = fields_of_kind(InboxRow, bytes)
 _AS_JSON = tuple(name for name in InboxRow._fields if name not in {"sequence", "tries", *_OBJECTS, *_BYTES})
+_OFTEN_PROPERTIES = ("unique_message_id", "message_source_id")
+"""What properties say too: there it isn't written once more."""
 _TEXT = {str}
 _END = b"\n"
 """Of the JSON, which has none."""
 
 
-def bundle_of(rows: Sequence[InboxRow]) -> BundleRow | None:
+def bundle_of(columns: InboxColumns) -> BundleRow | None:
     """These messages in one row; None where they are to be rows of their own. Their sequence numbers ascend."""
-    if len(rows) < _LEAST_MESSAGES:
+    numbers = columns["sequence"]
+    if len(numbers) < _LEAST_MESSAGES:
         return None
-    columns = dict(zip(InboxRow._fields, zip(*rows, strict=True), strict=True))
     body_bytes = sum(map(len, columns["body"]))
     if body_bytes > _MOST_BODY_BYTES or any(columns["tries"]) or not _are_exact_in_json(columns):
         return None
     fields: dict[str, Any] = {name: _shortened(columns[name]) for name in _AS_JSON}
-    fields |= {name: _by_name(columns[name], columns["unique_message_id"]) for name in _OBJECTS}
+    known = {name: columns[name] for name in _OFTEN_PROPERTIES}
+    fields |= {name: _by_name(columns[name], known) for name in _OBJECTS}
     parts = []
     for name in _BYTES:
         fields[name] = _shortened([None if value is None else len(value) for value in columns[name]])
         parts += [value for value in columns[name] if value]
-    numbers = columns["sequence"]
     return BundleRow(
         numbers[0],
         numbers[-1],
         min(columns["received_at_us"]),
         body_bytes,
-        len(rows),
+        len(numbers),
         encoded(runs_of(numbers)),
         b"".join([encoded(fields).encode(), _END, *parts]),
     )
@@ -68,7 +70,7 @@ def rows_of(runs: str, packed: bytes) -> list[InboxRow]:
     stored = json.loads(head)
     fields: dict[str, Sequence[Any]] = {name: _lengthened(stored[name], count) for name in (*_AS_JSON, *_BYTES)}
     for name in _OBJECTS:
-        fields[name] = _objects(stored[name], fields["unique_message_id"], count)
+        fields[name] = _objects(stored[name], fields, count)
     ends = list(accumulate((size or 0 for name in _BYTES for size in fields[name]), initial=0))
     if ends[-1] != len(rest):
         raise ValueError(f"its bodies have {len(rest)} bytes, not {ends[-1]}")
@@ -79,7 +81,7 @@ def rows_of(runs: str, packed: bytes) -> list[InboxRow]:
     return [InboxRow(*values) for values in zip(*(fields[name] for name in InboxRow._fields), strict=True)]
 
 
-def _are_exact_in_json(columns: Mapping[str, Sequence[Any]]) -> bool:
+def _are_exact_in_json(columns: InboxColumns) -> bool:
     """Whether every text comes back as it was: JSON spells a character and the two surrogates of its UTF-16 form alike."""
     try:
         for name in _TEXTS:
@@ -93,21 +95,29 @@ def _shortened(values: Sequence[Any]) -> Sequence[Any]:
     return values[:1] if values.count(values[0]) == len(values) else values
 
 
-def _by_name(objects: Sequence[Mapping[str, Any]], ids: Sequence[Any]) -> Any:
+def _by_name(objects: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[Any]]) -> Any:
     """The values of all objects by name, where all have the same names, as most do; else the objects.
 
-    A name whose values are the messages' ids has none of its own.
+    For values that are those of a `known` column there is that one's name.
     """
-    names = tuple(objects[0])
-    if any(tuple(each) != names for each in objects):
+    if not any(objects):
+        return {}
+    names = list(objects[0])
+    # No object has a name twice. So where these names repeat so often, each object has all of them.
+    if list(chain.from_iterable(objects)) != names * len(objects):
         return list(map(dict, objects))
-    columns = zip(names, zip(*[each.values() for each in objects], strict=True), strict=False)
-    return {name: None if values == ids and _TEXT.issuperset(map(type, values)) else values for name, values in columns}
+    columns = {name: tuple([each[name] for each in objects]) for name in names}
+    return {name: _name_of(values, known) or values for name, values in columns.items()}
 
 
-def _objects(stored: Any, ids: Sequence[Any], count: int) -> list[dict[str, Any]]:
+def _name_of(values: Sequence[Any], known: Mapping[str, Sequence[Any]]) -> str | None:
+    equal = (name for name, column in known.items() if values == column and _TEXT.issuperset(map(type, values)))
+    return next(equal, None)
+
+
+def _objects(stored: Any, known: Mapping[str, Sequence[Any]], count: int) -> list[dict[str, Any]]:
     if isinstance(stored, dict):
-        columns = [ids if values is None else values for values in stored.values()]
+        columns = [known[values] if isinstance(values, str) else values for values in stored.values()]
         stored = [dict(zip(stored, values, strict=True)) for values in zip(*columns, strict=True)] or [{}] * count
     return list(map(revived, stored))
 

@@ -7,9 +7,10 @@ numbers, whoever left it there. So no message belongs to a process, and none wai
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 from sqlalchemy import Connection, Executable, Select, Subquery, exists, func, literal, or_, select, union_all, update
@@ -25,6 +26,7 @@ from receiver.store.positions import Positions
 from receiver.store.sql_log import driver_of
 from receiver.store.tables import (
     BundleRow,
+    InboxColumns,
     InboxRow,
     bundles,
     domains,
@@ -129,14 +131,20 @@ class Inbox(Closing):
         Their sequence numbers ascend. `packs`: all in one row where that is faster, for whoever delivers all of them
         together.
         """
+        if rows:
+            columns = dict(zip(InboxRow._fields, zip(*rows, strict=True), strict=True))
+            self.add_columns(connection, columns, packs=packs)
+
+    def add_columns(self, connection: Connection, columns: InboxColumns, *, packs: bool = True) -> None:
+        """As `add`."""
         with translated(self._kept.url):
             driver = driver_of(connection)
-            bundle = bundle_of(rows) if packs else None
+            bundle = bundle_of(columns) if packs else None
             if bundle is not None:
                 driver.execute(self.sql.add_bundle, (self.target_id, *bundle))
                 return
-            values = ((self.target_id, *stored) for stored in inbox_rows.stored_many(rows))
-            database_of(connection).add_waiting(driver, _COLUMNS, values)
+            rows = inbox_rows.stored_many(list(zip(*columns.values(), strict=True)))
+            database_of(connection).add_waiting(driver, _COLUMNS, ((self.target_id, *stored) for stored in rows))
 
     def park(self, connection: Connection, row: InboxRow, error: str) -> None:
         """Set a message aside, in the transaction on the connection; `error` is why. It may be in the inbox or not."""
@@ -278,16 +286,13 @@ class Lease:
             source = func.coalesce(inbox.c.message_source_id, b"")
             others = _waiting(self._target_id).where(source.not_in([to_bytes(source or "") for source in but_of]))
             waiting = self.connection.execute(others.limit(at_most)).all()
+            numbers, sizes = [number for number, _ in waiting], [size for _, size in waiting]
         else:
-            text = f"{self._inbox.sql.waiting} LIMIT {at_most:d}"
-            waiting = driver_of(self.connection).execute(text).fetchall()
-            waiting = self._with_those_of_bundles(waiting, at_most)
-        bytes_before = accumulate((size for _, size in waiting), initial=0)
-        numbers = [
-            number for (number, _), before in zip(waiting, bytes_before, strict=False) if before < _BYTES_AT_ONCE
-        ]
-        self.has_more = len(numbers) < len(waiting) or len(waiting) == at_most
-        return numbers
+            numbers, sizes = self._first_waiting(at_most)
+        bytes_before = list(accumulate(sizes, initial=0))
+        count = min(bisect_left(bytes_before, _BYTES_AT_ONCE), len(numbers))
+        self.has_more = count < len(numbers) or len(numbers) == at_most
+        return numbers[:count]
 
     def rows(self, numbers: Collection[int]) -> list[InboxRow]:
         """The messages of these sequence numbers that are there, in order; `StoreCorruptError` where one is none."""
@@ -334,14 +339,20 @@ class Lease:
         """Those with any of these messages."""
         return [bundle for bundle in self._bundles() if not set(numbers).isdisjoint(bundle.numbers)]
 
-    def _with_those_of_bundles(self, waiting: Sequence[Any], at_most: int) -> Sequence[Any]:
-        """These numbers and sizes, with those of the messages in bundles; the first of all in order."""
-        packed: list[tuple[int, int]] = []
+    def _first_waiting(self, at_most: int) -> tuple[list[int], list[int]]:
+        """The numbers of the messages that wait, in bundles or not, ascending; and how many bytes each has, about."""
+        rows = driver_of(self.connection).execute(f"{self._inbox.sql.waiting} LIMIT {at_most:d}").fetchall()
+        numbers: list[int] = []
+        sizes: list[int] = []
         for bundle in self._bundles(at_most):
-            if len(packed) >= at_most:  # those that follow have greater numbers
+            if len(numbers) >= at_most:  # those that follow have greater numbers
                 break
-            packed += zip(bundle.numbers, repeat(bundle.bytes // len(bundle.numbers)), strict=False)
-        return sorted([*map(tuple, waiting), *packed])[:at_most] if packed else waiting
+            numbers += bundle.numbers
+            sizes += [bundle.bytes // len(bundle.numbers)] * len(bundle.numbers)
+        if rows:
+            both = sorted([*map(tuple, rows), *zip(numbers, sizes, strict=True)])
+            numbers, sizes = [number for number, _ in both], [size for _, size in both]
+        return numbers[:at_most], sizes[:at_most]
 
     def _unpacked(self, bundle: _Bundle) -> list[InboxRow]:
         ((packed,),) = driver_of(self.connection).execute(self._inbox.sql.packed, (bundle.first_sequence,)).fetchall()

@@ -80,7 +80,8 @@ class DomainLog(Protocol):
     def last_batch(self, writer: int) -> int:
         """The last batch whose number a receiver has left, as seen from the transaction under way; 0 for none."""
 
-    def commit(self) -> None: ...
+    def commit(self) -> None:
+        """Commit, and record first what is quicker recorded together with it."""
 
     def rollback(self) -> None:
         """Give up the transaction, and the connection where that fails; never raises."""

@@ -38,6 +38,7 @@ __all__ = [
     "driver_of",
     "forget_batches",
     "joinable",
+    "lock_lost",
     "runs_of",
 ]
 
@@ -95,6 +96,13 @@ def _ended(connection: Connection, dbapi: Any) -> StoreBusyError | SettingsError
     )
 
 
+def lock_lost() -> StoreBusyError:
+    """The error for a domain whose row isn't the one that the transaction has locked."""
+    return StoreBusyError(
+        "others have changed the domain inside the batch, though it was locked", hint="send the batch again"
+    )
+
+
 class Vacuum(Protocol):
     def note(self, deleted: int) -> None:
         """Note that so many rows have been deleted."""
@@ -122,6 +130,8 @@ class SqlLog(ABC):
         """One cursor for all short statements."""
         self.is_awaited = False
         """Whether the connection is an asynchronous one of the caller's."""
+        self.is_joined = False
+        """Whether the transaction is the caller's, who commits it."""
         self._connection: Connection | None = None
         self._lent: RootTransaction | None = None
         p = self.placeholder
@@ -200,11 +210,10 @@ class SqlLog(ABC):
         return self.begin()
 
     def read(self, statement: str) -> DomainState:
-        return self.fetched(self.cursor.execute(statement, (self.domain_id,)))
+        return self.fetched(self.cursor.execute(statement, (self.domain_id,)).fetchone())
 
-    def fetched(self, cursor: Any) -> DomainState:
-        """The domain's row that was selected."""
-        values = cursor.fetchone()
+    def fetched(self, values: Sequence[Any] | None) -> DomainState:
+        """The domain's row of its values; None where it wasn't selected."""
         if values is None:
             raise StoreError(
                 "the domain is gone from the database",
@@ -247,6 +256,13 @@ class SqlLog(ABC):
 
     def save(self, with_it: str, values: Sequence[Any], state: DomainState, before: DomainState) -> None:
         """Save what is new in the domain's state, by a statement that begins otherwise and takes other values first."""
+        statement, changed = self.saving(state, before)
+        self.cursor.execute(with_it + statement, (*values, *changed))
+        if self.cursor.rowcount != 1:
+            raise lock_lost()
+
+    def saving(self, state: DomainState, before: DomainState) -> tuple[str, tuple[Any, ...]]:
+        """The statement that saves what is new in the domain's state, if there is still a transaction for it."""
         lent = self._lent
         has_ended = lent is not None and not (lent.is_active and self.connection.get_transaction() is lent)
         if has_ended or not self.in_transaction:  # outside of one, each statement would be committed by itself
@@ -256,11 +272,7 @@ class SqlLog(ABC):
             statement, changed = self._sql_save_less, _changing_each_time_of(state)
         else:
             statement, changed = self._sql_save, _changing_of(state)
-        self.cursor.execute(with_it + statement, (*values, *changed, self.domain_id, before.last_seq))
-        if self.cursor.rowcount != 1:
-            raise StoreBusyError(
-                "others have changed the domain inside the batch, though it was locked", hint="send the batch again"
-            )
+        return statement, (*changed, self.domain_id, before.last_seq)
 
     def stored(self, rows: Sequence[ReceiptValues]) -> list[tuple[Any, ...]]:
         """The values of `sql_append` for each row."""
@@ -271,6 +283,11 @@ class SqlLog(ABC):
     @property
     def holder(self) -> object:
         return self._connection
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether the application has had the connection since the transaction began."""
+        return self._lent is not None
 
     @property
     def connection(self) -> Connection:
@@ -333,6 +350,7 @@ class JoinedLog:
         self._savepoint = connection.get_nested_transaction()
         self._dbapi = driver_of(connection)
         log = self._log = copy(log)
+        log.is_joined = True
         log.use(connection)
         self.begin = self.begin_if_free = log.lock_in_callers_transaction
         self.last_batch = log.last_batch

@@ -47,6 +47,7 @@ __all__ = [
     "BundleRow",
     "Codec",
     "DomainState",
+    "InboxColumns",
     "InboxRow",
     "base64_of",
     "bundles",
@@ -147,6 +148,10 @@ class InboxRow(NamedTuple):
     """What the body is that is neither text nor bytes."""
     amqp: bytes | None = None
     """Sections of AMQP that hold what nothing else here does."""
+
+
+InboxColumns = Mapping[str, Sequence[Any]]
+"""The same fields of several messages, at least one: for each name the values of all."""
 
 
 class BundleRow(NamedTuple):

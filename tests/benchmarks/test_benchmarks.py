@@ -92,6 +92,7 @@ def test_a_product_that_can_not_be_had_is_skipped_aloud(capsys, monkeypatch, tmp
     assert all(why for _, why in said)
 
 
+@pytest.mark.slow
 def test_the_text_names_all_figures(capsys):
     main(["receive", "--scale", "0.0001"])
     printed = capsys.readouterr().out

@@ -230,13 +230,13 @@ def open_from(route: Route, connect: Callable[[], Source], to: str | None = None
 
 def watch_commits(monkeypatch, route: Route) -> None:
     """Come to `committing` once messages are in the inbox and their transaction isn't committed."""
-    add = Inbox.add
+    add = Inbox.add_columns
 
-    def adding(inbox, connection, rows, **how):
-        add(inbox, connection, rows, **how)
+    def adding(inbox, connection, columns, **how):
+        add(inbox, connection, columns, **how)
         route.reach("committing")
 
-    monkeypatch.setattr(Inbox, "add", adding)
+    monkeypatch.setattr(Inbox, "add_columns", adding)
 
 
 def _die() -> None:

@@ -19,7 +19,7 @@ from receiver.store.tables import InboxRow
 from tests.bridge.bridged import Route, open_from, send
 from tests.store.waiting import opened_inbox
 
-pytestmark = pytest.mark.usefixtures("hasty")
+pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(3)]
 
 
 def test_what_was_written_and_not_confirmed_is_cut_at_the_restart(route, caplog):
@@ -383,6 +383,7 @@ def test_no_field_is_lost_where_a_message_gets_its_number_and_waits():
     assert {*Received._fields} == {*InboxRow._fields} - {"tries"}
 
 
+@pytest.mark.slow
 def test_the_lines_are_a_log_for_simulate(route):
     send(route, "1", "007", " a\u2028 ")
     route.run()

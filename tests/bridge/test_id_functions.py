@@ -15,6 +15,8 @@ from receiver.store.upkeep import parked_rows, retry_parked
 from tests.bridge.bridged import Route
 from tests.stores import engine_of
 
+pytestmark = pytest.mark.thinned(3)
+
 
 def of_json(message):
     order = json.loads(message.body)
@@ -136,6 +138,7 @@ def test_a_function_that_fails_refuses_the_message_and_says_why(what):
     assert rule.ids_of(Message(body=b"1")) == ("1", None)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("store", "mode"),
     [("sqlite", Mode.AT_LEAST_ONCE), ("postgresql", Mode.EXACTLY_ONCE), ("sqlite", Mode.APP_CONTROLLED)],

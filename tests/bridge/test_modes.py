@@ -13,7 +13,7 @@ from receiver.errors import SettingsError, StoreError
 from tests.bridge.bridged import STEPS, TEN, Route, message, watch_commits
 from tests.choosing import cases
 
-pytestmark = pytest.mark.usefixtures("hasty")
+pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(3)]
 
 KINDS = ["file", "queue", "table", "call"]
 ONCE = ["file", "queue", "table"]

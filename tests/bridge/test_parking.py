@@ -16,7 +16,7 @@ from receiver.settings import BridgeSettings
 from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
 from tests.bridge.bridged import DiedError, Route, _die, message
 
-pytestmark = pytest.mark.usefixtures("hasty")
+pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(3)]
 
 KEEPING = [Mode.AT_LEAST_ONCE, Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED]
 
@@ -342,6 +342,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("store", "mode"),
     [("sqlite", Mode.AT_LEAST_ONCE), ("postgresql", Mode.EXACTLY_ONCE), ("sqlite", Mode.APP_CONTROLLED)],

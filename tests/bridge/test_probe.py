@@ -117,6 +117,7 @@ def test_a_queue_in_use_is_left_alone(queue):
         assert delivery.message.body == b"an order"
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("arguments", "why"),

@@ -20,7 +20,7 @@ from receiver.store.upkeep import parked_rows
 from tests.bridge.bridged import Route, message, send
 from tests.stores import engine_of, execute
 
-pytestmark = pytest.mark.usefixtures("hasty")
+pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(4)]
 
 
 def bridge_to(route, function, mode=Mode.EXACTLY_ONCE):
@@ -205,6 +205,7 @@ def raises_what_cannot_be_told(_received):
     raise UntellableError
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 @pytest.mark.parametrize(
     ("function", "why"),
@@ -226,6 +227,7 @@ def test_what_does_nothing_or_fails_oddly_has_failed(route, mode, function, why,
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED, Mode.BEST_EFFORT])
 @pytest.mark.parametrize("error", [StoreError("down"), BrokerError("down"), OutputError("down")], ids=repr)
 def test_what_it_says_of_others_than_the_message_counts_for_no_try(route, mode, error):

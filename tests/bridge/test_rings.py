@@ -20,7 +20,7 @@ from tests.bridge.bridged import DiedError, message
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import bodies, take, texts
 
-pytestmark = pytest.mark.usefixtures("hasty")
+pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(3)]
 
 KEEPING = [Mode.AT_LEAST_ONCE, Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED]
 

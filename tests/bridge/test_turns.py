@@ -22,7 +22,7 @@ from receiver.store.upkeep import parked_rows
 from tests.bridge.bridged import DiedError, Route, _die, message, send
 from tests.choosing import cases, scaled, slow
 
-pytestmark = pytest.mark.usefixtures("hasty")
+pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(3)]
 
 TRANSACTIONAL = [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED]
 

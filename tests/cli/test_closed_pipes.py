@@ -58,6 +58,7 @@ def store(tmp_path):
     return address
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", [(), ("--json",)], ids=["table", "json"])
 def test_missed_duplicates_fail_whoever_reads(tmp_path, log, how):
@@ -68,6 +69,7 @@ def test_missed_duplicates_fail_whoever_reads(tmp_path, log, how):
     assert unread(tmp_path, *asked, "--fail-on-missed", "4").returncode == 0
 
 
+@pytest.mark.slow
 def test_neither_stream_is_read(tmp_path, log):
     """As with 2>&1 in front of the pipe."""
     with closed_pipe() as pipe:
@@ -77,6 +79,7 @@ def test_neither_stream_is_read(tmp_path, log):
         assert run(tmp_path, "simulate", "no.csv", stdout=pipe, stderr=pipe).returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", [(), ("--json",)], ids=["list", "json"])
 def test_a_broken_store_fails_the_check_whoever_reads(tmp_path, store, how):
@@ -109,6 +112,7 @@ def test_every_command_ends_quietly(tmp_path, store, arguments):
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_is_still_written(tmp_path, log):
     ran = unread(tmp_path, "simulate", log, *ONE_PAIR, "--verdicts", "v.csv", "--report", "r.html")
     assert (ran.returncode, ran.stderr) == (0, "")

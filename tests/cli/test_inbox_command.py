@@ -13,6 +13,8 @@ from tests.durable.opened import opened
 from tests.store.waiting import inbox_of, opened_inbox, receive
 from tests.stores import contents
 
+pytestmark = pytest.mark.thinned(3)
+
 OLD, NEW = "amqp://old:5672/queue/out", "stomp://new:61613/queue/out"
 
 

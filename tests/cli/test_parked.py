@@ -10,6 +10,8 @@ from receiver.store.upkeep import parked_rows
 from tests.store.waiting import message, opened_inbox, receive, waiting_in
 from tests.stores import execute
 
+pytestmark = pytest.mark.thinned(3)
+
 HOSTILE = "\x1b[31m\r\n\u202eevil\0 [bold]\ud800é"
 
 

@@ -30,6 +30,7 @@ def wait_for(condition, patience_secs=30.0):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["simulate", "compare"])
 def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path, name):
@@ -69,6 +70,7 @@ def test_a_closed_pipe_ends_quietly(log, how):
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("how", [(), ("--json",)], ids=["table", "json"])
@@ -84,6 +86,7 @@ def test_a_full_disk_behind_a_report(simulate, log):
     assert "can't write /dev/full: No space" in complaint(simulate(log, "--report", FULL))
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
@@ -134,6 +137,7 @@ def test_without_its_extra_a_report_is_refused_before_anything_is_read(tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["simulate", "compare"])
 def test_only_reports_need_that_extra(log, name):
@@ -183,6 +187,7 @@ def test_help_needs_no_extra():
     assert "--verdicts" in ran.stdout
 
 
+@pytest.mark.slow
 def test_progress_is_for_terminals_alone(log):
     ran = process("-", "--json", stdin=log.read_bytes())
     assert (ran.status, ran.err) == (0, "")

@@ -18,6 +18,8 @@ from receiver.store.inbox import Inbox
 from receiver.store.tables import REVISION
 from tests.stores import contents, execute
 
+pytestmark = pytest.mark.thinned(3)
+
 HOSTILE = "queue://\x1b[31m\r\n\u202eevil\0 [bold]\ud800é"
 SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=2, dup_detection_expiry_time_secs=0.5)
 TEN_O_CLOCK_US = 1_777_629_600_000_000

@@ -73,6 +73,7 @@ def test_every_policy_is_tried():
     assert names == {kind.name for kind in POLICIES if kind.declaration.compiled_policy is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("form", ["{1}:{0}", "rmid1:0000{0}-00000000000-00000000-{1:08x}"])

@@ -35,10 +35,10 @@ def receive_all(request):
 def test_worked_case(case, receive_all):
     rows = [(r["unique_message_id"], r["message_source_id"], r["received_at_us"]) for r in case["receipts"]]
     detector = TwoTierDetector(case["window"], case["expiry_secs"])
-    found = [decision.verdict for decision in receive_all(detector, rows)]
-    assert found == case["verdicts"]
-    assert found.count(DUPLICATE) == case["caught"]
-    assert found.count(UNCHECKED) == case["unchecked"]
+    judged = [decision.verdict for decision in receive_all(detector, rows)]
+    assert judged == case["verdicts"]
+    assert judged.count(DUPLICATE) == case["caught"]
+    assert judged.count(UNCHECKED) == case["unchecked"]
     assert detector.peak_ids == case["peak_ids"]
 
 

@@ -35,12 +35,12 @@ TAKES_APART = """
 import json, time
 
 def taken(source, count):
-    found, quiet = [], 0
-    while len(found) < count and quiet < 20:
-        more = source.take(count - len(found), wait_secs=0.25)
-        found, quiet = found + more, 0 if more else quiet + 1
+    deliveries, quiet = [], 0
+    while len(deliveries) < count and quiet < 20:
+        more = source.take(count - len(deliveries), wait_secs=0.25)
+        deliveries, quiet = deliveries + more, 0 if more else quiet + 1
     time.sleep(0.5)  # what is behind has arrived in the source by now, and no store has heard of it
-    return found
+    return deliveries
 
 def left(mode):
     global INDIVIDUAL_ACKNOWLEDGE
@@ -49,9 +49,9 @@ def left(mode):
         source.acknowledge(taken(source, 1))
     INDIVIDUAL_ACKNOWLEDGE = individual
     with connect() as source:
-        found = taken(source, 3)
-        source.acknowledge(found)
-    return [delivery.message.properties["uniqueMessageId"] for delivery in found]
+        deliveries = taken(source, 3)
+        source.acknowledge(deliveries)
+    return [delivery.message.properties["uniqueMessageId"] for delivery in deliveries]
 
 print(json.dumps(left(int(sys.argv[1]))))
 """

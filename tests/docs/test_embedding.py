@@ -210,6 +210,7 @@ def test_resizing(store_url, names):
         assert orders.status().window == 5000
 
 
+@pytest.mark.slow
 @shows("Sources that have ended")
 def test_retiring(store_url, names):
     (block,) = PYTHON["Sources that have ended"]
@@ -268,6 +269,7 @@ def test_watching(store_url, names, capsys, caplog):
     assert 'receiver_headroom_ratio_bucket{domain="broker-a:queue://orders",le="0.1"} 0.0' in shown
 
 
+@pytest.mark.slow
 @shows("Sizing from what was received")
 def test_sizing_from_what_was_received(store_url, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

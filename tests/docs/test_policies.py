@@ -20,12 +20,12 @@ MOST_LINES = 11
 
 
 def sections() -> dict[str, str]:
-    found = {}
+    code_by_title = {}
     for section in re.split(r"^##+ ", TEXT, flags=re.MULTILINE):
         code = re.search(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
         if code:
-            found[section.partition("\n")[0].removeprefix("# ")] = code[1]
-    return found
+            code_by_title[section.partition("\n")[0].removeprefix("# ")] = code[1]
+    return code_by_title
 
 
 CODE = sections()

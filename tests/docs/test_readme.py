@@ -28,6 +28,7 @@ def test_the_library_in_a_few_lines():
     run(detector)
 
 
+@pytest.mark.slow
 def test_a_receiver_that_remembers(tmp_path, monkeypatch):
     """The ten lines, and then each command on the store that they made."""
     monkeypatch.chdir(tmp_path)
@@ -88,6 +89,7 @@ SHOWN = [
 COMMANDS = list(dict.fromkeys(command for _, command, _ in SHOWN))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.partition(" ")[0])
 def test_the_output_shown(command):
     """Of the commands in their order, but for the lines marked."""

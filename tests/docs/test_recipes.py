@@ -207,6 +207,7 @@ def launched(tmp_path):
     server.close()
 
 
+@pytest.mark.slow
 @pytest.mark.scaled
 def test_nats(launched, each_row_once, tmp_path):
     (port,) = free_ports(4222)

@@ -70,6 +70,7 @@ def pages_of(folder: Path) -> list[Page]:
     return [Page(file.read_text(encoding="utf-8")) for file in folder.rglob("*.html")]
 
 
+@pytest.mark.slow
 def test_each_page_shows_what_its_file_does(site):
     """Headings, lists, tables and blocks, as CommonMark reads them, which the site's Markdown does by other rules."""
     forge = MarkdownIt("commonmark").enable("table")

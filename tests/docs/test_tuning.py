@@ -158,9 +158,9 @@ def test_grades_defaults_and_budget_are_the_programs():
 def test_apama_gets_what_is_recommended(analysis):
     """Both blocks are XML, and together they are a bean."""
     (bean,), (lines,) = blocks(PAGE, "xml", LOGS), blocks(PAGE, "xml", CHANGE)
-    found = ET.fromstring(bean.replace("</bean>", f"{lines}</bean>"))  # noqa: S314 - our own text
+    properties = ET.fromstring(bean.replace("</bean>", f"{lines}</bean>"))  # noqa: S314 - our own text
     setting = analysis.recommendation.setting
-    assert [(each.get("name"), each.get("value")) for each in found] == [
+    assert [(each.get("name"), each.get("value")) for each in properties] == [
         ("logJmsMessages", "true"),
         ("dupDetectionPerSourceExpiryWindowSize", str(setting.window)),
         ("dupDetectionExpiryTimeSecs", f"{setting.expiry_us / 1_000_000:g}"),
@@ -249,6 +249,7 @@ def test_a_bridge_records(running_artemis, folder):
     assert len((folder / "all.jsonl").read_text(encoding="utf-8").splitlines()) == receipts
 
 
+@pytest.mark.slow
 def test_sizing_the_sample_log(folder, analysis):
     (line,) = commands(*blocks(PAGE, "sh", NEEDS))
     printed = run(line, folder).stdout

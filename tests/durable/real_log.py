@@ -28,7 +28,7 @@ progress = Table(
 
 def receipts_of_the_log() -> dict[str, list[tuple[int, Receipt]]]:
     """By destination, each with its row in the log."""
-    found: dict[str, list[tuple[int, Receipt]]] = {}
+    by_destination: dict[str, list[tuple[int, Receipt]]] = {}
     with gzip.open(LOG, "rt", encoding="utf-8", newline="") as lines:
         for row, fields in enumerate(csv.DictReader(lines)):
             at = datetime.fromisoformat(fields["received_at"]).astimezone(UTC)
@@ -40,8 +40,8 @@ def receipts_of_the_log() -> dict[str, list[tuple[int, Receipt]]]:
                 int(fields["jms_timestamp"]),
                 fields["body_digest"],
             )
-            found.setdefault(fields["destination"], []).append((row, receipt))
-    return found
+            by_destination.setdefault(fields["destination"], []).append((row, receipt))
+    return by_destination
 
 
 def feed(url: str, settings: ReceiverSettings, hold_in_batch: int | None, reports: Connection) -> None:

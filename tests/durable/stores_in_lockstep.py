@@ -187,11 +187,11 @@ class Domain:
         with self.engine.connect() as connection:
             row = connection.execute(select(domains).where(domains.c.domain_name == self.name.encode())).one()
             mine = select(receipts).where(receipts.c.domain_id == row.domain_id).order_by(receipts.c.seq)
-            found = connection.execute(mine).all()
-        assert row.last_seq == (found[-1].seq if found else 0)
-        assert row.latest_us == (found[-1].received_at_us if found else 0)
+            kept = connection.execute(mine).all()
+        assert row.last_seq == (kept[-1].seq if kept else 0)
+        assert row.latest_us == (kept[-1].received_at_us if kept else 0)
         model = Model(row.window_size, row.expiry_us)
-        for receipt in found:
+        for receipt in kept:
             source = None if receipt.message_source_id is None else text_of(receipt.message_source_id)
             model.recorded = receipt.seq - 1
             if receipt.policy_mark == GONE:
@@ -204,7 +204,7 @@ class Domain:
             model.newest_us = max(row.clock_us, model.newest_us or 0)
             oldest_us = model.newest_us - model.expiry_us
             model.time_queue = [entry for entry in model.time_queue if entry.received_at_us >= oldest_us]
-        return model, len(found)
+        return model, len(kept)
 
     def assert_table_tells_all(self) -> int:
         """The rows that survive rebuild what is remembered; returns how many more there are."""

@@ -62,7 +62,7 @@ def traced(
 
 def calls_in(log: str) -> list[Call]:
     return [
-        Call(int(found["thread"]), found["name"], Path(found["path"]), "(INJECTED)" in line)
+        Call(int(match["thread"]), match["name"], Path(match["path"]), "(INJECTED)" in line)
         for line in log.splitlines()
-        if (found := LINE.match(line))
+        if (match := LINE.match(line))
     ]

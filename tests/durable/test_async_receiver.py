@@ -19,6 +19,8 @@ from tests.durable.async_opened import DRIVERS, engine_for, opened, orders_and_e
 from tests.durable.opened import DUPLICATE, LONG_SECS, MEMORY, NEW, UndoError, remembered
 from tests.stores import engine_of, execute, rows_of
 
+pytestmark = pytest.mark.thinned(3)
+
 TABLE = "CREATE TABLE effect (body VARCHAR(100))"
 EFFECT = text("INSERT INTO effect VALUES (:body)")
 LOCKED_SECS = 1.0

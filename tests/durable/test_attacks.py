@@ -110,6 +110,17 @@ def test_a_connection_invalidated_inside_the_batch(store_url):
     engine.dispose()
 
 
+@pytest.mark.parametrize("count", [1, 10])  # on PostgreSQL, one receipt is recorded by the message that commits
+def test_a_domain_changed_though_it_was_locked(store_url, count):
+    ids = [f"id {number}" for number in range(count)]
+    refused = pytest.raises(StoreBusyError, match="though it was locked")
+    with opened(store_url) as receiver:
+        with refused, receiver.batch() as batch:
+            batch.receive_many([(id_, None, 0) for id_ in ids])
+            receiver._session.log.dbapi.execute("UPDATE receiver_domain SET last_seq = last_seq + 1")
+        assert send(receiver, *ids) == [NEW] * count
+
+
 def test_another_name_of_the_same_file_is_the_same_lock(sqlite_url, tmp_path):
     (tmp_path / "link.db").symlink_to(file_of(sqlite_url))
     refused = pytest.raises(StoreBusyError, match="this thread")

@@ -23,6 +23,8 @@ from tests.postgres import fresh_database
 from tests.store.waiting import message
 from tests.stores import engine_of, execute
 
+pytestmark = pytest.mark.thinned(2)
+
 ORDERS = {"connection_id": "a", "destination": "orders"}
 WAITING = message(47, "source 0", unique_message_id="clamped", received_at_us=0)
 
@@ -91,29 +93,30 @@ def store(sound_store):
 
 
 def test_a_sound_store(store):
-    found = audit(store)
-    assert found.findings == ()
-    orders, empty = found.domains
+    audited = audit(store)
+    assert audited.findings == ()
+    orders, empty = audited.domains
     assert (orders.state.last_seq, orders.rows, orders.remembered_ids) == (46, 13, 13)
     counted = [value for value in orders.state if isinstance(value, int)]
     assert min(counted) >= 0
     assert counted.count(0) == 1, "all but `generation` are above 0, so that breaking one is no accident"
     assert (empty.rows, empty.remembered_ids, empty.waiting_rows) == (0, 0, 0)
     assert (orders.inbox, orders.parked, empty.inbox, empty.parked) == (11, 1, 0, 0)
-    assert look(store) == found
+    assert look(store) == audited
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("case", EITHER, ids=lambda case: f"{case.kind}: {case.statement}"[:120])
 def test_whatever_is_broken_is_found(case: Case, store):
     execute(store, case.statement, **case.values)
-    found = {finding.kind: finding for finding in audit(store).findings}
-    assert case.kind in found
-    assert found[case.kind].count >= 1
-    assert found[case.kind].example
-    assert set(found) <= set(PROBLEMS)
+    problems = {finding.kind: finding for finding in audit(store).findings}
+    assert case.kind in problems
+    assert problems[case.kind].count >= 1
+    assert problems[case.kind].example
+    assert set(problems) <= set(PROBLEMS)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("case", SQLITE, ids=lambda case: f"{case.kind}: {case.statement}"[:120])
 def test_values_of_other_types_are_found(case: Case, sqlite_url):
     make(sqlite_url)
@@ -121,7 +124,7 @@ def test_values_of_other_types_are_found(case: Case, sqlite_url):
     assert case.kind in kinds(sqlite_url)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("case", [*EITHER, *SQLITE], ids=lambda case: f"{case.kind}: {case.statement}"[:120])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of digests in no escape that there is
 def test_a_receiver_of_what_is_broken_says_so_or_goes_on(case: Case, sqlite_url):
@@ -214,18 +217,18 @@ def test_every_damaged_page_of_a_file_is_found(sqlite_url, tmp_path):
     sound = file.read_bytes()
     pages = len(sound) // 4096
     assert pages > 10
-    found = set()
+    problems = set()
     for page in range(1, pages):
         file.write_bytes(sound[: page * 4096] + b"\xa5" * 4096 + sound[(page + 1) * 4096 :])
         before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
         try:
-            found |= (here := kinds(sqlite_url))
+            problems |= (here := kinds(sqlite_url))
         except StoreError:
             pass  # the page says whose tables there are: it can't even be opened
         else:
             assert here, page
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    assert found == {"damaged", "unreadable"}
+    assert problems == {"damaged", "unreadable"}
 
 
 def test_a_damaged_page_of_a_server_is_found():
@@ -238,9 +241,9 @@ def test_a_damaged_page_of_a_server_is_found():
         server.kill()
         Path(folder, file).write_bytes(b"\xa5" * 8192)
         server.start()
-        found = audit(server.url).findings
-    assert {finding.kind for finding in found} == {"unreadable"}
-    assert ("default", "a:queue://orders") in {finding.domain for finding in found}
+        findings = audit(server.url).findings
+    assert {finding.kind for finding in findings} == {"unreadable"}
+    assert ("default", "a:queue://orders") in {finding.domain for finding in findings}
 
 
 @pytest.mark.thinned(2)
@@ -309,7 +312,7 @@ def test_beside_a_receiver_at_work(store_url):
     finally:
         is_over.set()
         worker.join()
-    assert [found.findings for found in looks] == [()] * len(looks)
-    seen = [found.domains[0].state.last_seq for found in looks]
+    assert [each.findings for each in looks] == [()] * len(looks)
+    seen = [each.domains[0].state.last_seq for each in looks]
     assert seen == sorted(seen)
     assert seen[-1] > seen[0]

@@ -13,6 +13,8 @@ from receiver.domains import Channel, domain_key
 from receiver.errors import ClosedError, SettingsError, StoreBusyError
 from tests.durable.opened import DUPLICATE, MEMORY, NEW, UNCHECKED, UndoError, opened, remembered, send, sizes, undone
 
+pytestmark = pytest.mark.thinned(3)
+
 CASES = json.loads((Path(__file__).parents[1] / "vectors" / "two_tier.json").read_text(encoding="utf-8"))
 REOPENED_AFTER = 60
 
@@ -31,7 +33,7 @@ def test_worked_cases(any_url, batch_size):
         rows = [(r["unique_message_id"], r["message_source_id"], r["received_at_us"]) for r in case["receipts"]]
         options = {"domain": f"name:{case['name']}"}
         receiver = opened(any_url, settings=sizes(case["window"], round(case["expiry_secs"] * 1_000_000)), **options)
-        found = []
+        verdicts = []
         since_opened = 0
         for first in range(0, len(rows), batch_size):
             if any_url != MEMORY and since_opened >= REOPENED_AFTER:
@@ -39,11 +41,11 @@ def test_worked_cases(any_url, batch_size):
                 receiver = opened(any_url, **options)
                 since_opened = 0
             with receiver.batch() as batch:
-                found += [decision.verdict for decision in batch.receive_many(rows[first : first + batch_size])]
+                verdicts += [decision.verdict for decision in batch.receive_many(rows[first : first + batch_size])]
             since_opened += batch_size
         status = receiver.status()
         receiver.close()
-        assert found == case["verdicts"], case["name"]
+        assert verdicts == case["verdicts"], case["name"]
         assert status.rx <= len(rows)
         assert status.rDupsDet <= case["caught"]
 
@@ -117,8 +119,8 @@ def test_domains_never_collide(store_url):
         receiver.close()
     for number, (key, channel) in enumerate(domains.values()):
         with opened(store_url, domain=key, **channel._asdict()) as receiver:
-            found = undone(receiver, *map(str, range(len(domains))))
-        assert [other for other, verdict in enumerate(found) if verdict is DUPLICATE] == [number]
+            verdicts = undone(receiver, *map(str, range(len(domains))))
+        assert [other for other, verdict in enumerate(verdicts) if verdict is DUPLICATE] == [number]
 
 
 def test_written_forms_of_a_destination_are_one_domain(store_url):

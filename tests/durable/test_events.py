@@ -182,18 +182,18 @@ def test_observing_only_delivers_and_marks(any_url, events):
 def test_an_id_used_again_for_another_body(any_url, events, caplog, id_reuse):
     caplog.set_level(logging.INFO, LOG)
     receiver = opened(any_url, id_reuse=id_reuse, on_duplicate=events.append)
-    found = []
+    decisions = []
     for digest in ["one", "one", None, "two", "two", "one", None]:
         if any_url != MEMORY:
             receiver.close()
             receiver = opened(any_url, id_reuse=id_reuse, on_duplicate=events.append)
         with receiver.batch() as batch:
-            found.append(batch.receive("x", received_at_us=0, body_digest=digest))
-    assert [decision.verdict for decision in found] == [NEW] + [DUPLICATE] * 6
-    assert [decision.body_differs for decision in found] == [None, False, None, True, False, False, None]
-    delivered = [decision.deliver for decision in found]
+            decisions.append(batch.receive("x", received_at_us=0, body_digest=digest))
+    assert [decision.verdict for decision in decisions] == [NEW] + [DUPLICATE] * 6
+    assert [decision.body_differs for decision in decisions] == [None, False, None, True, False, False, None]
+    delivered = [decision.deliver for decision in decisions]
     assert delivered == [True, False, False, id_reuse == "deliver", False, False, False]
-    assert [event.body_differs for event in events] == [decision.body_differs for decision in found[1:]]
+    assert [event.body_differs for event in events] == [decision.body_differs for decision in decisions[1:]]
     assert [event.delivered for event in events] == delivered[1:]
     warned = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warned) == 1
@@ -216,8 +216,8 @@ def test_a_body_is_forgotten_with_its_id(any_url):
 def test_an_empty_digest_is_none(any_url):
     with opened(any_url) as receiver, receiver.batch() as batch:
         digests = [None, "", "one", "", "one", "two"]
-        found = [batch.receive("x", received_at_us=0, body_digest=digest).body_differs for digest in digests]
-    assert found == [None, None, None, None, False, True]
+        differing = [batch.receive("x", received_at_us=0, body_digest=digest).body_differs for digest in digests]
+    assert differing == [None, None, None, None, False, True]
 
 
 def test_a_body_rolled_back_was_never_there(any_url):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from receiver.errors import StoreError
+from tests.choosing import scaled, slow
 from tests.durable import journal
 from tests.durable.checks import assert_sound
 from tests.durable.one_batch import BATCH_SIZE, LONG_AGO, POLICY, WHEN, files_in, make_template, receipts_of, receive
@@ -57,8 +58,7 @@ def assert_survived(url, seed, answers) -> None:
     assert took_effect.keys() == {id_ for id_, _, _ in receipts[: LONG_AGO + BATCH_SIZE]}
 
 
-@pytest.mark.scaled
-@pytest.mark.parametrize("outcome", ["error=EIO", "error=ENOSPC", "signal=SIGKILL"])
+@pytest.mark.parametrize("outcome", [scaled("error=EIO"), slow("error=ENOSPC"), scaled("signal=SIGKILL")])
 def test_a_fault_at_every_system_call_of_a_batch(folder, seed, campaign, outcome):
     """In the quick run at every fdatasync, of which there are few, and at the last ones of each other kind."""
     counted = calls_of_a_batch(folder, seed)

@@ -10,6 +10,8 @@ from receiver.store import sql_log
 from receiver.store.tables import joined
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, UndoError, opened, send, sizes, undone
 
+pytestmark = pytest.mark.thinned(4)
+
 METADATA = MetaData()
 effects = Table("effects", METADATA, Column("number", Integer, primary_key=True), Column("message", Text))
 
@@ -154,6 +156,7 @@ def test_only_the_savepoint_is_committed(orders, store_url, engine):
     assert_in_step(orders, store_url, engine, "a")
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kept", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1), (0, 1, 2), ()])
 def test_several_batches_of_which_some_are_rolled_back(orders, store_url, engine, kept):
     with engine.begin() as connection:

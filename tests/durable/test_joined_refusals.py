@@ -4,11 +4,12 @@ import time
 from contextlib import contextmanager, suppress
 
 import pytest
-from sqlalchemy import NullPool, create_engine, event, text
+from sqlalchemy import NullPool, create_engine, event, make_url, text
 from sqlalchemy.orm import Session
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, held_elsewhere, opened, send, undone
+from tests.postgres import fresh_database
 
 SHORT_SECS = 0.2
 
@@ -26,6 +27,16 @@ def engine(store_url):
         connection.execute(text("CREATE TABLE effects (message TEXT)"))
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def second_url(request, store_url, tmp_path):
+    """Another database of the same kind."""
+    if store_url.startswith("sqlite"):
+        yield f"sqlite:///{tmp_path}/second.db"
+        return
+    with fresh_database(request.getfixturevalue("postgres_url")) as url:
+        yield url
 
 
 def act(connection):
@@ -146,6 +157,17 @@ def test_a_batch_of_its_own_while_the_callers_transaction_holds_the_lock(orders,
             with refused(StoreBusyError, "this thread"):
                 send(orders, "z")
         assert send(orders, "z") == [NEW]
+
+
+def test_a_connection_to_another_database_is_named_beside_the_receivers(orders, store_url, second_url):
+    with opened(second_url):
+        pass
+    engine = create_engine(second_url, poolclass=NullPool)
+    with engine.connect() as elsewhere, pytest.raises(StoreError) as caught:
+        send(orders, "x", connection=elsewhere)
+    for url in (store_url, second_url):
+        assert make_url(url).database in caught.value.message
+    assert send(orders, "x") == [NEW]
 
 
 def test_two_transactions_of_the_caller(orders, engine):

@@ -30,14 +30,14 @@ def registry():
 
 def scraped(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
     """Samples by name and the values of their labels, the domain first."""
-    found = {}
+    samples = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:
             labels = dict(sample.labels)
             key = sample.name, labels.pop("domain"), *labels.values()
-            assert key not in found
-            found[key] = sample.value
-    return found
+            assert key not in samples
+            samples[key] = sample.value
+    return samples
 
 
 def of_domain(registry: CollectorRegistry, domain: str = DOMAIN) -> dict[str, float]:
@@ -64,30 +64,30 @@ def test_a_scrape_shows_what_the_status_says(registry, tmp_path):
             )
         undone(orders, "e")
         orders._recorder.flush()
-        status, found = orders.status(), of_domain(registry)
-    assert {name: found[f"receiver_{name}_total"] for name in ("receipts", "unchecked", "redelivered")} == {
+        status, samples = orders.status(), of_domain(registry)
+    assert {name: samples[f"receiver_{name}_total"] for name in ("receipts", "unchecked", "redelivered")} == {
         "receipts": 8,
         "unchecked": 1,
         "redelivered": 1,
     }
-    assert found["receiver_duplicates_total source"] == 1
-    assert found["receiver_duplicates_total time"] == status.time_tier_dups == 1
-    assert found["receiver_reused_ids_total"] == status.reused_ids == 1
-    assert found["receiver_clock_clamped_total"] == status.clock_clamped == 1
-    assert (found["receiver_recorded_total"], found["receiver_record_dropped_total"]) == (7, 1)
-    outcomes = {key.split()[1]: value for key, value in found.items() if key.startswith("receiver_batches_total")}
+    assert samples["receiver_duplicates_total source"] == 1
+    assert samples["receiver_duplicates_total time"] == status.time_tier_dups == 1
+    assert samples["receiver_reused_ids_total"] == status.reused_ids == 1
+    assert samples["receiver_clock_clamped_total"] == status.clock_clamped == 1
+    assert (samples["receiver_recorded_total"], samples["receiver_record_dropped_total"]) == (7, 1)
+    outcomes = {key.split()[1]: value for key, value in samples.items() if key.startswith("receiver_batches_total")}
     assert outcomes == {"committed": 1, "rolled_back": 1, "failed": 0}
-    assert found["receiver_remembered_ids"] == status.rDupIds == 5
-    assert (found["receiver_window_ids"], found["receiver_expiry_seconds"]) == (2, 10)
-    assert (found["receiver_window_need_ids"], found["receiver_expiry_need_seconds"]) == (3, 3)
+    assert samples["receiver_remembered_ids"] == status.rDupIds == 5
+    assert (samples["receiver_window_ids"], samples["receiver_expiry_seconds"]) == (2, 10)
+    assert (samples["receiver_window_need_ids"], samples["receiver_expiry_need_seconds"]) == (3, 3)
     assert (status.window_need, status.window_need_is_lower_bound, status.expiry_need_secs) == (3, True, 3)
-    assert found["receiver_max_delivery_seconds"] == 0.75
-    assert found["receiver_min_headroom_ratio"] == status.min_headroom
-    assert found["receiver_headroom_ratio_count"] == found["receiver_headroom_ratio_bucket +Inf"] == 2
-    assert found["receiver_headroom_ratio_sum"] == pytest.approx(status.headroom.shares.total)
+    assert samples["receiver_max_delivery_seconds"] == 0.75
+    assert samples["receiver_min_headroom_ratio"] == status.min_headroom
+    assert samples["receiver_headroom_ratio_count"] == samples["receiver_headroom_ratio_bucket +Inf"] == 2
+    assert samples["receiver_headroom_ratio_sum"] == pytest.approx(status.headroom.shares.total)
     for name, buckets in {"batch": status.batch_secs, "commit": status.commit_secs}.items():
-        assert found[f"receiver_{name}_seconds_count"] == found[f"receiver_{name}_seconds_bucket +Inf"] == 1
-        assert found[f"receiver_{name}_seconds_sum"] == pytest.approx(buckets.total)
+        assert samples[f"receiver_{name}_seconds_count"] == samples[f"receiver_{name}_seconds_bucket +Inf"] == 1
+        assert samples[f"receiver_{name}_seconds_sum"] == pytest.approx(buckets.total)
 
 
 def test_each_commit_is_timed_once(registry, store_url):
@@ -99,8 +99,8 @@ def test_each_commit_is_timed_once(registry, store_url):
         undone(orders, "c")
         with engine_of(store_url).begin() as connection, orders.batch(connection) as batch:
             batch.receive("d")
-        status, found = orders.status(), of_domain(registry)
-    assert (found["receiver_batch_seconds_count"], found["receiver_commit_seconds_count"]) == (4, 3)
+        status, samples = orders.status(), of_domain(registry)
+    assert (samples["receiver_batch_seconds_count"], samples["receiver_commit_seconds_count"]) == (4, 3)
     assert 0 < status.commit_secs.total < status.batch_secs.total
     assert sum(status.batch_secs.counts) == 4
 
@@ -193,8 +193,8 @@ def test_what_duplicates_needed_is_the_domains(registry, store_url):
     assert not needs & set(of_domain(registry))
     with opened(store_url) as anew:
         export(anew, registry)
-        found = of_domain(registry)
-    assert {name: found[name] for name in needs} == {
+        samples = of_domain(registry)
+    assert {name: samples[name] for name in needs} == {
         "receiver_window_need_ids": 3,
         "receiver_expiry_need_seconds": 0.000001,
     }

@@ -14,6 +14,8 @@ from tests.durable.opened import DUPLICATE, MEMORY, NEW, UndoError, opened, reme
 from tests.policies.cases import KINDS
 from tests.stores import engine_of
 
+pytestmark = pytest.mark.thinned(4)
+
 VECTORS = Path(__file__).parents[1] / "vectors"
 BROKER = json.loads((VECTORS / "artemis_id_cache.json").read_text(encoding="utf-8"))["cases"]
 RMGID = "rmid1:0d77c-b0b2e66aece-00000000-{:08x}"

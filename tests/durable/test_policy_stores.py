@@ -135,6 +135,7 @@ class PolicyMachine(RuleBasedStateMachine):
 EXAMPLES = {"memory": 10, "sqlite": 25, "postgresql": 6}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.scaled
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_as_in_memory(any_url, kind, request):

@@ -45,11 +45,11 @@ def test_simulate_finds_what_the_receiver_found(store_url, tmp_path, seed):
                 batch.receive_many(receipts[:count])
             del receipts[:count]
         status = orders.status()
-    found = simulated(folder)
-    assert [domain["domain"] for domain in found["domains"]] == [orders.domain]
-    assert found["log"]["receipts"] == status.rx
-    assert (found["log"]["unchecked"], found["log"]["clock_clamped"]) == (status.unchecked, status.clock_clamped)
-    assert found["settings"][0]["caught"] == status.rDupsDet > 100
+    analysis = simulated(folder)
+    assert [domain["domain"] for domain in analysis["domains"]] == [orders.domain]
+    assert analysis["log"]["receipts"] == status.rx
+    assert (analysis["log"]["unchecked"], analysis["log"]["clock_clamped"]) == (status.unchecked, status.clock_clamped)
+    assert analysis["settings"][0]["caught"] == status.rDupsDet > 100
     assert (orders.figures().recorded, orders.figures().record_dropped) == (status.rx, 0)
 
 
@@ -79,12 +79,12 @@ def test_receipts_are_recorded_as_they_came(tmp_path):
     with opened(MEMORY, record=tmp_path) as orders, orders.batch() as batch:
         batch.receive("a", "s", received_at_us=7)
         batch.receive("a", None, received_at_us=5, redelivered=True, jms_timestamp_ms=3, body_digest="x")
-    (found,) = read_logs([str(tmp_path)], ReadOptions())
-    assert found.received_at_us.tolist() == [7, 5]
-    assert found.message_source_id.tolist() == ["s", ""]
-    assert found.jms_redelivered.tolist() == [False, True]
-    assert found.jms_timestamp_ms.tolist() == [0, 3]
-    assert found.body_digest.tolist() == ["", "x"]
+    (recorded,) = read_logs([str(tmp_path)], ReadOptions())
+    assert recorded.received_at_us.tolist() == [7, 5]
+    assert recorded.message_source_id.tolist() == ["s", ""]
+    assert recorded.jms_redelivered.tolist() == [False, True]
+    assert recorded.jms_timestamp_ms.tolist() == [0, 3]
+    assert recorded.body_digest.tolist() == ["", "x"]
 
 
 def test_what_cannot_be_recorded_is_counted_and_harms_nothing(tmp_path):

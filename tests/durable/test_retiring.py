@@ -17,6 +17,8 @@ from tests.durable.checks import assert_sound
 from tests.durable.opened import DUPLICATE, NEW, UndoError, opened, sizes, undone
 from tests.stores import rows_of
 
+pytestmark = pytest.mark.thinned(3)
+
 CASES = json.loads((Path(__file__).parents[1] / "vectors" / "retire.json").read_text(encoding="utf-8"))
 SENDERS = 150
 WINDOW = 20
@@ -28,7 +30,7 @@ def receive(receiver, *received):
         return [batch.receive(id_, source, received_at_us=us).verdict for id_, source, us in received]
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("reopens", [False, True], ids=["open", "reopened"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_worked_case(case, reopens, store_url):

@@ -36,7 +36,7 @@ def interleavings(turns: list[tuple[int, int, str]]) -> int:
 
 
 @pytest.mark.scaled
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("policy", "max_sources"),
     [(LARGE, 0), (SMALL, 0), (SMALL, 3), ("artemis:id_cache_size=500", 0), ("ttl:expiry=0.1", 0)],

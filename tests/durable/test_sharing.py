@@ -123,7 +123,9 @@ def test_threads_take_turns(any_url, each_has_its_own):
     if not each_has_its_own:
         assert shared.status().rx == threads * rounds * size
     assert [column.count(NEW) for column in zip(*verdicts, strict=True)] == [1] * rounds * size
-    batches = [tuple(found[first : first + size]) for found in verdicts for first in range(0, rounds * size, size)]
+    batches = [
+        tuple(of_thread[first : first + size]) for of_thread in verdicts for first in range(0, rounds * size, size)
+    ]
     assert {len(set(batch)) for batch in batches} == {1}
     shared.close()
 

@@ -47,13 +47,13 @@ def test_a_reader_of_correlator_logs_reads_the_line(tmp_path):
     log = tmp_path / "correlator.log"
     log.write_text(logged("before", line) + MESSAGE, encoding="utf-8")
     before_us = time.time_ns() // 1_000
-    (found,) = [status for batch in read_logs([str(log)], ReadOptions()) for status in batch.status_lines]
+    (status_line,) = [status for batch in read_logs([str(log)], ReadOptions()) for status in batch.status_lines]
     names = ("rx", "rRedel", "rDupsDet", "rDupIds")
-    assert {name: found.values[name] for name in names} == {name: getattr(status, name) for name in names}
-    assert set(found.values) == {"r", "rRate", "rMaxDeliverySecs", *names}
-    assert found.values["rMaxDeliverySecs"] == 5.2
-    assert found.values["rRate"] == round(status.rRate)
-    assert abs(found.logged_at_us - before_us) < 86_400 * SECOND_US  # a local time without zone
+    assert {name: status_line.values[name] for name in names} == {name: getattr(status, name) for name in names}
+    assert set(status_line.values) == {"r", "rRate", "rMaxDeliverySecs", *names}
+    assert status_line.values["rMaxDeliverySecs"] == 5.2
+    assert status_line.values["rRate"] == round(status.rRate)
+    assert abs(status_line.logged_at_us - before_us) < 86_400 * SECOND_US  # a local time without zone
 
 
 def test_the_rate_is_of_the_time_since_the_last_status():

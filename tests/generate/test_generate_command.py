@@ -72,5 +72,5 @@ def test_mistakes_are_errors_of_the_package_and_leave_no_file(tmp_path, monkeypa
 
 def test_help_needs_none_of_the_heavy_packages():
     code = "import receiver.cli.generate, sys; print(sorted({'numpy', 'pyarrow', 'zstandard'} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

@@ -67,8 +67,8 @@ def test_every_source_counts_its_messages_from_1_and_sends_them_in_order(plan, b
             numbers[source].append(int(number))
             sent[source].append(row["jms_timestamp"])
     assert len(numbers) <= plan.sources
-    assert all(found == list(range(1, len(found) + 1)) for found in numbers.values())
-    assert all(found == sorted(found) for found in sent.values())
+    assert all(values == list(range(1, len(values) + 1)) for values in numbers.values())
+    assert all(values == sorted(values) for values in sent.values())
 
 
 @given(plan=plans)
@@ -93,6 +93,7 @@ def test_the_seed_alone_decides(scenario):
     assert not log(7).equals(log(8))
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("share", [0.01, 0.2])
 def test_about_the_asked_share_of_the_receipts_are_duplicates(scenario, share):
@@ -105,24 +106,24 @@ def test_every_scenario_that_is_described_can_be_told():
 
 
 def test_steady_redelivers_soon_and_flags_it():
-    found = resends(rows_of(ScenarioPlan(scenario="steady", receipts=30_000)))
-    assert all(row["jms_redelivered"] for _, row in found)
-    assert all(row["received_at"] - first["received_at"] < 30 * SECOND_US for first, row in found)
-    assert all(row["jms_timestamp"] == first["jms_timestamp"] for first, row in found)
+    resent = resends(rows_of(ScenarioPlan(scenario="steady", receipts=30_000)))
+    assert all(row["jms_redelivered"] for _, row in resent)
+    assert all(row["received_at"] - first["received_at"] < 30 * SECOND_US for first, row in resent)
+    assert all(row["jms_timestamp"] == first["jms_timestamp"] for first, row in resent)
 
 
 def test_sender_crash_sends_runs_of_one_source_again_as_new_messages():
     rows = rows_of(ScenarioPlan(scenario="sender-crash", receipts=30_000))
-    found = resends(rows)
+    resent = resends(rows)
     assert not any(row["jms_redelivered"] for row in rows)
-    assert all(row["jms_timestamp"] > first["jms_timestamp"] for first, row in found)
+    assert all(row["jms_timestamp"] > first["jms_timestamp"] for first, row in resent)
     follows = 0
     last = {}
-    for _, row in found:
+    for _, row in resent:
         number, source = row["unique_message_id"].split(":", 1)
         follows += last.get(source) == int(number) - 1
         last[source] = int(number)
-    assert follows > 0.8 * len(found)
+    assert follows > 0.8 * len(resent)
 
 
 def test_sender_crash_sends_nothing_new_before_it_has_sent_all_again():
@@ -137,10 +138,10 @@ def test_sender_crash_sends_nothing_new_before_it_has_sent_all_again():
 
 def test_redelivery_storm_brings_runs_again_flagged_and_sent_long_ago():
     rows = rows_of(ScenarioPlan(scenario="redelivery-storm", receipts=30_000, duplicates=0.1))
-    found = resends(rows)
-    assert len(found) == sum(row["jms_redelivered"] for row in rows)
-    assert all(row["jms_timestamp"] == first["jms_timestamp"] for first, row in found)
-    times = [row["received_at"] for _, row in found]
+    resent = resends(rows)
+    assert len(resent) == sum(row["jms_redelivered"] for row in rows)
+    assert all(row["jms_timestamp"] == first["jms_timestamp"] for first, row in resent)
+    times = [row["received_at"] for _, row in resent]
     assert sum(after - before <= 20 for before, after in pairwise(times)) > len(times) / 2
 
 
@@ -149,9 +150,9 @@ def test_outage_is_hours_of_silence_and_then_everything_unacknowledged_again():
     times = [row["received_at"] for row in rows]
     resumed = [at for at in range(1, len(rows)) if times[at] - times[at - 1] >= 2 * HOUR_US]
     assert resumed
-    found = resends(rows)
+    resent = resends(rows)
     for at in resumed:
-        again = [(first, row) for first, row in found if 0 <= row["received_at"] - times[at] < SECOND_US]
+        again = [(first, row) for first, row in resent if 0 <= row["received_at"] - times[at] < SECOND_US]
         assert again
         assert all(row["jms_redelivered"] and first["received_at"] <= times[at - 1] for first, row in again)
         # The last receipt before the silence is among them, and none between it and the oldest one is left out.
@@ -190,11 +191,11 @@ def test_quiet_source_sends_old_ids_again_long_after_the_clock_moved_on():
 
 def test_mixed_has_all_the_others():
     rows = rows_of(ScenarioPlan(scenario="mixed", receipts=60_000))
-    found = resends(rows)
+    resent = resends(rows)
     times = [row["received_at"] for row in rows]
     assert max(after - before for before, after in pairwise(times)) >= 2 * HOUR_US
-    assert any(row["connection_id"] != first["connection_id"] for first, row in found)
-    assert 0 < sum(row["jms_redelivered"] for _, row in found) < len(found)
+    assert any(row["connection_id"] != first["connection_id"] for first, row in resent)
+    assert 0 < sum(row["jms_redelivered"] for _, row in resent) < len(resent)
 
 
 def test_nothing_from_before_an_outage_is_received_during_it():
@@ -205,6 +206,7 @@ def test_nothing_from_before_an_outage_is_received_during_it():
     assert min(silences) >= 2 * HOUR_US
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_long_log_holds_no_more_rows_than_a_short_one(scenario):
     """NumPy and the objects of Python are traced; a log ten times as long may not need more of them."""

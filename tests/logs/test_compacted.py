@@ -50,7 +50,7 @@ STEPPED_BACK = [[Row(5, "a"), Row(9, "b")], [Row(2, "c"), Row(3, "d")], [Row(9, 
 
 def made(folder: Path, *domains: list[list[Row]], status_lines: int = 0) -> Path:
     """A compacted log of one part for each list of rows."""
-    found, number = [], 0
+    files_by_domain, number = [], 0
     for index, parts in enumerate(domains):
         files = []
         for rows in parts:
@@ -59,9 +59,11 @@ def made(folder: Path, *domains: list[list[Row]], status_lines: int = 0) -> Path
             (folder / path).write_bytes(parquet_bytes(rows))
             files.append(PartFile(str(path), len(rows), max(row.received_at for row in rows)))
             number += 1
-        found.append(DomainFiles(f"domain {index}", files))
+        files_by_domain.append(DomainFiles(f"domain {index}", files))
     with committing(folder, None) as commit:
-        commit(Manifest("default", found, ["received_at", "unique_message_id"], 5, 0, status_lines, False), b"")
+        commit(
+            Manifest("default", files_by_domain, ["received_at", "unique_message_id"], 5, 0, status_lines, False), b""
+        )
     return folder
 
 

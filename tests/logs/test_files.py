@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from reading import COMPRESSIONS, FORMATS, Row, csv_bytes, jsonl_bytes, opened, parquet_bytes, read, refusal
@@ -130,7 +132,7 @@ def test_what_only_claims_to_be_compressed_is_refused(tmp_path):
         (b"", "log.parquet", "the file is empty"),
         (gzip.compress(b"", mtime=0), "log.csv.gz", "nothing in the compressed file"),
         (b"\n\n\n", "log.csv", "nothing but blank lines"),
-        (b"a,b,c\n1,2,3\n", "log.csv", "no column received_at; there is: 'a', 'b', 'c'"),
+        (b"a,b,c\n1,2,3\n", "log.csv", "no column received_at and unique_message_id; there is: 'a', 'b', 'c'"),
         (b"not a table", "log.parquet", "can't be read as Parquet"),
         (b"received_at,unique_message_id\n", "log.csv", "no receipt in the log"),
         (b"[1]\n", "log.csv", "not an object"),
@@ -221,6 +223,22 @@ def test_the_header_of_another_separator_is_hinted_at(tmp_path):
     for separator, name in ((";", "semicolons"), ("\t", "tabs")):
         path.write_text(separator.join(["received_at", "unique_message_id"]) + "\n")
         assert name in refusal(path).hint
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet", "log.jsonl"])
+def test_all_columns_that_lack_are_named_at_once_with_the_nearest_names(tmp_path, name):
+    path = tmp_path / name
+    if name.endswith("parquet"):
+        pq.write_table(pa.table({"receivedAt": [1], "msg": ["a"]}), path)
+    else:
+        path.write_text("receivedAt,msg\n1,a\n" if name.endswith("csv") else '{"receivedAt":1,"msg":"a"}\n')
+    error = refusal(path, column_map={"destination": "queue"})
+    lacking = "received_at and unique_message_id and destination (field 'queue')"
+    assert error.problem == f"no column {lacking}; there is: 'receivedAt', 'msg'"
+    assert error.hint == (
+        "did you mean 'receivedAt'? --map received_at=receivedAt --map unique_message_id=FIELD --map destination=FIELD"
+        " (in Python: column_map)"
+    )
 
 
 def test_the_nearest_name_and_both_spellings(tmp_path):

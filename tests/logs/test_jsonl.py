@@ -27,24 +27,24 @@ def naive(data: bytes):
     return rows, bad
 
 
-def naive_row(found):
-    json.dumps(found, ensure_ascii=False).encode()
+def naive_row(members):
+    json.dumps(members, ensure_ascii=False).encode()
 
     def text(name):
-        value = found.get(name)
+        value = members.get(name)
         if value is None:
             return ""
         if type(value) not in (str, int):
             raise TypeError
         return str(value)
 
-    secs = found["received_at"]
+    secs = members["received_at"]
     if type(secs) not in (str, int, float):
         raise TypeError
     us = int(Fraction(str(secs)) * 1_000_000)
     if not 0 <= Fraction(str(secs)) < 253_402_300_800:  # the year 10000
         raise ValueError
-    redelivered = found.get("jms_redelivered")
+    redelivered = members.get("jms_redelivered")
     if redelivered is not None and type(redelivered) not in (str, int, bool):
         raise TypeError
     flag = {"true": True, "1": True, "false": False, "0": False, "": False, "none": False}[str(redelivered).lower()]
@@ -75,7 +75,7 @@ objects = st.fixed_dictionaries(
     },
 )
 texts = st.one_of(
-    st.builds(lambda found, ascii_only: json.dumps(found, ensure_ascii=ascii_only), objects, st.booleans()),
+    st.builds(lambda members, ascii_only: json.dumps(members, ensure_ascii=ascii_only), objects, st.booleans()),
     st.builds(
         lambda secs, text: json.dumps({"received_at": secs, "unique_message_id": text}), st.integers(0, 99), st.text()
     ),

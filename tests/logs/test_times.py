@@ -144,8 +144,8 @@ def test_a_column_of_text_means_what_its_values_mean(texts, unit, zone):
             expected.append((-1, None))
     read = times.read_times(pa.array(texts), unit, zone)
     assert read.us.tolist() == [us for us, _unit in expected]
-    for found, (us, wanted) in zip(read.units.tolist(), expected, strict=True):
-        assert us < 0 or found == wanted
+    for unit_read, (us, wanted) in zip(read.units.tolist(), expected, strict=True):
+        assert us < 0 or unit_read == wanted
 
 
 @given(

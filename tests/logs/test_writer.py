@@ -108,8 +108,8 @@ def test_every_format_gives_back_the_exact_rows(folder, ending, first, second):
     else:
         lines = content(path).split("\n")
         assert lines.pop() == ""
-        found = [list(json.loads(line).items()) for line in lines]
-        assert found == [list(zip(SCHEMA.names, [*row[:4], iso(row[4])], strict=True)) for row in expected]
+        objects = [list(json.loads(line).items()) for line in lines]
+        assert objects == [list(zip(SCHEMA.names, [*row[:4], iso(row[4])], strict=True)) for row in expected]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

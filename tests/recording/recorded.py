@@ -19,15 +19,15 @@ def receipt(number: int, **fields: object) -> Receipt:
 
 def read(*paths: object) -> list[Receipt]:
     """What a log holds, missing values as a receipt has them by default."""
-    found = []
+    receipts = []
     for batch in read_logs([str(path) for path in paths], ReadOptions()):
         names = ("unique_message_id", "message_source_id", "received_at_us", "jms_redelivered", "jms_timestamp_ms")
         columns = [getattr(batch, name).tolist() for name in (*names, "body_digest")]
-        found += [
+        receipts += [
             Receipt(id_, source or None, at_us, redelivered, sent_ms or None, digest or None)
             for id_, source, at_us, redelivered, sent_ms, digest in zip(*columns, strict=True)
         ]
-    return found
+    return receipts
 
 
 def ids(receipts: Iterable[Receipt]) -> list[str | None]:

@@ -41,11 +41,11 @@ def test_every_cut(tmp_path):
         for tail in (b"", b"\0" * 40, b"garbage" * 9):
             left = data[:cut] + tail  # the tail may happen to be what was cut off
             torn.write_bytes(left)
-            found = scanned([left])
+            scan = scanned([left])
             whole = [(left.startswith(data[:written]), left.startswith(data[:said])) for written, said in ends]
             committed = [number for number, (_, said) in enumerate(whole, start=1) if said]
             uncertain = [number for number, (written, said) in enumerate(whole, start=1) if written and not said]
-            assert list(found.uncertain) == uncertain
+            assert list(scan.uncertain) == uncertain
             if committed:
                 assert ids(read(torn)) == [f"id-{n}" for number in committed for n in (number, 10 + number)]
 
@@ -83,9 +83,9 @@ def test_texts_of_several_lines(tmp_path):
         recorder.commit(1)
         recorder.write(2, rows(1, 2), [])
         recorder.commit(2)
-    found = read(tmp_path)
-    assert ids(found) == ["a", "b\nc", "", "\n", "d", "id-1", "id-2"]
-    assert [each.message_source_id for each in found] == ["a", "b\nc", "s", "\n", "d", None, None]
+    receipts_read = read(tmp_path)
+    assert ids(receipts_read) == ["a", "b\nc", "", "\n", "d", "id-1", "id-2"]
+    assert [each.message_source_id for each in receipts_read] == ["a", "b\nc", "s", "\n", "d", None, None]
 
 
 def test_what_a_killed_process_kept_in_memory_alone(tmp_path):

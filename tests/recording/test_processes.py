@@ -36,8 +36,8 @@ def start(path, source, batches):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def of_source(found, source):
-    return ids(receipt for receipt in found if receipt.message_source_id == source)
+def of_source(receipts_read, source):
+    return ids(receipt for receipt in receipts_read if receipt.message_source_id == source)
 
 
 @pytest.mark.slow
@@ -49,9 +49,9 @@ def test_processes_share_a_folder(tmp_path, ending):
     for process in processes.values():
         process.communicate()
         assert process.returncode == 0
-    found = [found for name in segments(tmp_path) for found in read(tmp_path / name)]
+    receipts_read = [each for name in segments(tmp_path) for each in read(tmp_path / name)]
     for source in processes:
-        assert of_source(found, source) == [f"id-{number}" for number in range(120)]
+        assert of_source(receipts_read, source) == [f"id-{number}" for number in range(120)]
     assert unfinished(tmp_path) == []
     assert len(segments(tmp_path)) > 6
     assert simulate(path)["log"]["receipts"] == 360
@@ -82,12 +82,12 @@ def test_kill_9(tmp_path, ending):
         safe["survivor"] = 3 * len(survivor.communicate()[0].splitlines())
     Recorder(path).close()
     assert unfinished(tmp_path) == []
-    found = [found for name in segments(tmp_path) for found in read(tmp_path / name)]
+    receipts_read = [each for name in segments(tmp_path) for each in read(tmp_path / name)]
     for source, least in safe.items():
-        mine = of_source(found, source)
+        mine = of_source(receipts_read, source)
         assert mine == [f"id-{number}" for number in range(len(mine))]
         assert least <= len(mine) <= least + 3
-    assert simulate(path)["log"]["receipts"] == len(found)
+    assert simulate(path)["log"]["receipts"] == len(receipts_read)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -76,10 +76,10 @@ def test_names_keep_the_order_when_the_clock_is_set_back(tmp_path, monkeypatch):
             one.flush()
             two.record([receipt(100 + number)])
             two.flush()
-    found = [id_ for name in segments(tmp_path) for id_ in ids(read(tmp_path / name))]
-    assert [id_ for id_ in found if len(id_) == 4] == [f"id-{number}" for number in range(6)]
-    assert [id_ for id_ in found if len(id_) == 6] == [f"id-{100 + number}" for number in range(6)]
-    assert len(found) == 12
+    ids_read = [id_ for name in segments(tmp_path) for id_ in ids(read(tmp_path / name))]
+    assert [id_ for id_ in ids_read if len(id_) == 4] == [f"id-{number}" for number in range(6)]
+    assert [id_ for id_ in ids_read if len(id_) == 6] == [f"id-{100 + number}" for number in range(6)]
+    assert len(ids_read) == 12
 
 
 def test_threads_share_a_recorder(tmp_path):
@@ -98,7 +98,7 @@ def test_threads_share_a_recorder(tmp_path):
         for worker in workers:
             worker.join()
     assert recorder.written == threads * batches * 2
-    by_name = [found for name in segments(tmp_path) for found in read(tmp_path / name)]
+    by_name = [each for name in segments(tmp_path) for each in read(tmp_path / name)]
     for thread in range(threads):
-        mine = [found for found in by_name if found.message_source_id == f"{thread}"]
+        mine = [each for each in by_name if each.message_source_id == f"{thread}"]
         assert ids(mine) == [f"id-{number}" for number in range(batches * 2)]

@@ -56,10 +56,10 @@ def test_simulate_names_the_domain_of_the_receiver(tmp_path, ending):
         recorder.record(
             [receipt(0), receipt(1), receipt(2, unique_message_id="id-0"), receipt(3, unique_message_id="")]
         )
-    found = simulate(path)
-    assert [domain["domain"] for domain in found["domains"]] == ["broker\\:a:desk-1"]
+    analysis = simulate(path)
+    assert [domain["domain"] for domain in analysis["domains"]] == ["broker\\:a:desk-1"]
     counts = {"receipts": 4, "unchecked": 1, "duplicates": 1, "skipped": 0}
-    assert {name: found["log"][name] for name in counts} == counts
+    assert {name: analysis["log"][name] for name in counts} == counts
 
 
 def test_a_folder_takes_json_lines(tmp_path):
@@ -125,4 +125,4 @@ def test_times_stay_as_read(tmp_path):
     times = [START_US, START_US - 5_000_000, 0, 5, START_US]
     with Recorder(tmp_path) as recorder:
         recorder.record([receipt(0, received_at_us=at_us) for at_us in times])
-    assert [found.received_at_us for found in read(tmp_path)] == times
+    assert [each.received_at_us for each in read(tmp_path)] == times

@@ -86,6 +86,7 @@ def test_numbers_of_neighbours_are_not_written_over_each_other():
     assert labels == ["1"]
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.browser
 @pytest.mark.parametrize(
     ("build", "charts"),
@@ -102,6 +103,7 @@ def test_every_chart_draws_its_marks(opened, build, charts):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_point_tells_its_policies(opened):
     page = opened(comparison_page(comparison()))

@@ -26,6 +26,7 @@ def built(request):
     return page_of(figures())
 
 
+@pytest.mark.thinned(3)
 def test_the_file_is_small_whatever_the_log(built):
     assert len(built.encode()) < 2_000_000
 

@@ -37,6 +37,7 @@ def test_every_chart_draws_its_marks(opened, analysis_of, charts):
     assert all(marks)
 
 
+@pytest.mark.slow
 def test_the_heat_map_has_a_cell_for_each_setting_and_tells_its_figures(opened):
     analysis = realistic()
     page = opened(analysis_page(analysis))
@@ -73,6 +74,7 @@ def test_the_recommended_setting_and_the_present_one_are_framed(opened):
     assert "expiry E: 31 s; window W: 450" in dashes[1][0][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("curve", ["by-window", "by-expiry"])
 def test_the_marks_of_a_curve_are_written_apart(opened, curve):
     page = opened(analysis_page(realistic()), viewport={"width": 1440, "height": 900})
@@ -85,6 +87,7 @@ def test_the_marks_of_a_curve_are_written_apart(opened, curve):
     assert all(box["x"] > around["x"] and box["y"] > around["y"] for box in boxes)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_desktop_shows_all_five_answers_at_once(opened, scheme):
     page = opened(analysis_page(realistic()), viewport={"width": 1440, "height": 900}, color_scheme=scheme)
@@ -99,6 +102,7 @@ def test_a_desktop_shows_all_five_answers_at_once(opened, scheme):
     assert wide == []
 
 
+@pytest.mark.slow
 def test_paper_cuts_no_table(opened):
     page = opened(analysis_page(realistic()), viewport={"width": 1440, "height": 900})
     page.emulate_media(media="print")
@@ -109,6 +113,7 @@ def test_paper_cuts_no_table(opened):
     assert max(right) <= page.locator("body").bounding_box()["x"] + 700
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("analysis", [realistic(), hostile()], ids=["realistic", "hostile"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_it_without_scrolling_sideways(opened, analysis, scheme):
@@ -135,6 +140,7 @@ def test_a_need_of_almost_nothing_stays_on_its_curve(opened):
     assert right <= page.locator("body").bounding_box()["x"] + 1440
 
 
+@pytest.mark.slow
 def test_without_scripts_the_answer_and_the_tables_stand(browser, tmp_path):
     file = Path(tmp_path, "report.html")
     file.write_text(analysis_page(realistic()), encoding="utf-8")

@@ -81,6 +81,7 @@ def test_the_five_questions_are_answered_in_their_order():
     assert "475 of 941 duplicates came over another connection" in price
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("grade", Grade)
 def test_the_grade_is_in_words_and_has_its_colour(grade):
     analysis = realistic()
@@ -89,6 +90,7 @@ def test_the_grade_is_in_words_and_has_its_colour(grade):
     assert f".grade.{grade} {{ color:" in html
 
 
+@pytest.mark.slow
 def test_a_present_setting_that_one_tier_barely_makes_is_told_so():
     short = "wouldn't do alone"
     of_both = of_kind(realistic(), Kind.PRESENT, SettingFigures(96, 2_399_999, 941, 0, 100))
@@ -103,7 +105,7 @@ def test_apamas_defaults_are_called_yours_only_where_nothing_else_is():
     default = next(sized.setting for sized in analysis.kinds if sized.kind is Kind.DEFAULT)
     set_, _, _, present, _ = answers(of_kind(analysis, Kind.PRESENT, default))
     assert "Apama's defaults, yours 2,000 120 s" in set_
-    assert "Give yours with --current W,E." in present
+    assert "Compare with your own setting: --current W,E." in present
     set_, _, _, present, _ = answers(analysis)
     assert "Apama's defaults 2,000 120 s" in set_
     assert "--current" not in present
@@ -177,6 +179,7 @@ def test_a_curve_of_one_duplicate():
     assert "The last one needs 20 s." in believe
 
 
+@pytest.mark.slow
 def test_what_made_the_page_stands_at_its_foot():
     made = "receiver simulate a.csv --report r.html (version 1.2.3, 2026-01-02 UTC)"
     assert f"Made by {made}." in text_of(realistic(), made)
@@ -190,6 +193,7 @@ def test_what_other_systems_would_need_is_there():
     assert "What other systems" not in text_of(empty())
 
 
+@pytest.mark.slow
 def test_many_domains_are_cut_and_counted():
     text = analysis_page(large())
     assert "Domains, most duplicates first; 2,950 more are not shown" in text

@@ -80,7 +80,9 @@ def test_a_setting_that_is_the_default_is_no_row_of_its_own():
     kinds = {sized.kind: sized for sized in realistic().kinds}
     same = replace(kinds[Kind.PRESENT], setting=kinds[Kind.DEFAULT].setting)
     text = printed(replace(realistic(), kinds=(*list(kinds.values())[:-1], same)))
-    assert "yours" not in text
+    assert row_of("default, yours", text.splitlines())[:3] == ["default,", "yours", "2,000"]
+    assert text.count("yours") == 1
+    assert max(map(len, text.splitlines())) <= 80
     assert "The default, W = 2,000 and E = 120 s, misses none" in text
 
 

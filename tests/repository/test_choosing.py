@@ -56,13 +56,17 @@ def test_cells(kind, what):
 def test_single(kind):
     pass
 
+@pytest.mark.parametrize("driver", ["aiosqlite", "psycopg", "asyncpg"])
+def test_driver(driver):
+    pass
+
 @pytest.mark.quick
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_both(kind):
     pass
 """
-QUICK = ["small", "of_any_size", "cells[x-a]", "cells[y-b]", "cells[z-a]", "one[y z]"]
-SLOW = ["large", "of_any_size", "cells[x-b]", "cells[y-a]", "cells[z-b]", "one[x]", "broken"]
+QUICK = ["small", "of_any_size", "cells[x-b]", "cells[y-a]", "cells[z-b]", "one[y z]"]
+SLOW = ["large", "of_any_size", "cells[x-a]", "cells[y-b]", "cells[z-a]", "one[x]", "broken"]
 
 
 @pytest.fixture
@@ -102,11 +106,12 @@ def test_what_is_named_runs_and_a_failure_says_how_it_comes_again(file):
 
 
 @pytest.mark.slow
-def test_a_test_for_both_databases_is_quick_on_one_of_them(file):
+def test_a_test_for_all_databases_or_drivers_is_quick_on_one_of_them(file):
     file.write_text(ON_DATABASES)
     quick, slow = (chosen_by(run(file, "--collect-only", *how, str(file))) for how in ([], ["--slow"]))
-    assert len(quick) + len(slow) == len({*quick, *slow}) == 14
-    assert [name for name in quick if "cells" not in name] == [
+    assert len(quick) + len(slow) == len({*quick, *slow}) == 17
+    assert len([name for name in quick if "driver" in name]) == 1
+    assert [name for name in quick if "cells" not in name and "driver" not in name] == [
         "one[sqlite]",
         "other[postgresql]",
         "single[memory]",

@@ -35,11 +35,11 @@ def named_kinds(source):
 
 def test_no_other_module_names_a_kind_of_database():
     strays = {
-        str(file.relative_to(PACKAGE)): found
+        str(file.relative_to(PACKAGE)): kinds
         for file in sorted(PACKAGE.rglob("*.py"))
         if ROOM not in file.parents
         and file not in NAMES_KINDS
-        and (found := list(named_kinds(file.read_text("utf-8"))))
+        and (kinds := list(named_kinds(file.read_text("utf-8"))))
     }
     assert strays == {}
 

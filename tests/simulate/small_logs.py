@@ -76,7 +76,7 @@ def analysed(log: Sequence[Receipt], key: str = "default", windows=None, expirie
     return analyse(WholeLog(ingested(log, key), max_missed=question.settings.max_missed), question)
 
 
-def found(log: Sequence[Receipt], key: str = "default", *, lean: bool = False, **how) -> dict[str, str]:
+def findings_of(log: Sequence[Receipt], key: str = "default", *, lean: bool = False, **how) -> dict[str, str]:
     """The findings, by their kind; with `lean`, a budget leaves nothing dearer to recommend."""
     settings = SimulateSettings(budget_bytes=1) if lean else SimulateSettings()
     analysis = analyse(WholeLog(ingested(log, key, **how)), Question(key, settings=settings))

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_logs import SECOND_US, Receipt, analysed, batches, domains_of, found, judged, logs
+from small_logs import SECOND_US, Receipt, analysed, batches, domains_of, findings_of, judged, logs
 
 from receiver.domains import domain_key
 from receiver.logs import StatusLine
@@ -22,7 +22,7 @@ def pair(first, second):
 
 
 def test_a_plain_log_says_nothing_but_that_it_is_short():
-    assert set(found(pair({}, {"jms_redelivered": True}))) == {"short-log", "few-bursts"}
+    assert set(findings_of(pair({}, {"jms_redelivered": True}))) == {"short-log", "few-bursts"}
 
 
 def test_a_long_log_of_short_repeats_says_nothing():
@@ -31,13 +31,13 @@ def test_a_long_log_of_short_repeats_says_nothing():
         for at_us in range(0, HOUR_US, HOUR_US // 40)
         for again in (0, 1)
     ]
-    assert found([*bursts, Receipt(HOUR_US + 1, "z")]) == {}
+    assert findings_of([*bursts, Receipt(HOUR_US + 1, "z")]) == {}
 
 
 def test_no_duplicates():
-    assert "of 2 checked receipts." in found([Receipt(1, "a"), Receipt(2, "b"), Receipt(3)])["no-duplicates"]
-    assert "of 1 checked receipt." in found([Receipt(1, "a")])["no-duplicates"]
-    assert "no-duplicates" not in found(pair({}, {}))
+    assert "of 2 checked receipts." in findings_of([Receipt(1, "a"), Receipt(2, "b"), Receipt(3)])["no-duplicates"]
+    assert "of 1 checked receipt." in findings_of([Receipt(1, "a")])["no-duplicates"]
+    assert "no-duplicates" not in findings_of(pair({}, {}))
 
 
 @pytest.mark.parametrize("key", ["default", "connection", "receiver"])
@@ -51,7 +51,7 @@ def test_duplicates_that_cross_connections(key):
         Receipt(6, "y", connection_id="b1"),
         Receipt(7, "y", connection_id="b3"),
     ]
-    text = found(log, key)["crosses-connections"]
+    text = findings_of(log, key)["crosses-connections"]
     assert "over another connection or receiver: 3." in text
     assert "the 1 duplicates counted" in text
     assert "'b1', then over 'b3': 2" in text
@@ -60,12 +60,12 @@ def test_duplicates_that_cross_connections(key):
 
 def test_a_crossing_within_a_connection_names_none():
     log = [Receipt(1, "a", receiver_id="r1"), Receipt(2, "a", receiver_id="r2")]
-    assert "counted here. If these" in found(log, "receiver")["crosses-connections"]
+    assert "counted here. If these" in findings_of(log, "receiver")["crosses-connections"]
 
 
 @pytest.mark.parametrize("key", ["destination", "name:all"])
 def test_a_domain_of_its_queue_is_crossed_by_nothing(key):
-    assert "crosses-connections" not in found(pair({"connection_id": "b1"}, {"connection_id": "b2"}), key)
+    assert "crosses-connections" not in findings_of(pair({"connection_id": "b1"}, {"connection_id": "b2"}), key)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_domain_of_its_queue_is_crossed_by_nothing(key):
     ],
 )
 def test_another_queue_or_another_subscription_is_no_crossing(first, second):
-    assert "crosses-connections" not in found(pair(first, second))
+    assert "crosses-connections" not in findings_of(pair(first, second))
 
 
 def test_a_crossing_counts_what_the_key_destination_would_add():
@@ -94,7 +94,7 @@ def test_a_crossing_counts_what_the_key_destination_would_add():
         together += queue in seen_together
         seen_alone.add((receipt.connection_id, *queue))
         seen_together.add(queue)
-    assert found(log)["crosses-connections"].count(f"receiver: {together - alone}. ") == 1
+    assert findings_of(log)["crosses-connections"].count(f"receiver: {together - alone}. ") == 1
 
 
 LACKING = {"connection_id": "", "destination": "queue://", "receiver_id": ""}
@@ -112,9 +112,9 @@ LACKING = {"connection_id": "", "destination": "queue://", "receiver_id": ""}
 )
 def test_receipts_that_lack_what_the_key_tells_domains_by(key, parts):
     log = [Receipt(1, "a", receiver_id="r"), Receipt(2, **LACKING), Receipt(3, "b", **LACKING)]
-    text = found(log, key).get("missing-parts", "")
+    text = findings_of(log, key).get("missing-parts", "")
     assert [part for part in LACKING if f"without {part}: 2 of 3 (66.7 %)" in text] == parts
-    assert "missing-parts" not in found(log[:1], key)
+    assert "missing-parts" not in findings_of(log[:1], key)
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_receipts_that_lack_what_the_key_tells_domains_by(key, parts):
     [("x", "y", True), ("x", "x", False), ("", "y", False), ("x", "", False), ("", "", False)],
 )
 def test_an_id_used_again_for_another_body(first, second, reused):
-    findings = found(pair({"body_digest": first}, {"body_digest": second}))
+    findings = findings_of(pair({"body_digest": first}, {"body_digest": second}))
     assert ("id-reuse" in findings) is reused
     if reused:
         assert "1 of 1 (100 %)" in findings["id-reuse"]
 
 
 def test_without_digests_nothing_is_said_of_bodies():
-    assert "id-reuse" not in found(pair({"body_digest": "x"}, {"body_digest": "y"}), lacking={"body_digest"})
+    assert "id-reuse" not in findings_of(pair({"body_digest": "x"}, {"body_digest": "y"}), lacking={"body_digest"})
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_without_digests_nothing_is_said_of_bodies():
 )
 def test_the_flag_of_the_broker_against_the_ids(first, second, said):
     log = pair({"jms_redelivered": first}, {"jms_redelivered": second})
-    findings = found(log)
+    findings = findings_of(log)
     assert said in findings["redelivered-flag"] if said else "redelivered-flag" not in findings
-    assert "redelivered-flag" not in found(log, lacking={"jms_redelivered"})
+    assert "redelivered-flag" not in findings_of(log, lacking={"jms_redelivered"})
 
 
 def repeat_after(distance, source, time_us):
@@ -155,9 +155,9 @@ def repeat_after(distance, source, time_us):
 
 def test_sources_whose_need_is_far_above_the_rest():
     usual = [row for number in range(4) for row in repeat_after(2, f"s{number}", number)]
-    assert "The worst is '(anonymous)'" in found([*usual, *repeat_after(101, "", 9)])["demanding-sources"]
-    assert "demanding-sources" not in found([*usual, *repeat_after(100, "cheap-all-the-same", 9)])
-    text = found([*usual, *repeat_after(101, "worse", 9)])["demanding-sources"]
+    assert "The worst is '(anonymous)'" in findings_of([*usual, *repeat_after(101, "", 9)])["demanding-sources"]
+    assert "demanding-sources" not in findings_of([*usual, *repeat_after(100, "cheap-all-the-same", 9)])
+    text = findings_of([*usual, *repeat_after(101, "worse", 9)])["demanding-sources"]
     assert "over 100: 1 of 5" in text
     assert "'worse'" in text
     assert "with 101" in text
@@ -165,8 +165,8 @@ def test_sources_whose_need_is_far_above_the_rest():
 
 def test_ten_times_the_median_source_where_that_is_more_than_a_hundred():
     usual = [row for number in range(4) for row in repeat_after(20, f"s{number}", number)]
-    assert "demanding-sources" not in found([*usual, *repeat_after(200, "ten-times", 9)])
-    assert "median one needs 20" in found([*usual, *repeat_after(201, "worse", 9)])["demanding-sources"]
+    assert "demanding-sources" not in findings_of([*usual, *repeat_after(200, "ten-times", 9)])
+    assert "median one needs 20" in findings_of([*usual, *repeat_after(201, "worse", 9)])["demanding-sources"]
 
 
 def tail(time_us):
@@ -187,41 +187,41 @@ def ended(number, of, window, kept, peak):
 )
 def test_a_source_has_ended_if_its_last_id_came_before_the_middle(first_us, last_us, sent_us, has_ended):
     log = [Receipt(first_us, "", "unchecked"), Receipt(sent_us, "a", "old"), Receipt(last_us, "b", "new")]
-    findings = found(log)
+    findings = findings_of(log)
     assert ("ended-sources" in findings) is has_ended
     if has_ended:
         assert ended(1, 2, "2,000", 1, 2) + "(50 %). A durable receiver retires" in findings["ended-sources"]
 
 
 def test_a_log_of_one_moment_has_no_first_half():
-    assert "ended-sources" not in found([Receipt(7, "a", "old"), Receipt(7, "b", "new")])
+    assert "ended-sources" not in findings_of([Receipt(7, "a", "old"), Receipt(7, "b", "new")])
 
 
 def test_receipts_without_id_make_no_source_but_are_of_the_log():
-    assert ended(1, 1, "2,000", 1, 1) in found([Receipt(1, "a", "old"), tail(9)])["ended-sources"]
+    assert ended(1, 1, "2,000", 1, 1) in findings_of([Receipt(1, "a", "old"), tail(9)])["ended-sources"]
     late = [Receipt(1, "a", "old"), Receipt(9, "", "old")]
-    assert ended(1, 1, "2,000", 1, 1) in found(late)["ended-sources"]
+    assert ended(1, 1, "2,000", 1, 1) in findings_of(late)["ended-sources"]
 
 
 def test_a_source_ends_at_the_clamped_time_of_its_domain():
     log = [Receipt(100, "a", "new"), Receipt(10, "b", "stepped-back")]
-    assert "ended-sources" not in found(log)
+    assert "ended-sources" not in findings_of(log)
     apart = [log[0], log[1]._replace(destination="queue://p")]
-    assert ended(1, 2, "2,000", 1, 2) in found(apart)["ended-sources"]
+    assert ended(1, 2, "2,000", 1, 2) in findings_of(apart)["ended-sources"]
 
 
 def test_a_source_is_one_of_its_domain():
     log = [Receipt(time, f"{time}", "s", destination=f"queue://{time % 2}") for time in range(6)]
-    assert ended(2, 2, "2,000", 6, 6) in found([*log, tail(20)])["ended-sources"]
+    assert ended(2, 2, "2,000", 6, 6) in findings_of([*log, tail(20)])["ended-sources"]
     goes_on = Receipt(20, "z", "s", destination="queue://0")
-    assert ended(1, 2, "2,000", 3, 7) in found([*log, goes_on])["ended-sources"]
-    assert "ended-sources" not in found([*log, goes_on], "name:all")
+    assert ended(1, 2, "2,000", 3, 7) in findings_of([*log, goes_on])["ended-sources"]
+    assert "ended-sources" not in findings_of([*log, goes_on], "name:all")
 
 
 def test_an_ended_source_keeps_no_more_than_the_window():
     old = [Receipt(number, f"old-{number}", "old") for number in range(10)]
     new = [Receipt(time * SECOND_US, id_, "new") for time, id_ in [(200, "x"), (250, "y"), (300, "x")]]
-    assert ended(1, 2, 4, 4, 6) + "(66.7 %)" in found([*old, *new], lean=True)["ended-sources"]
+    assert ended(1, 2, 4, 4, 6) + "(66.7 %)" in findings_of([*old, *new], lean=True)["ended-sources"]
 
 
 def test_ended_sources_keep_no_more_than_the_peak():
@@ -229,26 +229,26 @@ def test_ended_sources_keep_no_more_than_the_peak():
     shared = [Receipt(100 * number * SECOND_US, "shared", f"s{number}") for number in range(10)]
     busy = [Receipt(number * SECOND_US, f"busy-{number}", "busy") for number in range(900)]
     log = [*sorted(shared + busy), tail(9000 * SECOND_US)]
-    assert ended(11, 11, 2, 3, 3) + "(100 %)" in found(log, lean=True)["ended-sources"]
+    assert ended(11, 11, 2, 3, 3) + "(100 %)" in findings_of(log, lean=True)["ended-sources"]
 
 
 def test_without_a_window_nothing_is_kept_by_source():
     log = [Receipt(0, "a", "old"), Receipt(1, "a", "old"), Receipt(HOUR_US, "z", "new")]
     assert analysed(log, budget_bytes=1).recommendation.setting.window == 0
-    assert "ended-sources" not in found(log, lean=True)
+    assert "ended-sources" not in findings_of(log, lean=True)
 
 
 def test_ended_sources_of_less_than_a_percent_are_not_worth_a_word():
     old, new = Receipt(0, "a", "old"), [Receipt(9, f"{number}", "new") for number in range(100)]
-    assert "(1 %)" in found([old, *new[:99]])["ended-sources"]
-    assert "ended-sources" not in found([old, *new])
+    assert "(1 %)" in findings_of([old, *new[:99]])["ended-sources"]
+    assert "ended-sources" not in findings_of([old, *new])
 
 
 def test_ended_sources_come_behind_demanding_ones():
     usual = [row for number in range(4) for row in repeat_after(2, f"s{number}", number)]
     worse = [Receipt(9, f"once-{number}", "worse") for number in range(300)] + repeat_after(101, "worse", 9)
     worse[-1] = worse[-1]._replace(received_at_us=HOUR_US)  # so that a window is cheaper than an expiry
-    kinds = list(found([*usual, *worse]))
+    kinds = list(findings_of([*usual, *worse]))
     assert kinds[kinds.index("demanding-sources") + 1] == "ended-sources"
 
 
@@ -279,10 +279,10 @@ def test_the_ids_of_ended_sources_are_those_of_the_model(log, key):
 def test_a_log_too_short_to_judge_an_expiry():
     """It should span ten times its longest repeat, and an hour at least."""
     log = [Receipt(0, "a"), Receipt(2000 * SECOND_US, "x"), Receipt(2001 * SECOND_US, "a")]
-    text = found([*log, Receipt(19_999 * SECOND_US, "z")])["short-log"]
+    text = findings_of([*log, Receipt(19_999 * SECOND_US, "z")])["short-log"]
     assert "spans 5 h 33 min, and its longest repeat took 33 min 20 s" in text
-    assert "short-log" not in found([*log, Receipt(20_000 * SECOND_US, "z")])
-    assert "spans only 1 h." in found([Receipt(0, "a"), Receipt(HOUR_US - 1, "b")])["short-log"]
+    assert "short-log" not in findings_of([*log, Receipt(20_000 * SECOND_US, "z")])
+    assert "spans only 1 h." in findings_of([Receipt(0, "a"), Receipt(HOUR_US - 1, "b")])["short-log"]
 
 
 def disturbances(number, gap_us):
@@ -292,49 +292,49 @@ def disturbances(number, gap_us):
 def test_bursts_too_few_to_know_the_largest():
     assert (
         "in 1 burst. If bursts are alike, the next one exceeds this one with a chance of 1 in 2;"
-        in (found(disturbances(1, 1))["few-bursts"])
+        in (findings_of(disturbances(1, 1))["few-bursts"])
     )
-    text = found(disturbances(29, 2 * SECOND_US))["few-bursts"]
+    text = findings_of(disturbances(29, 2 * SECOND_US))["few-bursts"]
     assert (
         "in 29 bursts. If bursts are alike, the next one exceeds the largest of these 29 with a chance of 1 in 30"
         in text
     )
-    assert "few-bursts" not in found(disturbances(30, 2 * SECOND_US))
-    assert "few-bursts" not in found([Receipt(1, "a")])
+    assert "few-bursts" not in findings_of(disturbances(30, 2 * SECOND_US))
+    assert "few-bursts" not in findings_of([Receipt(1, "a")])
 
 
 def test_halves_that_disagree():
     near = disturbances(3, SECOND_US)
     far = [Receipt(HOUR_US + n * 20 * SECOND_US, f"far-{n}") for n in range(99)] + [Receipt(2 * HOUR_US, "far-0")]
-    text = found([*near, *far])["halves-disagree"]
+    text = findings_of([*near, *far])["halves-disagree"]
     assert "misses 1 of 4 (25 %) in the other" in text
     assert "first half needs W = 1, the second W = 99" in text
-    assert "halves-disagree" not in found(near)
+    assert "halves-disagree" not in findings_of(near)
 
 
 def test_a_window_that_a_redelivery_outlasts_at_the_peak():
     log = [Receipt(SECOND_US + n, f"{n}") for n in range(600)]
     again = Receipt(11 * SECOND_US, "599", jms_redelivered=True, jms_timestamp_ms=1_000)
-    text = found([*log, again], lean=False)["short-window"]
+    text = findings_of([*log, again], lean=False)["short-window"]
     assert "sends 2,000 ids in 3.33 s, and the longest redelivery took 10 s" in text
     assert "Before you lower E, raise W to at least 6,000" in text
-    tight = found([*log, again], lean=True)["short-window"]
+    tight = findings_of([*log, again], lean=True)["short-window"]
     assert "E is less than that too" in tight
     assert "Raise E to at least 10 s, or W to at least 6,000." in tight
     calm = [receipt._replace(received_at_us=receipt.received_at_us * 5 // 4) for receipt in log[:200]]
-    assert "short-window" not in found([*calm, again._replace(unique_message_id="1")])
+    assert "short-window" not in findings_of([*calm, again._replace(unique_message_id="1")])
 
 
 def test_a_sender_that_took_over():
     log = [Receipt(1, "a", "old"), Receipt(2, "b", "old"), Receipt(3, "a", "new"), Receipt(4, "a", "new")]
-    assert "from another source: 1 of 2 (50 %)" in found(log)["other-sources"]
-    assert "other-sources" not in found([receipt._replace(message_source_id="s") for receipt in log])
+    assert "from another source: 1 of 2 (50 %)" in findings_of(log)["other-sources"]
+    assert "other-sources" not in findings_of([receipt._replace(message_source_id="s") for receipt in log])
 
 
 def test_time_that_ran_backwards():
     log = [Receipt(9 * SECOND_US, "a"), Receipt(7_500_000, "b"), Receipt(8 * SECOND_US, "c")]
-    assert "of their domain: 2, by up to 1.5 s" in found(log)["clock-backwards"]
-    assert "clock-backwards" not in found(sorted(log))
+    assert "of their domain: 2, by up to 1.5 s" in findings_of(log)["clock-backwards"]
+    assert "clock-backwards" not in findings_of(sorted(log))
 
 
 def test_the_rule_of_thumb_beside_what_the_log_says():
@@ -345,15 +345,15 @@ def test_the_rule_of_thumb_beside_what_the_log_says():
             Receipt(10 * SECOND_US, "a", jms_redelivered=True, jms_timestamp_ms=10_000 - secs * 1000),
         ]
 
-    assert "10 s to 15 s" in found(delivered_after(5))["rule-of-thumb"]
-    assert "It covers this log" in found(delivered_after(5))["rule-of-thumb"]
-    assert "does not cover this log" in found(delivered_after(4))["rule-of-thumb"]
-    assert "rule-of-thumb" not in found(delivered_after(0))
+    assert "10 s to 15 s" in findings_of(delivered_after(5))["rule-of-thumb"]
+    assert "It covers this log" in findings_of(delivered_after(5))["rule-of-thumb"]
+    assert "does not cover this log" in findings_of(delivered_after(4))["rule-of-thumb"]
+    assert "rule-of-thumb" not in findings_of(delivered_after(0))
 
 
 def test_receipts_without_id():
-    assert "1 of 3 (33.3 %)" in found([*pair({}, {}), Receipt(3)])["unchecked"]
-    assert "unchecked" not in found(pair({}, {}))
+    assert "1 of 3 (33.3 %)" in findings_of([*pair({}, {}), Receipt(3)])["unchecked"]
+    assert "unchecked" not in findings_of(pair({}, {}))
 
 
 def test_status_lines_of_the_receiver_itself():
@@ -366,7 +366,7 @@ def test_status_lines_of_the_receiver_itself():
     assert "in 2 JMS Status lines" in text
     assert "at last rDupIds=40;" in text
     assert "at most 1,500 ids" in text
-    assert "status-lines" not in found(pair({}, {}))
+    assert "status-lines" not in findings_of(pair({}, {}))
 
 
 @pytest.mark.parametrize(

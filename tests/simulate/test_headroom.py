@@ -70,10 +70,10 @@ def test_what_is_left_adds_up_over_parts_of_a_log(duplicates, cut):
 def test_sources_that_are_not_among_the_worst_count_for_the_log_alone(duplicates):
     windows = [(5 - window, source) for window, need_us, source in duplicates if need_us < 0]
     expiries_us = [(10 - need_us, source) for _, need_us, source in duplicates if 0 < need_us <= 10]
-    found = outcome(duplicates)
-    assert found.slack.least_window == min((left for left, _ in windows), default=None)
-    assert found.slack.least_expiry_us == min((left for left, _ in expiries_us), default=None)
-    assert found.source_slack == tuple(
+    measured = outcome(duplicates)
+    assert measured.slack.least_window == min((left for left, _ in windows), default=None)
+    assert measured.slack.least_expiry_us == min((left for left, _ in expiries_us), default=None)
+    assert measured.source_slack == tuple(
         (
             min((left for left, of in windows if of == source), default=None),
             min((left for left, of in expiries_us if of == source), default=None),
@@ -83,14 +83,14 @@ def test_sources_that_are_not_among_the_worst_count_for_the_log_alone(duplicates
 
 
 def needs_by_row(log, key="default"):
-    found = {}
+    by_row = {}
     for domain in split_domains(ingested(log, key)):
         needs = reuse_distances(domain.rows)
         for row, window, expiry_us in zip(
             domain.log_rows[needs.row].tolist(), needs.window.tolist(), needs.expiry_us.tolist(), strict=True
         ):
-            found[row] = window, expiry_us
-    return found
+            by_row[row] = window, expiry_us
+    return by_row
 
 
 @given(logs(most=25))

@@ -70,8 +70,10 @@ def test_written_forms_of_one_destination_share_a_number():
     ],
 )
 def test_a_key_whose_column_the_whole_log_lacks_is_refused_by_name(key, lacking, named):
-    with pytest.raises(LogFormatError, match=f"no column {named}.*'{key}'"):
+    with pytest.raises(LogFormatError, match=f"no column {named}.*'{key}'") as caught:
         ingested([Receipt(1, "a")], key=key, lacking=lacking)
+    assert f"--map {named}=FIELD (in Python: column_map)" in caught.value.hint
+    assert ("--domain destination needs no connection" in caught.value.hint) is (lacking == {"connection_id"})
 
 
 def test_a_custom_domain_needs_no_column():

@@ -1,6 +1,7 @@
 """Numbers of texts: equal exactly where the bytes are."""
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,10 +43,12 @@ def test_the_table_grows_with_its_texts():
     assert interned.texts(again[:3]).to_pylist() == texts[:-4:-1]
 
 
-def test_nothing_rests_on_hashes_being_unequal(monkeypatch):
-    monkeypatch.setattr(numbering, "hash_texts", lambda _offsets, _data, _seed, hashes: hashes.fill(7))
+@pytest.mark.parametrize("hash_", [7, 2**64 - 1], ids=["first slot", "last slot"])
+def test_nothing_rests_on_hashes_being_unequal(monkeypatch, hash_):
+    monkeypatch.setattr(numbering, "hash_texts", lambda _offsets, _data, _seed, hashes: hashes.fill(hash_))
     texts = pa.array([*HOSTILE, *HOSTILE, *(f"{number}" for number in range(3_000))], pa.string())
     interned = TextNumbers()
+    interned.number(texts[:20])
     numbers = interned.number(texts)
     assert interned.count == len(set(texts.to_pylist()))
     assert interned.texts(numbers).to_pylist() == texts.to_pylist()

@@ -18,10 +18,10 @@ MORNING_US = 1_795_219_200_000_000
 def receipts(seed: int, destinations: list[str], rows: int = 400) -> list[Row]:
     """Over three days, with ties and a clock that steps back at times, ids that come again, and some without."""
     draw = random.Random(seed)  # noqa: S311 - draws by seed
-    time_us, found = MORNING_US, []
+    time_us, rows_made = MORNING_US, []
     for _ in range(rows):
         time_us += draw.choice([0, 1, 600_000_000, 1_500_000_000, -900_000_000])
-        found.append(
+        rows_made.append(
             Row(
                 time_us,
                 draw.choice(["", "NaN", "007", *(f"{number}\0:\u00e9" for number in range(60))]),
@@ -34,7 +34,7 @@ def receipts(seed: int, destinations: list[str], rows: int = 400) -> list[Row]:
                 body_digest=draw.choice(["", "x", "y"]),
             )
         )
-    return found
+    return rows_made
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ def figures(run, log, key: str) -> dict:
     options = ["--domain", key, "--window", "0,3,20", "--expiry", "0,600,90000", "--on-error", "skip", "--json"]
     status, out, err = run(cli.run, "simulate", log, *options)
     assert status == 0, err
-    found = json.loads(out)
-    found["log"].pop("skipped")
-    found["findings"] = [each for each in found["findings"] if each["id"] != "crosses-connections"]
-    return found
+    analysis = json.loads(out)
+    analysis["log"].pop("skipped")
+    analysis["findings"] = [each for each in analysis["findings"] if each["id"] != "crosses-connections"]
+    return analysis
 
 
 @pytest.mark.slow
@@ -93,6 +93,7 @@ def test_a_row_that_can_not_be_read_leaves_nothing(logs, tmp_path, run):
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.usefixtures("logs")
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
@@ -140,6 +141,7 @@ def test_a_day_is_added(tmp_path, run):
     assert "come before" in err
 
 
+@pytest.mark.slow
 def test_a_file_url_is_the_path_that_it_means(logs, tmp_path, run):
     out = tmp_path / "a b" / "%41[x]"
     out.parent.mkdir()

@@ -55,11 +55,11 @@ def new_folder():
 
 
 def by_domain(rows, key: str) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    by_name: dict[str, list[Row]] = {}
     for row in rows:
         channel = Channel(row.connection_id, row.destination, row.receiver_id)
-        found.setdefault(domain_key(key).name(channel), []).append(row)
-    return found
+        by_name.setdefault(domain_key(key).name(channel), []).append(row)
+    return by_name
 
 
 def on_days(log: list[File], day_us: int) -> list[File]:
@@ -86,7 +86,7 @@ def test_each_domain_reads_back_in_order(log, rows_per_file, key, day_us):
     whole = [log[index].rows[row] for index, row in in_order(log)]
     assert by_domain(again, key) == by_domain(whole, key)
     assert [each.domain for each in manifest.domains] == sorted(by_domain(whole, key))
-    assert all(rows == found <= rows_per_file for rows, found in groups)
+    assert all(rows == rows_there <= rows_per_file for rows, rows_there in groups)
     assert manifest.receipts == sum(rows for rows, _ in groups) == len(whole)
     assert [unit.file for unit in units] == sorted(unit.file for unit in units)
     assert len({unit.file for unit in units}) == len(manifest.domains)
@@ -337,8 +337,10 @@ def test_status_lines_grow(tmp_path):
     out.mkdir()
     compacted([log], out, 100, "destination")
     assert added([later], out, 100, "destination").status_lines == 2
-    found = [line.values["rDupsDet"] for batch in read_logs([str(out)], ReadOptions()) for line in batch.status_lines]
-    assert found == [1, 2]
+    duplicates = [
+        line.values["rDupsDet"] for batch in read_logs([str(out)], ReadOptions()) for line in batch.status_lines
+    ]
+    assert duplicates == [1, 2]
 
 
 REMOTE = """

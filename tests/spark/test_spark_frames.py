@@ -20,6 +20,7 @@ from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
 from receiver.spark import judge, size_windows
+from receiver.spark.sources import file_and_row
 from tests.docs.markdown import blocks
 from tests.logs.reading import Row, csv_bytes, parquet_bytes
 
@@ -29,10 +30,10 @@ START_US = 1_795_219_200_000_000
 def receipts(seed: int, rows: int = 3_000, step_back: bool = True) -> list[Row]:
     """Ties, a clock that steps back, ids that come again near and far and from other sources, some empty."""
     draw = random.Random(seed)  # noqa: S311 - draws by seed
-    time_us, found = START_US, []
+    time_us, rows_made = START_US, []
     for number in range(rows):
         time_us += draw.choice([0, 0, 1, 1_000, 2_000_000, *([-1_500_000] * step_back)])
-        found.append(
+        rows_made.append(
             Row(
                 time_us,
                 draw.choice(["", "007", "NaN", *(f"id{draw.randrange(max(1, number // 2))}" for _ in range(9))]),
@@ -45,7 +46,7 @@ def receipts(seed: int, rows: int = 3_000, step_back: bool = True) -> list[Row]:
                 body_digest=draw.choice(["", "x", "y"]),
             )
         )
-    return found
+    return rows_made
 
 
 def said_here(paths, key="destination", windows=None, expiries_us=None, present=None, **settings) -> dict:
@@ -76,23 +77,25 @@ def test_rows_of_files_stand_in_their_order(spark, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_an_order_by_column_and_a_grid_chosen_from_the_log(spark, log):
     frame = spark.read.parquet(str(log)).select("*", monotonically_increasing_id().alias("n"))
     frame = spark.createDataFrame(frame.toArrow()).repartition(7)
-    found = size_windows(frame, domain="default", order_by="n", max_missed=2, margin=1.5)
-    assert found.as_dict() == said_here([log], "default", max_missed=2, margin=1.5)
+    analysis = size_windows(frame, domain="default", order_by="n", max_missed=2, margin=1.5)
+    assert analysis.as_dict() == said_here([log], "default", max_missed=2, margin=1.5)
 
 
 @pytest.mark.slow
 def test_what_is_set_at_present_and_a_budget(spark, log):
     frame, most = spark.read.parquet(str(log)), 1_000
-    found = size_windows(frame, domain="destination", current=(7, 0.5), budget_bytes=most).as_dict()
-    assert found == said_here([log], present=(7, 500_000), budget_bytes=most)
-    present = found["kinds"]["present"]
+    analysis = size_windows(frame, domain="destination", current=(7, 0.5), budget_bytes=most).as_dict()
+    assert analysis == said_here([log], present=(7, 500_000), budget_bytes=most)
+    present = analysis["kinds"]["present"]
     assert (present["window"], present["expiry_secs"]) == (7, 0.5)
-    assert found["recommendation"] != size_windows(frame, domain="destination").as_dict()["recommendation"]
+    assert analysis["recommendation"] != size_windows(frame, domain="destination").as_dict()["recommendation"]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["text", "timestamp", "number"])
 def test_without_any_order_receipts_go_by_time_then_content(spark, tmp_path, kind):
@@ -153,6 +156,33 @@ def test_the_settings_of_a_session_are_left_as_they_were(spark, log):
 
 
 @pytest.mark.parametrize(
+    ("make", "is_known"),
+    [
+        (lambda frame: frame.where("destination = 'q1'").select("received_at", "unique_message_id"), True),
+        (lambda frame: frame.selectExpr("*", "1 as n").orderBy("received_at"), True),
+        (lambda frame: frame.repartition(3).cache(), True),
+        (lambda frame: frame.join(frame.select("receiver_id").distinct(), "receiver_id"), False),
+        (lambda frame: frame.groupBy("received_at", "unique_message_id").count(), False),
+        (lambda frame: frame.union(frame), False),
+        (lambda frame: frame.localCheckpoint(), False),
+    ],
+)
+def test_which_frames_know_the_order_of_their_files(spark, log, make, is_known):
+    frame = make(spark.read.parquet(str(log)))
+    file_row = file_and_row(frame)
+    assert (file_row is not None) is is_known
+    if file_row is not None:
+        rows = [row[-1] for row in frame.select("*", *file_row).collect()]
+        assert len(set(rows)) == len(rows)
+    frame.unpersist()
+
+
+def test_text_knows_no_order(spark, tmp_path):
+    (tmp_path / "log.csv").write_text("received_at,unique_message_id\n1,a\n")
+    assert file_and_row(spark.read.csv(str(tmp_path / "log.csv"), header=True)) is None
+
+
+@pytest.mark.parametrize(
     ("make", "arguments", "error", "complaint"),
     [
         (lambda frame: frame.drop("received_at"), {}, LogFormatError, "no column received_at"),
@@ -173,6 +203,8 @@ def test_the_settings_of_a_session_are_left_as_they_were(spark, log):
         (lambda frame: frame.selectExpr("*", "nullif(1, 1) as n"), {"order_by": "n"}, SettingsError, "nulls"),
         (lambda frame: frame.selectExpr("*", "map(1, 2) as n"), {"order_by": "n"}, SettingsError, "no order"),
         (lambda frame: frame, {"windows": []}, SettingsError, "list of numbers"),
+        (lambda frame: frame, {"windows": [-1]}, SettingsError, "^windows: '-1' isn't a number"),
+        (lambda frame: frame, {"expiries_secs": ["x"]}, SettingsError, "^expiries_secs: 'x' isn't a number"),
         (lambda frame: frame, {"windows": [0], "expiries_secs": [0]}, SettingsError, "detect nothing"),
         (lambda frame: frame, {"current": (0, 0)}, SettingsError, "detect nothing"),
         (lambda frame: frame, {"current": (2000, -1)}, SettingsError, "isn't a number"),

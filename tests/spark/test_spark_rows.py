@@ -96,9 +96,9 @@ def test_it_gives_what_a_flow_in_memory_gives(spark, rows, tasks):
     def asked(flow):
         made = flow.map(doubled, Note)
         sums, counts = made.only(Note).grouped(summed, 10, Note, Sum).kept("sums", Sum)
-        found = sums.map(doubled, Note, Sum).plus(made).collect("all")
+        rows_collected = sums.map(doubled, Note, Sum).plus(made).collect("all")
         sums.forget()
-        return Counter(map(plain, found)), Counter(map(plain, counts))
+        return Counter(map(plain, rows_collected)), Counter(map(plain, counts))
 
     assert asked(start(spark, rows, tasks, Note)) == asked(PlainFlow(rows))
 
@@ -146,6 +146,7 @@ def test_a_task_has_one_core_and_this_very_python(spark):
     assert start(spark, sums(0), 1, Sum).map(reported, Sum).collect("ask") == [Sum(f"1 {sys.executable}")]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("error", [LogFormatError("a.csv:3", "no time", hint="mend it"), SettingsError("can't be")])
 @pytest.mark.parametrize("ask", ["kept", "collect"])

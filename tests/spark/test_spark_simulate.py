@@ -51,12 +51,12 @@ def test_the_worked_cases(tmp_path):
     domains = {each["domain"]: each for each in json.loads(assert_same(log, *how))["domains"]}
     for vector in VECTORS:
         settings = domains[f"queue://{vector['name']}"]["settings"]
-        (found,) = [
+        (setting,) = [
             each
             for each in settings
             if (each["window"], each["expiry_secs"]) == (vector["window"], vector["expiry_secs"])
         ]
-        assert [found[name] for name in ("caught", "missed", "peak_ids")] == [
+        assert [setting[name] for name in ("caught", "missed", "peak_ids")] == [
             vector[name] for name in ("caught", "missed", "peak_ids")
         ]
 
@@ -69,13 +69,14 @@ def test_every_generated_scenario(scenario, tmp_path):
     assert_same(log)
 
 
+@pytest.mark.slow
 def test_a_correlators_log_tells_no_connection(tmp_path):
     said = "2017-03-05 18:17:3{0}.091 INFO  [1:JMSReceiver:r] - 'r' has received JMS message: Property.uniqueMessageId={0}\n"
     more = '   JMSDestination=Queue<orders>\n   JMSRedelivered=false\n   Body="hello"\n'
     (tmp_path / "correlator.log").write_text("".join(said.format(id_) + more for id_ in "12"))
     for key, is_said in {"default": True, "receiver": True, "destination": False}.items():
-        found = json.loads(assert_same(tmp_path / "correlator.log", "--domain", key))["findings"]
-        assert any("without connection_id: 2 of 2" in each["text"] for each in found) is is_said
+        findings = json.loads(assert_same(tmp_path / "correlator.log", "--domain", key))["findings"]
+        assert any("without connection_id: 2 of 2" in each["text"] for each in findings) is is_said
 
 
 def test_a_folder_of_every_format(tmp_path):

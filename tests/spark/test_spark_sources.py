@@ -30,6 +30,7 @@ def expected(*paths) -> dict:
     return said_here(paths, windows=QUESTION.windows, expiries_us=QUESTION.expiries_us)
 
 
+@pytest.mark.slow
 def test_folders_of_partitions(spark, tmp_path):
     days = [tmp_path / f"day=2026-11-2{day}" / "part 1.parquet" for day in range(3)]
     for seed, path in enumerate(days):

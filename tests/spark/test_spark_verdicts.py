@@ -37,6 +37,7 @@ def expected() -> pa.Table:
     return pa.Table.from_batches(verdict_batches(receipts, *SETTING), SCHEMA).cast(PLAIN)
 
 
+@pytest.mark.slow
 def test_one_file(rows, expected, tmp_path):
     path = tmp_path / "verdicts.parquet"
     with verdicts_file(str(path)) as write:
@@ -52,8 +53,8 @@ def test_parts_written_by_tasks(rows, expected, tmp_path, to):
         write(rows)
     parts = sorted((tmp_path / "verdicts").glob("*.parquet"))
     assert len(parts) == 3
-    found = pa.concat_tables(pq.ParquetFile(part).read(use_threads=False) for part in parts)
-    assert found.cast(PLAIN).equals(expected)
+    judged = pa.concat_tables(pq.ParquetFile(part).read(use_threads=False) for part in parts)
+    assert judged.cast(PLAIN).equals(expected)
 
 
 def test_a_folder_that_tasks_can_not_see_is_told_of(rows, tmp_path, monkeypatch):
@@ -63,6 +64,7 @@ def test_a_folder_that_tasks_can_not_see_is_told_of(rows, tmp_path, monkeypatch)
         write(rows)
 
 
+@pytest.mark.slow
 def test_nothing_is_half_written(rows, tmp_path):
     def fail():
         with verdicts_file(str(tmp_path / "verdicts.csv")) as write:

@@ -142,15 +142,15 @@ _rows = st.builds(
 @st.composite
 def files(draw, *, most_files: int = 4, most_rows: int = 25) -> list[File]:
     """Times tie within and across files, and step back; some files have a header only, but not all of them."""
-    found = []
+    cut = []
     for _ in range(draw(st.integers(1, most_files))):
         rows = draw(st.lists(_rows, max_size=most_rows))
         steps = draw(st.lists(st.sampled_from([0, 0, 1, 3, -4]), min_size=len(rows), max_size=len(rows)))
         times = np.maximum(0, draw(st.integers(0, 30)) + np.cumsum(steps, dtype=int)).tolist()
         timed = [row._replace(received_at=time) for row, time in zip(rows, times, strict=True)]
-        found.append(File(draw(st.sampled_from(["csv", "parquet"])), timed, draw(st.integers(1, 6))))
-    found.append(File(draw(st.sampled_from(sorted(FORMATS))), [draw(_rows)]))
-    return found
+        cut.append(File(draw(st.sampled_from(["csv", "parquet"])), timed, draw(st.integers(1, 6))))
+    cut.append(File(draw(st.sampled_from(sorted(FORMATS))), [draw(_rows)]))
+    return cut
 
 
 cuttings = st.builds(

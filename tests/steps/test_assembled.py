@@ -43,6 +43,7 @@ def rows_of_files(made) -> Counter:
     return counts
 
 
+@pytest.mark.slow
 @given(files(), cuttings, KEYS)
 @cases(150)
 def test_bodies_follow_each_other_as_the_receipts_of_a_domain_do(log, cutting, key):

@@ -57,10 +57,10 @@ def analysed_in_chunks(paths, question, cutting):
     return analyse(in_chunks(paths, question, cutting), question)
 
 
-def assert_same(found, expected):
+def assert_same(analysis, expected):
     for field in fields(expected):
-        assert getattr(found, field.name) == getattr(expected, field.name), field.name
-    assert analysis_json(found) == analysis_json(expected)
+        assert getattr(analysis, field.name) == getattr(expected, field.name), field.name
+    assert analysis_json(analysis) == analysis_json(expected)
 
 
 def assert_alike(paths, question, cutting):
@@ -154,11 +154,11 @@ def test_what_goes_on_from_chunk_to_chunk_is_counted_once(chunks):
     with written([File("csv", list(chain(firsts, again, new, at_last)))]) as paths:
         assert_alike(paths, question, cutting)
         log = in_chunks(paths, question, cutting)
-        found = analyse(log, question)
-    assert found.evidence.bursts == 2
-    assert found.peak_per_second == 20
-    assert found.elsewhere is not None
-    assert (found.elsewhere.artemis_id_cache_size, found.elsewhere.ttl_us) == (25, 90 * SECOND_US)
+        analysis = analyse(log, question)
+    assert analysis.evidence.bursts == 2
+    assert analysis.peak_per_second == 20
+    assert analysis.elsewhere is not None
+    assert (analysis.elsewhere.artemis_id_cache_size, analysis.elsewhere.ttl_us) == (25, 90 * SECOND_US)
     assert log.facts().from_other_sources == 20
     assert [half.windows.total for half in log.facts().halves] == [20, 20]
     assert [half.window(1) for half in log.facts().halves] == [20, 24]
@@ -179,8 +179,8 @@ def test_an_id_with_both_ends_in_one_chunk_may_need_more_than_one_that_goes_on()
     cutting = Cutting(rows_per_unit=1000, chunks_per_domain=2)
     with written([File("csv", rows)]) as paths:
         assert assemble(paths, cutting).plan.cut_row.tolist() == [0, 32]  # between the two receipts of "near"
-        found = analysed_in_chunks(paths, Question("default"), cutting).elsewhere
-    assert found == Elsewhere(artemis_id_cache_size=21, ttl_us=21 * SECOND_US)
+        elsewhere = analysed_in_chunks(paths, Question("default"), cutting).elsewhere
+    assert elsewhere == Elsewhere(artemis_id_cache_size=21, ttl_us=21 * SECOND_US)
 
 
 def test_no_larger_setting_is_asked_for_than_the_tails_suit():
@@ -213,9 +213,9 @@ def test_sources_that_ended_are_counted_over_all_of_their_chunks(chunks):
     rows.append(Row(5, "stepped back", "gw", destination="q1"))
     cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks)
     with written([File("csv", rows)]) as paths:
-        found = analysed_in_chunks(paths, Question("destination"), cutting)
-        assert_same(found, analysed_whole(paths, Question("destination")))
-    (text,) = [finding.text for finding in found.findings if finding.kind == "ended-sources"]
+        analysis = analysed_in_chunks(paths, Question("destination"), cutting)
+        assert_same(analysis, analysed_whole(paths, Question("destination")))
+    (text,) = [finding.text for finding in analysis.findings if finding.kind == "ended-sources"]
     assert "9 of 21. Of the ids" in text
     assert "up to 45 of 101 (44.6 %)" in text
 

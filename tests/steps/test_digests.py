@@ -19,9 +19,9 @@ def test_the_digests_are_those_of_the_reference():
     }
     texts = pa.array(["".join(map(chr, range(size))) for size in vectors])
     high, low = digests_of(texts, KEY)
-    found = [(a.tobytes() + b.tobytes()).hex() for a, b in zip(low, high, strict=True)]
-    assert found[:2] == list(vectors.values())[:2]
-    assert len(set(found)) == len(found)
+    digests = [(a.tobytes() + b.tobytes()).hex() for a, b in zip(low, high, strict=True)]
+    assert digests[:2] == list(vectors.values())[:2]
+    assert len(set(digests)) == len(digests)
 
 
 def test_the_empty_text_alone_is_nothing():

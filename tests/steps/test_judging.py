@@ -39,8 +39,8 @@ def duplicates_in_chunks(paths, key, cutting, setting):
 @cases(30)
 def test_no_cut_changes_a_verdict(log, cutting, key, setting):
     with written(log) as paths:
-        found = duplicates_in_chunks(paths, key, cutting, setting)
-        assert found == duplicates_of_whole(log, paths, key, setting)
+        duplicates = duplicates_in_chunks(paths, key, cutting, setting)
+        assert duplicates == duplicates_of_whole(log, paths, key, setting)
 
 
 @given(hot_domains(), st.sampled_from([1, 2, 7, 64]), SETTINGS, st.integers(0, 2**32))
@@ -49,5 +49,5 @@ def test_a_hot_domain_may_be_cut_into_any_number_of_chunks(rows, chunks, setting
     cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks, seed=seed)
     log = [File("csv", rows)]
     with written(log) as paths:
-        found = duplicates_in_chunks(paths, "default", cutting, setting)
-        assert found == duplicates_of_whole(log, paths, "default", setting)
+        duplicates = duplicates_in_chunks(paths, "default", cutting, setting)
+        assert duplicates == duplicates_of_whole(log, paths, "default", setting)

@@ -56,11 +56,11 @@ def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks,
     by_bundle = defaultdict(list)
     for row in behind.rows:
         by_bundle[row.key].append(row)
-    found = [each for held in by_bundle.values() for each in started(iter(held))]
+    states = [each for held in by_bundle.values() for each in started(iter(held))]
     detector = TwoTierDetector(window, expiry_us / 1_000_000)
     receipts = [(row.unique_message_id, row.message_source_id, row.received_at) for row in rows]
     at = 0
-    for chunk in sorted(found, key=lambda each: each.ready.chunk):
+    for chunk in sorted(states, key=lambda each: each.ready.chunk):
         label = dense_ids(chunk.label, chunk.ready)[0].tolist()
         given_ = [
             (str(label[row]), str(chunk.rows.source[row]), int(chunk.rows.received_at_us[row]))

@@ -4,11 +4,17 @@ import pytest
 from sqlalchemy import text
 
 from receiver.errors import StoreCorruptError
+from receiver.store import inbox as of_store
 from receiver.store.bundles import bundle_of, rows_of
+from receiver.store.tables import InboxRow
 from tests.store.waiting import all_of, message, opened_inbox, receive, waiting_in
 from tests.stores import engine_of
 
 TEN = [str(number).encode() for number in range(10)]
+
+
+def columns_of(rows):
+    return dict(zip(InboxRow._fields, zip(*rows, strict=True), strict=True))
 
 
 def in_bundles(url):
@@ -33,6 +39,18 @@ def test_what_happens_to_one_alone_leaves_the_others(store_url, what):
         left = [row for row in rows if row.sequence != 3 or what in {"failed", "left out"}]
         assert waiting_in(inbox) == [row._replace(tries=int(what == "failed" and row.sequence == 3)) for row in left]
         assert in_bundles(store_url) == 0
+
+
+def test_only_so_many_are_listed(store_url, monkeypatch):
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, *TEN)
+        receive(receiver, inbox, b"10")
+        assert in_bundles(store_url) == 10
+        with inbox.lease() as lease:
+            assert (lease.sequence_numbers(20), lease.has_more) == (list(range(11)), False)
+            assert (lease.sequence_numbers(4), lease.has_more) == ([0, 1, 2, 3], True)
+            monkeypatch.setattr(of_store, "_BYTES_AT_ONCE", 1)
+            assert (lease.sequence_numbers(20), lease.has_more) == ([0], True)
 
 
 def test_all_of_them_go_with_their_row(store_url):
@@ -67,9 +85,20 @@ def test_every_value_comes_back_as_it_was():
         )
         for number in range(12)
     ]
-    same_names = [row._replace(properties={"id": row.unique_message_id, "n": row.sequence % 2 == 0}) for row in rows]
-    for each in (rows, same_names):
-        bundle = bundle_of(each)
+    same_names = [
+        row._replace(
+            message_source_id="é\0",
+            properties={"id": row.unique_message_id, "from": "é\0", "n": row.sequence % 2 == 0, "to": "from"},
+        )
+        for row in rows
+    ]
+    # Read one after the other, their names are those of equal objects.
+    cycling = [
+        row._replace(properties=dict.fromkeys(names, "1"))
+        for row, names in zip(rows, ["ab", "a", "ba", "b", *["ab"] * 8], strict=True)
+    ]
+    for each in (rows, same_names, cycling):
+        bundle = bundle_of(columns_of(each))
         back = rows_of(bundle.runs, bundle.packed)
         assert back == each
         assert list(map(repr, back)) == list(map(repr, each))
@@ -78,5 +107,5 @@ def test_every_value_comes_back_as_it_was():
 def test_two_ids_never_become_one():
     """JSON spells a character as it spells the two surrogates of its UTF-16 form."""
     rows = [message(number, unique_message_id="\ud83d\ude00") for number in range(8)]
-    assert bundle_of(rows) is None
-    assert bundle_of(rows[:7]) is None
+    assert bundle_of(columns_of(rows)) is None
+    assert bundle_of(columns_of(rows[:7])) is None

@@ -22,8 +22,8 @@ TABLES = [name for name in METADATA.tables if name not in {"receiver_sequence", 
 
 
 def state(url, number):
-    (found,) = [domain.state for domain in look(url, with_ids=False).domains if domain.state.domain_id == number]
-    return found
+    (state_of_it,) = [domain.state for domain in look(url, with_ids=False).domains if domain.state.domain_id == number]
+    return state_of_it
 
 
 def contents_of(url):
@@ -116,11 +116,11 @@ def test_a_domain_dropped_while_it_is_opened(sqlite_url, monkeypatch):
     find = opening.get_or_create
 
     def finding(*arguments):
-        found = find(*arguments)
+        domain = find(*arguments)
         monkeypatch.undo()
         drop_domain(sqlite_url, state(sqlite_url, number))
         opened(sqlite_url, **OTHER).close()
-        return found
+        return domain
 
     monkeypatch.setattr(opening, "get_or_create", finding)
     with pytest.raises(StoreError, match="dropped while it was opened"):

@@ -25,6 +25,8 @@ from tests.durable.proxy import Cut, proxied
 from tests.store.waiting import TARGET, all_of, inbox_of, message, opened_inbox, receive, waiting_in
 from tests.stores import engine_of
 
+pytestmark = pytest.mark.thinned(3)
+
 HOSTILE = "queue://\x1b[31m\r\n\u202e\0\ud800é😀"
 
 

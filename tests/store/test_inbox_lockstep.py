@@ -180,10 +180,10 @@ class InboxMachine(RuleBasedStateMachine):
             assert listed.oldest_us == min((row.received_at_us for row in rows), default=None)
             others = {other: len(rows) for other, rows in self.waiting.items() if other != target and rows}
             assert inbox.elsewhere() == others
-        found = {self.number_of(row): row for row in self.parked_now()}
-        assert found.keys() == self.parked.keys()
+        by_number = {self.number_of(row): row for row in self.parked_now()}
+        assert by_number.keys() == self.parked.keys()
         for number, (target, row) in self.parked.items():
-            shown = found[number]
+            shown = by_number[number]
             assert (shown.target, shown.tries, shown.body_bytes) == (target, row.tries, len(row.body))
             assert (shown.unique_message_id, shown.message_source_id) == (row.unique_message_id, row.message_source_id)
 

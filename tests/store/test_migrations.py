@@ -144,6 +144,7 @@ KEPT = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kept", KEPT)
 def test_what_an_older_version_would_lose_is_kept(store_url, kept):
     """But `base` is asked for by who wants nothing kept."""
@@ -259,6 +260,7 @@ def alembic(*arguments, **environment):
     )
 
 
+@pytest.mark.slow
 def test_alembic_in_the_checkout(store_url):
     """By either way to name the store; the application's tables are none of its business."""
     with engine_of(store_url).begin() as connection:
@@ -282,6 +284,7 @@ def test_alembic_prints_the_statements():
     assert "CREATE TABLE receiver_receipt" in ran.stdout
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("address", "words"),
     [

@@ -18,6 +18,8 @@ from receiver.store.tables import METADATA, REVISION
 from tests.postgres import sqlalchemy_url, wheel_server
 from tests.stores import contents, engine_of, execute
 
+pytestmark = pytest.mark.thinned(4)
+
 NOBODY = 65_534
 WAYS = {
     "open": lambda url: open_store_engine(url, StoreSettings()),
@@ -122,7 +124,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("case", FOREIGN)
 def test_a_foreign_schema(case, way, store_url, tmp_path):
     statements, problem = FOREIGN[case]
@@ -144,7 +146,7 @@ def test_a_foreign_file_is_not_switched_to_a_write_ahead_log(way, tmp_path):
     assert contents(tmp_path) == before
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("table", METADATA.tables)
 def test_a_table_that_is_gone(table, way, store_url):
     make(store_url)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from receiver.bridge.connectors import PositionedSource, Source
 from receiver.bridge.modes import Admitted, Figures, Taken, admit, log_failure, log_refused
-from receiver.bridge.received import Received, numbered, rows_of
+from receiver.bridge.received import Received, numbered
 from receiver.bridge.targets import Target
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
@@ -169,7 +169,7 @@ class Dispatcher:
         for index, why in outcome.failed.items():
             done.parked += self._failed(lease, numbers[index], messages[index], why, is_final=index in outcome.final)
         done.failed = len(outcome.failed)
-        done.bytes = sum(len(messages[index].body) for index in outcome.delivered)
+        done.bytes = sum([len(messages[index].body) for index in outcome.delivered])
         done.more = lease.has_more or len(done.delivered) < len(numbers)
 
     def _count(self, done: _Done) -> None:
@@ -180,13 +180,14 @@ class Dispatcher:
         figures.parked += done.parked
         figures.waiting = max(0, figures.waiting - len(done.delivered) - done.parked)
         self._confirmed_bytes += done.bytes
-        for number in done.delivered:
-            self.at_hand.pop(number, None)
+        self.at_hand = {number: self.at_hand[number] for number in self.at_hand.keys() - done.delivered}
 
     def _messages(self, lease: Lease, numbers: Sequence[int]) -> list[Received]:
-        missing = [number for number in numbers if number not in self.at_hand]
-        read = {row.sequence: Received.of_row(row) for row in (lease.rows(missing) if missing else ())}
-        return [self.at_hand[number] if number in self.at_hand else read[number] for number in numbers]
+        messages = self.at_hand
+        missing = [number for number in numbers if number not in messages]
+        if missing:
+            messages = messages | {row.sequence: Received.of_row(row) for row in lease.rows(missing)}
+        return [messages[number] for number in numbers]
 
     def _failed(self, lease: Lease, number: int, message: Received, why: str, *, is_final: bool) -> bool:
         """Count a try that failed; whether it was the last, so that the message is parked."""
@@ -218,11 +219,7 @@ class InboxFlow(Dispatcher):
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
             admitted = self.admit(batch, taken)
-            numbers = list(admitted.messages)
-            kept = dict(zip(numbers, numbered(admitted.messages.values(), numbers), strict=True))
-            kept |= self._with_ids(kept, batch.connection)
-            # While a source waits for its next try, messages are delivered by source, so not all of them together.
-            self._inbox.add(batch.connection, rows_of(list(kept.values())), packs=not self._due_secs)
+            kept = self._kept(admitted.messages, batch.connection) if admitted.messages else {}
         log_refused(taken, admitted.refused)
         self._figures.parked += len(admitted.refused)
         self._figures.waiting += len(kept)
@@ -233,18 +230,26 @@ class InboxFlow(Dispatcher):
         if self._numbers is not None:
             self._numbers.close()
 
-    def _with_ids(self, kept: dict[int, Received], connection: Connection) -> dict[int, Received]:
-        """The messages without an id, each with a new one, where they are to have one; by sequence number."""
+    def _kept(self, messages: dict[int, Received], connection: Connection) -> dict[int, Received]:
+        """Have these messages wait, by sequence number, and return them as they are to be handed on."""
+        numbers = list(messages)
+        received, columns = numbered(self._with_ids(messages, connection).values(), numbers)
+        # While a source waits for its next try, messages are delivered by source, so not all of them together.
+        self._inbox.add_columns(connection, columns, packs=not self._due_secs)
+        return dict(zip(numbers, received, strict=True))
+
+    def _with_ids(self, messages: dict[int, Received], connection: Connection) -> dict[int, Received]:
+        """The messages; where all are to have an id, those without one have a new one."""
         if self._numbers is None:
-            return {}
-        without = [number for number, message in kept.items() if message.unique_message_id is None]
+            return messages
+        without = [number for number, message in messages.items() if message.unique_message_id is None]
         if not without:
-            return {}
+            return messages
         ids = self._numbers.next_many(len(without), connection=connection)
         source = self._receiver.domain
-        return {
-            number: kept[number]._replace(
-                unique_message_id=id_, message_source_id=kept[number].message_source_id or source
+        return messages | {
+            number: messages[number]._replace(
+                unique_message_id=id_, message_source_id=messages[number].message_source_id or source
             )
             for number, id_ in zip(without, ids, strict=True)
         }

@@ -49,16 +49,18 @@ def one_by_one(
 ) -> Outcome:
     """Deliver each message by itself. `failure` delivers one, and returns why it failed, or None. After `long_secs` no more
     are tried."""
-    outcome, failing = Outcome(), set()
+    outcome = Outcome()
+    delivered = outcome.delivered
+    failing: set[str | None] = set()
     until = time.monotonic() + long_secs
     for index, message in enumerate(messages):
         if index and time.monotonic() > until:
             break
-        if message.message_source_id in failing:
+        if failing and message.message_source_id in failing:
             continue
         why = failure(message)
         if why is None:
-            outcome.delivered.append(index)
+            delivered.append(index)
         else:
             outcome.fail(index, why)
             failing.add(message.message_source_id)

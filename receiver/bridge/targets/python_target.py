@@ -61,6 +61,8 @@ class PythonTarget(Target):
         self._form = _form_of(name, function)
         self._is_lost = False
         """Whether the last turn couldn't be taken back."""
+        self._process = os.getpid()
+        """The one that delivers."""
         self.moves: Callable[[], object] = lambda: None
         """Called before each call of the function."""
 
@@ -70,8 +72,11 @@ class PythonTarget(Target):
         return self._form.connection
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
+        self._process = os.getpid()
         connection = lease.connection if lease is not None and self.takes_part else None
-        is_together = len(messages) > 1 and (self._form.many or connection is not None) and not self._is_lost
+        if connection is None and not self._form.many:  # so nothing is gained by a turn
+            return one_by_one(messages, self._call, long_secs=_LONG_SECS)
+        is_together = len(messages) > 1 and not self._is_lost
         self._is_lost = False
         if is_together:
             count, why = self._turn(messages, connection)
@@ -114,9 +119,8 @@ class PythonTarget(Target):
             count += 1
         return count, why
 
-    def _call(self, what: Received | list[Received], connection: Connection | None) -> str | None:
+    def _call(self, what: Received | list[Received], connection: Connection | None = None) -> str | None:
         """Why the function failed; None if it didn't."""
-        process = os.getpid()
         transaction = None if connection is None else connection.get_transaction()
         self.moves()
         try:
@@ -130,7 +134,7 @@ class PythonTarget(Target):
             _LOGGER.debug("%s failed", self.name, exc_info=True)
             why = described(error)
         finally:
-            if os.getpid() != process:  # a child that the function has forked off: connections are its parent's
+            if os.getpid() != self._process:  # a child that the function has forked off: connections are its parent's
                 os._exit(1)
         if connection is not None and connection.invalidated:
             raise StoreError(f"the connection was lost while {self.name} had it", hint="all of it is tried again")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, NullPool, Table, create_engine, event, text
@@ -26,6 +27,7 @@ from receiver.store.sql_log import (
     SqlLog,
     batch_number_values,
     driver_of,
+    lock_lost,
     runs_of,
 )
 from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, inbox, receipt_rows, receipts
@@ -112,13 +114,48 @@ _FOR_UPDATE = " FOR UPDATE"
 _LOCKING = _Begin("receiver_locking", _WRITING, _FOR_UPDATE)
 _LOCKING_IF_FREE = _Begin("receiver_locking_if_free", _WRITING, f"{_FOR_UPDATE} SKIP LOCKED")
 _READING_ONLY = _Begin("receiver_reading", f"{_READING}, READ ONLY")
+_SAVING = "receiver_saving"
 _NOT_PREPARED = "26000"
+_DIVISION_BY_ZERO = "22012"
 _IDLE = 0  # of libpq's PGTransactionStatusType
 
 
 def _autocommits(driver: Any) -> bool:
     """Whether each statement is committed by itself. A transaction begun by hand, as a receiver's own is, prevents that."""
     return bool(driver.autocommit) and (not hasattr(driver, "pgconn") or driver.pgconn.transaction_status == _IDLE)
+
+
+class _Messages:
+    """Statements sent to the server together, past the driver's cursors: those cost a batch of one as much as the rest."""
+
+    def __init__(self, driver: Any) -> None:
+        from psycopg import errors, generators
+        from psycopg.adapt import Transformer
+
+        self._driver = driver
+        self._executing = generators.execute
+        self._error_of = errors.error_from_result
+        self._transformer = Transformer(driver)
+
+    def send(self, statements: bytes) -> Any:
+        """The result of the last statement. None comes after one that fails, whose error is raised."""
+        pgconn = self._driver.pgconn
+        pgconn.send_query(statements)
+        result = self._driver.wait(self._executing(pgconn))[-1]
+        if result.error_message:
+            raise self._error_of(result)
+        return result
+
+    def first_row(self, statements: bytes) -> tuple[Any, ...] | None:
+        """The first row that the last statement gives; None if it gives none."""
+        self._transformer.set_pgresult(self.send(statements))
+        return self._transformer.load_row(0, tuple)
+
+
+def _literal(value: int | bytes | None) -> str:
+    if isinstance(value, bytes):
+        return f"E'\\\\x{value.hex()}'"  # whatever the server's standard_conforming_strings
+    return "NULL" if value is None else str(value)
 
 
 class PostgresLog(SqlLog):
@@ -133,6 +170,11 @@ class PostgresLog(SqlLog):
         self._sql_with = [
             [self._with(numbered=numbered, rows=rows) for rows in range(_FEW + 1)] for numbered in (False, True)
         ]
+        self._prepared: dict[tuple[str, str], str] = {}
+        """The names of the statements that are prepared on the connection, beside those that begin."""
+        self._messages: _Messages
+        self._unsent = ""
+        """What records the batch, to go to the server with its commit."""
         sql_read = self.sql_read.replace("%s", str(int(domain_id)))
         self._sql_prepare = "; ".join(begin.prepared(sql_read) for begin in (_LOCKING, _LOCKING_IF_FREE, _READING_ONLY))
         self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(receipt_rows.columns)}) FROM STDIN"
@@ -147,6 +189,8 @@ class PostgresLog(SqlLog):
         if self.dbapi is kept:
             return
         try:
+            self._prepared = {}
+            self._messages = _Messages(self.dbapi)
             self.dbapi.autocommit = True  # so that the driver begins no transaction, for which it would wait once more
             self.cursor.execute(self._sql_prepare, prepare=False)
         except BaseException:
@@ -177,22 +221,21 @@ class PostgresLog(SqlLog):
             return begin()
 
     def lock(self) -> DomainState:
-        return self.fetched(self._executed(_LOCKING))
+        return self.fetched(self._begun_by(_LOCKING))
 
     def _lock_if_free(self) -> DomainState | None:
-        cursor = self._executed(_LOCKING_IF_FREE)
-        if cursor.rowcount:
-            return self.fetched(cursor)
+        values = self._begun_by(_LOCKING_IF_FREE)
+        if values is not None:
+            return self.fetched(values)
         self.commit()  # of nothing; after a rollback the driver would drop what is prepared
         return None
 
     def _start_reading(self) -> DomainState:
-        return self.fetched(self._executed(_READING_ONLY))
+        return self.fetched(self._begun_by(_READING_ONLY))
 
-    def _executed(self, begin: _Begin) -> Any:
-        self.cursor.execute(str(begin), prepare=False)  # for the driver could prepare no two statements in one
-        self.cursor.nextset()
-        return self.cursor
+    def _begun_by(self, begin: _Begin) -> tuple[Any, ...] | None:
+        self._unsent = ""
+        return self._messages.first_row(str(begin).encode())
 
     @property
     def in_transaction(self) -> bool:
@@ -222,8 +265,44 @@ class PostgresLog(SqlLog):
             rows = changes.rows
             values += [value for stored in self.stored(rows) for value in stored]
             changes = changes._replace(rows=())
-        self.save(self._sql_with[changes.batch_number is not None][len(rows)], values, state, before)
-        self.change_rows(changes)
+        with_it = self._sql_with[changes.batch_number is not None][len(rows)]
+        if rows and not (self.is_joined or self.is_lent):
+            self._unsent = self._executing(with_it, values, *self.saving(state, before))
+        if not self._unsent:
+            self.save(with_it, values, state, before)
+            self.change_rows(changes)
+
+    def _executing(self, with_it: str, values: Sequence[Any], saving: str, changed: Sequence[Any]) -> str:
+        """What does as `save`, as statements that COMMIT may follow in one message; nothing where text is to be quoted.
+
+        The first time on a connection it is prepared, so nothing has to be planned again. COMMIT isn't reached where no
+        state is saved, for that is an error.
+        """
+        values = (*values, *changed)
+        if str in map(type, values):
+            return ""
+        execute = f"({', '.join(map(_literal, values))})"
+        name = self._prepared.get((with_it, saving))
+        if name is not None:
+            return f"EXECUTE {name}{execute}"
+        name = self._prepared[with_it, saving] = f"{_SAVING}_{len(self._prepared)}"
+        statement = f"{with_it.rstrip()}, saved AS ({saving} RETURNING 1) SELECT 1 / count(*) FROM saved"
+        numbers = count(1)
+        statement = re.sub(self.placeholder, lambda _: f"${next(numbers)}", statement)
+        return f"PREPARE {name} AS {statement}; EXECUTE {name}{execute}"
+
+    def commit(self) -> None:
+        """Also send what has waited for it."""
+        unsent, self._unsent = self._unsent, ""
+        if not unsent:
+            super().commit()
+            return
+        try:
+            self._messages.send(f"{unsent}; COMMIT".encode())
+        except Exception as error:
+            if getattr(error, "sqlstate", None) == _DIVISION_BY_ZERO:
+                raise lock_lost() from error
+            raise
 
     def _with(self, *, numbered: bool, rows: int) -> str:
         """What goes with the domain's new state in one statement: a batch's number, and so many rows."""
