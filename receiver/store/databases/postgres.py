@@ -125,7 +125,10 @@ class _Messages:
 
     def first_row(self, statements: bytes) -> tuple[Any, ...] | None:
         """The first row that the last statement gives; None if it gives none."""
-        self._transformer.set_pgresult(self.send(statements))
+        result = self.send(statements)
+        if not result.ntuples:
+            return None
+        self._transformer.set_pgresult(result)
         return self._transformer.load_row(0, tuple)
 
 
