@@ -251,16 +251,22 @@ class PostgresLog(SqlLog):
 
     def commit(self) -> None:
         """Also send what has waited for it."""
-        unsent, self._unsent = self._unsent, ""
-        if not unsent:
+        if not self._unsent:
             super().commit()
             return
         try:
-            self._messages.send(f"{unsent}; COMMIT".encode())
+            self._messages.send(f"{self._unsent}; COMMIT".encode())
         except Exception as error:
             if getattr(error, "sqlstate", None) == _DIVISION_BY_ZERO:
                 raise lock_lost() from error
             raise
+        self._unsent = ""
+
+    def rollback(self) -> None:
+        if self._unsent:
+            self.discard()  # for nobody knows whether its statement was prepared
+        else:
+            super().rollback()
 
     def _with(self, *, numbered: bool, rows: int) -> str:
         """What goes with the domain's new state in one statement: a batch's number, and so many rows."""
