@@ -89,7 +89,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("case", REFUSED, ids=str)
 def test_what_is_refused_ends_the_bridge(address, case, tmp_path):
     """It neither waits nor ends as if all were well, and says what to do."""

@@ -144,7 +144,7 @@ AS_SOURCE = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("case", [*BY_BOTH.values(), *AS_SOURCE.values()], ids=[*BY_BOTH, *AS_SOURCE])
 def test_a_bridge_from_what_is_refused_ends_with_that(running, tmp_path, sqlite_url, case):
     bridge = open_bridge(url(running(case.product), case.path, case.login), f"file:{tmp_path / 'out'}", sqlite_url)

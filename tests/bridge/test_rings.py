@@ -219,9 +219,8 @@ def test_a_file_and_a_function_get_it_as_any_property(kind, tmp_path, sqlite_url
     assert [properties.get(PASSED) for properties in seen] == [mark, None]
 
 
-@pytest.mark.quick
+@pytest.mark.thinned(4)
 @pytest.mark.artemis
-@pytest.mark.slow
 @pytest.mark.parametrize("back", CONNECTORS)
 @pytest.mark.parametrize("forth", CONNECTORS)
 def test_a_real_broker_carries_the_mark_by_either_protocol(running_artemis, sqlite_url, forth, back):

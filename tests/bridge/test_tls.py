@@ -83,6 +83,7 @@ def exchange(address):
     assert taken[2].message.body == large
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.quick
 def test_the_authority_vouches_for_the_broker(certified, protocol):
     exchange(certified.address(protocol, ca_file=certified.ca_file))

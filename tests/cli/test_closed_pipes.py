@@ -89,7 +89,7 @@ def test_a_broken_store_fails_the_check_whoever_reads(tmp_path, store, how):
     assert (ran.returncode, ran.stderr) == (1, "")
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -136,6 +136,7 @@ def test_another_pipe_that_nobody_reads_is_an_error(tmp_path, log):
     assert ran.stderr == "error: can't write v.csv: Broken pipe\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 def test_a_full_disk_behind_standard_output_is_an_error_for_every_command(tmp_path, store):
     for arguments in (("status", store), ("check", store, "--json"), ("migrate", store), ("--version",)):

@@ -58,7 +58,7 @@ def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("how", [("simulate",), ("simulate", "--json"), ("compare",)], ids=" ".join)
 def test_a_closed_pipe_ends_quietly(log, how):
     reading, writing = os.pipe()
@@ -120,7 +120,7 @@ ONE = ("--window", "2", "--expiry", "3")
 REPORTS = {"altair", "jinja2", "vl_convert"}
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("how", [("simulate",), ("simulate", "--engine", "spark"), ("compare",)], ids=" ".join)
 @pytest.mark.parametrize("module", sorted(REPORTS))
 def test_without_its_extra_a_report_is_refused_before_anything_is_read(tmp_path, module, how):

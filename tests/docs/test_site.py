@@ -79,6 +79,7 @@ def test_each_page_shows_what_its_file_does(site):
     assert shown == {name: Page(forge.render(file.read_text(encoding="utf-8"))).tags for name, file in sources.items()}
 
 
+@pytest.mark.slow
 def test_the_reference_has_every_public_name(site):
     anchors = set().union(*(page.anchors for page in pages_of(site / "api")))
     public = {(room, name) for room in PUBLIC for name in importlib.import_module(room).__all__}

@@ -142,3 +142,5 @@ def test_an_interrupt_around_the_commit(store_url, monkeypatch, is_committed):
         ):
             with receiver.batch() as batch:
                 assert batch.receive("a", received_at_us=0).verdict is verdict
+        with orders.batch() as batch:
+            assert batch.receive("b", received_at_us=0).verdict is Verdict.NEW

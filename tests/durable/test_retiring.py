@@ -30,7 +30,7 @@ def receive(receiver, *received):
         return [batch.receive(id_, source, received_at_us=us).verdict for id_, source, us in received]
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize("reopens", [False, True], ids=["open", "reopened"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_worked_case(case, reopens, store_url):

@@ -108,7 +108,7 @@ def test_kills_at_each_step(life, step, joins):
     assert marks_left(life.url) <= (2 if step in BETWEEN_JOURNALS else 0)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize("joins", [False, True], ids=["own", "joined"])
 @pytest.mark.parametrize("step", SETTLING)
 @pytest.mark.parametrize("committed", [False, True], ids=["rolled back", "committed"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -79,6 +80,7 @@ def setting_of(needs: Needs, receipts: int, window: int, expiry_us: int) -> Sett
     return SettingFigures(window, expiry_us, len(needs) - missed, missed, peak_ids)
 
 
+@cache
 def realistic(
     *, windows: tuple[int, ...] = WINDOWS, expiries_us: tuple[int, ...] = EXPIRIES_US, seed: int = 1
 ) -> Analysis:
@@ -231,6 +233,7 @@ def empty() -> Analysis:
     )
 
 
+@cache
 def large() -> Analysis:
     """10,000 settings, 3,000 domains, recommended off the grid."""
     windows = tuple(round(10 * 1.09**i) + i for i in range(100))

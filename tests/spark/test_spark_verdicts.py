@@ -46,6 +46,7 @@ def test_one_file(rows, expected, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("to", ["{}/", "file://{}"])
 def test_parts_written_by_tasks(rows, expected, tmp_path, to):

@@ -46,6 +46,7 @@ def test_the_user_is_left_out_and_nothing_else(sqlite_url, before, after):
         assert waiting_in(inbox) == rows
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("users", "kept"), [(["a", "b", "c"], 2), (["a", None, "b"], 1), ([None, "a"], 0), (["a", None], 1)]
 )

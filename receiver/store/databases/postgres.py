@@ -148,7 +148,10 @@ class _Messages:
 
     def first_row(self, statements: bytes) -> tuple[Any, ...] | None:
         """The first row that the last statement gives; None if it gives none."""
-        self._transformer.set_pgresult(self.send(statements))
+        result = self.send(statements)
+        if not result.ntuples:
+            return None
+        self._transformer.set_pgresult(result)
         return self._transformer.load_row(0, tuple)
 
 
@@ -293,16 +296,22 @@ class PostgresLog(SqlLog):
 
     def commit(self) -> None:
         """Also send what has waited for it."""
-        unsent, self._unsent = self._unsent, ""
-        if not unsent:
+        if not self._unsent:
             super().commit()
             return
         try:
-            self._messages.send(f"{unsent}; COMMIT".encode())
+            self._messages.send(f"{self._unsent}; COMMIT".encode())
         except Exception as error:
             if getattr(error, "sqlstate", None) == _DIVISION_BY_ZERO:
                 raise lock_lost() from error
             raise
+        self._unsent = ""
+
+    def rollback(self) -> None:
+        if self._unsent:
+            self.discard()  # for nobody knows whether its statement was prepared
+        else:
+            super().rollback()
 
     def _with(self, *, numbered: bool, rows: int) -> str:
         """What goes with the domain's new state in one statement: a batch's number, and so many rows."""
