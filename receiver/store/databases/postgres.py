@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, NullPool, Table, create_engine, event, text
@@ -19,7 +18,7 @@ from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
 from receiver.store.databases.database import ADDRESSES, Database, Fault, masked, shown
-from receiver.store.log import Changes
+from receiver.store.log import Changes, NotCommittedError
 from receiver.store.sql_log import (
     IN_AUTOCOMMIT,
     JOIN_HINT,
@@ -94,7 +93,7 @@ _BEGIN_LOCKING = f"BEGIN ISOLATION LEVEL {_WRITING}; EXECUTE {_LOCKING}".encode(
 _SAVING = "receiver_saving"
 _NOT_PREPARED = "26000"
 _DIVISION_BY_ZERO = "22012"
-_IDLE = 0  # of libpq's PGTransactionStatusType
+_IDLE, _FAILED = 0, 3  # of libpq's PGTransactionStatusType
 
 
 def _autocommits(driver: Any) -> bool:
@@ -103,7 +102,7 @@ def _autocommits(driver: Any) -> bool:
 
 
 class _Messages:
-    """Statements sent to the server together, past the driver's cursors: those cost a batch of one as much as the rest."""
+    """Sends statements together, without the driver's cursors, which take as much time as all else in a batch of one."""
 
     def __init__(self, driver: Any) -> None:
         from psycopg import errors, generators
@@ -132,7 +131,9 @@ class _Messages:
         return self._transformer.load_row(0, tuple)
 
 
-def _literal(value: int | bytes | None) -> str:
+def _literal(value: int | str | bytes | None) -> str:
+    if isinstance(value, str):
+        return f"convert_from({_literal(value.encode())}, 'UTF8')"
     if isinstance(value, bytes):
         return f"E'\\\\x{value.hex()}'"  # whatever the server's standard_conforming_strings
     return "NULL" if value is None else str(value)
@@ -226,40 +227,37 @@ class PostgresLog(SqlLog):
         with_it = self._sql_with[changes.batch_number is not None][len(rows)]
         if rows and not (self.is_joined or self.is_lent):
             self._unsent = self._executing(with_it, values, *self.saving(state, before))
-        if not self._unsent:
+        else:
             self.save(with_it, values, state, before)
             self.change_rows(changes)
 
     def _executing(self, with_it: str, values: Sequence[Any], saving: str, changed: Sequence[Any]) -> str:
-        """What does as `save`, as statements that COMMIT may follow in one message; nothing where text is to be quoted.
+        """The statements that do what `save` does; COMMIT may follow in the same message.
 
         The first time on a connection it is prepared, so nothing has to be planned again. COMMIT isn't reached where no
         state is saved, for that is an error.
         """
         values = (*values, *changed)
-        if str in map(type, values):
-            return ""
         execute = f"({', '.join(map(_literal, values))})"
         name = self._prepared.get((with_it, saving))
         if name is not None:
             return f"EXECUTE {name}{execute}"
         name = self._prepared[with_it, saving] = f"{_SAVING}_{len(self._prepared)}"
         statement = f"{with_it.rstrip()}, saved AS ({saving} RETURNING 1) SELECT 1 / count(*) FROM saved"
-        numbers = count(1)
-        statement = re.sub(self.placeholder, lambda _: f"${next(numbers)}", statement)
+        statement %= tuple(f"${number}" for number in range(1, len(values) + 1))
         return f"PREPARE {name} AS {statement}; EXECUTE {name}{execute}"
 
     def commit(self) -> None:
-        """Also send what has waited for it."""
         if not self._unsent:
             super().commit()
             return
         try:
             self._messages.send(f"{self._unsent}; COMMIT".encode())
         except Exception as error:
-            if getattr(error, "sqlstate", None) == _DIVISION_BY_ZERO:
-                raise lock_lost() from error
-            raise
+            if self.dbapi.pgconn.transaction_status != _FAILED:  # so COMMIT may have been reached
+                raise
+            is_lost = getattr(error, "sqlstate", None) == _DIVISION_BY_ZERO
+            raise NotCommittedError(lock_lost() if is_lost else error) from error
         self._unsent = ""
 
     def rollback(self) -> None:
@@ -267,6 +265,10 @@ class PostgresLog(SqlLog):
             self.discard()  # for nobody knows whether its statement was prepared
         else:
             super().rollback()
+
+    def discard(self) -> None:
+        self._unsent = ""
+        super().discard()
 
     def _with(self, *, numbered: bool, rows: int) -> str:
         """What goes with the domain's new state in one statement: a batch's number, and so many rows."""
