@@ -30,7 +30,7 @@ from receiver.settings import Recording
 from receiver.store.connections import Guarded
 from receiver.store.databases.database import shown
 from receiver.store.engine import store_error, translated
-from receiver.store.log import Changes, DomainLog
+from receiver.store.log import Changes, DomainLog, NotCommittedError
 from receiver.store.sql_log import JoinedLog, SqlLog, forget_batches
 from receiver.store.tables import DomainState
 
@@ -412,8 +412,9 @@ class Transaction:
     def _commit(self, state: DomainState) -> None:
         try:
             self.log.commit()
-        except StoreBusyError:  # the log knows that it isn't committed
-            raise
+        except NotCommittedError as error:
+            with translated(self._session.address):
+                raise error.reason from None
         except Exception as error:
             failure = store_error(error, self._session.address)
             self.log.discard()

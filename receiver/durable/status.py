@@ -173,7 +173,7 @@ class Status:
     """How long batches took, from asking for the domain to the end of the commit."""
     commit_secs: Buckets
     """How long the database took to commit them; batches in transactions of their callers' aren't in it. PostgreSQL takes
-    up to five receipts with the commit."""
+    up to five receipts with the commit, if the batch lent nobody its connection."""
 
     @property
     def min_headroom(self) -> float | None:

@@ -16,7 +16,7 @@ from receiver.errors import SettingsError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.store.tables import DomainState
 
-__all__ = ["BatchNumber", "Changes", "DomainLog", "MemoryLog", "PolicyStates"]
+__all__ = ["BatchNumber", "Changes", "DomainLog", "MemoryLog", "NotCommittedError", "PolicyStates"]
 
 _seq_of = itemgetter(ReceiptRow._fields.index("seq"))
 
@@ -51,6 +51,15 @@ class Changes(NamedTuple):
     """None where the batch's outcome won't have to be looked up."""
 
 
+class NotCommittedError(Exception):
+    """What was to be recorded together with a commit is refused, so it is certain that nothing is committed."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+        """Of this package, or of the driver."""
+
+
 class DomainLog(Protocol):
     """The log of one domain, through one connection.
 
@@ -81,7 +90,7 @@ class DomainLog(Protocol):
         """The last batch whose number a receiver has left, as seen from the transaction under way; 0 for none."""
 
     def commit(self) -> None:
-        """Commit, and record first what is quicker recorded together with it."""
+        """Commit. A log may send with it what `record` was given: `NotCommittedError` where that is refused."""
 
     def rollback(self) -> None:
         """Give up the transaction, and the connection where that fails; never raises."""

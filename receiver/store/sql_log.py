@@ -213,7 +213,7 @@ class SqlLog(ABC):
         return self.fetched(self.cursor.execute(statement, (self.domain_id,)).fetchone())
 
     def fetched(self, values: Sequence[Any] | None) -> DomainState:
-        """The domain's row of its values; None where it wasn't selected."""
+        """The state of these values of the domain's row; `StoreError` for None, where there is no row."""
         if values is None:
             raise StoreError(
                 "the domain is gone from the database",
@@ -262,7 +262,7 @@ class SqlLog(ABC):
             raise lock_lost()
 
     def saving(self, state: DomainState, before: DomainState) -> tuple[str, tuple[Any, ...]]:
-        """The statement that saves what is new in the domain's state, if there is still a transaction for it."""
+        """The statement that saves what is new in the domain's state, and its values. Raises if the transaction has ended."""
         lent = self._lent
         has_ended = lent is not None and not (lent.is_active and self.connection.get_transaction() is lent)
         if has_ended or not self.in_transaction:  # outside of one, each statement would be committed by itself

@@ -11,6 +11,7 @@ from receiver.durable.batch import Batch
 from receiver.durable.session import Transaction
 from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
 from tests.durable.opened import DUPLICATE, NEW, opened, send, undone
+from tests.stores import engine_of, execute
 
 
 def file_of(url: str) -> Path:
@@ -118,7 +119,29 @@ def test_a_domain_changed_though_it_was_locked(store_url, count):
         with refused, receiver.batch() as batch:
             batch.receive_many([(id_, None, 0) for id_ in ids])
             receiver._session.log.dbapi.execute("UPDATE receiver_domain SET last_seq = last_seq + 1")
-        assert send(receiver, *ids) == [NEW] * count
+        with engine_of(store_url).begin() as connection:  # what failed is not in the way of others
+            assert send(receiver, *ids, connection=connection) == [NEW] * count
+        assert send(receiver, *ids) == [DUPLICATE] * count
+
+
+REFUSING_IN_A_FILE = [
+    "CREATE TRIGGER refusing BEFORE INSERT ON receiver_receipt BEGIN SELECT RAISE(ABORT, 'refused'); END",
+]
+REFUSING = [
+    "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$",
+    "CREATE TRIGGER refusing BEFORE INSERT ON receiver_receipt EXECUTE FUNCTION refuse()",
+]
+
+
+def test_what_the_server_refuses_is_not_committed_for_certain(store_url, monkeypatch):
+    with opened(store_url) as receiver:
+        monkeypatch.setattr(Transaction, "_was_committed", lambda *_: pytest.fail("nobody has to ask"))
+        is_file = store_url.startswith("sqlite")
+        execute(store_url, *(REFUSING_IN_A_FILE if is_file else REFUSING))
+        with pytest.raises(StoreError, match="refused"):
+            send(receiver, "a")
+        execute(store_url, "DROP TRIGGER refusing" if is_file else "DROP TRIGGER refusing ON receiver_receipt")
+        assert send(receiver, "a") == [NEW]
 
 
 def test_another_name_of_the_same_file_is_the_same_lock(sqlite_url, tmp_path):

@@ -14,7 +14,7 @@ from sqlalchemy import Column, Connection, Integer, MetaData, NullPool, RootTran
 
 from receiver import Receipt, Receiver, Recording
 from receiver.logs import rotating
-from receiver.store.databases.postgres import PostgresLog
+from receiver.store.databases.postgres_log import PostgresLog
 from receiver.store.databases.sqlite import SqliteLog
 from tests.durable.opened import UndoError, opened, sizes
 from tests.stores import engine_of

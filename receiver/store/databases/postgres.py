@@ -1,360 +1,33 @@
-"""PostgreSQL, through psycopg: a server, where who writes locks the domain's row, and a domain's log in it."""
+"""PostgreSQL, through psycopg: a server, where who writes locks the domain's row."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from functools import lru_cache
-from itertools import count, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, NullPool, Table, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError
 
 from receiver.errors import MissingExtraError, SettingsError
-from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
 from receiver.store.databases.database import ADDRESSES, Database, Fault, masked, shown
-from receiver.store.log import Changes
-from receiver.store.sql_log import (
-    IN_AUTOCOMMIT,
-    JOIN_HINT,
-    ROWS_AT_ONCE,
-    SqlLog,
-    batch_number_values,
-    driver_of,
-    lock_lost,
-    runs_of,
+from receiver.store.databases.postgres_log import (
+    READING,
+    WRITING,
+    PostgresLog,
+    TableVacuum,
+    autocommits,
+    lock_timeout_ms,
+    types_of,
 )
-from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, inbox, receipt_rows, receipts
+from receiver.store.sql_log import driver_of
+from receiver.store.tables import METADATA, VERSION_TABLE, inbox
 
-__all__ = ["Postgres", "PostgresLog"]
-
-_T = TypeVar("_T")
-
-_LEAST_VACUUMED = 1_000
-
-
-class _TableVacuum:
-    """Lets new rows of a PostgreSQL table take the space of those deleted, once a quarter as many are as there are.
-
-    Autovacuum does so too, but once a minute, which is late for a busy table.
-    """
-
-    def __init__(self, table: str, *, truncates: bool) -> None:
-        """`truncates`: also shorten the table where its end is empty, for which others must be kept out."""
-        self._sql_vacuum = f"VACUUM (SKIP_LOCKED, TRUNCATE {truncates}) {table}"
-        self._sql_rows_left = f"SELECT reltuples FROM pg_class WHERE oid = '{table}'::regclass"
-        self._deleted = 0
-        self._due_after = _LEAST_VACUUMED
-
-    def note(self, deleted: int) -> None:
-        self._deleted += deleted
-
-    def run_if_due(self, driver: Any) -> bool:
-        """Whether more is left to do: never, for it does all of it."""
-        if self._deleted <= self._due_after:
-            return False
-        self._deleted = 0
-        autocommitted = driver.autocommit
-        driver.autocommit = True
-        try:
-            driver.execute(self._sql_vacuum)
-            (rows,) = driver.execute(self._sql_rows_left).fetchone()
-        finally:
-            driver.autocommit = autocommitted
-        self._due_after = max(_LEAST_VACUUMED, rows // 4)
-        return False
-
-
-_ROWS_AWAITED_AT_ONCE = 250
-_FEW = 5
-"""Up to so many rows are faster in one statement with the domain's new state than by a COPY of their own."""
-_COLUMNS_WRITTEN = 1 + len(receipt_rows.columns)
-
-
-def _streamed_at_once() -> int:
-    """How many rows the driver passes on together; libpq before 17 has them one by one alone."""
-    import psycopg
-
-    return ROWS_AT_ONCE if psycopg.capabilities.has_stream_chunked() else 1
-
-
-def _lock_timeout_ms(settings: StoreSettings) -> str:
-    """For PostgreSQL's `lock_timeout`, where 0 would mean no limit."""
-    return str(max(1, round(settings.lock_timeout_secs * 1000)))
-
-
-_WRITING = "READ COMMITTED"
-_READING = "REPEATABLE READ"
-
-
-class _Begin(NamedTuple):
-    """A statement that begins a transaction and reads the domain's row.
-
-    That is one way to the server and back; and of what is prepared, nothing has to be planned.
-    """
-
-    name: str
-    isolation_level: str
-    locking: str = ""
-
-    def prepared(self, sql_read: str) -> str:
-        return f"PREPARE {self.name} AS {sql_read}{self.locking}"
-
-    def __str__(self) -> str:
-        return f"BEGIN ISOLATION LEVEL {self.isolation_level}; EXECUTE {self.name}"
-
-
-_FOR_UPDATE = " FOR UPDATE"
-_LOCKING = _Begin("receiver_locking", _WRITING, _FOR_UPDATE)
-_LOCKING_IF_FREE = _Begin("receiver_locking_if_free", _WRITING, f"{_FOR_UPDATE} SKIP LOCKED")
-_READING_ONLY = _Begin("receiver_reading", f"{_READING}, READ ONLY")
-_SAVING = "receiver_saving"
-_NOT_PREPARED = "26000"
-_DIVISION_BY_ZERO = "22012"
-_IDLE = 0  # of libpq's PGTransactionStatusType
-
-
-def _autocommits(driver: Any) -> bool:
-    """Whether each statement is committed by itself. A transaction begun by hand, as a receiver's own is, prevents that."""
-    return bool(driver.autocommit) and (not hasattr(driver, "pgconn") or driver.pgconn.transaction_status == _IDLE)
-
-
-class _Messages:
-    """Statements sent to the server together, past the driver's cursors: those cost a batch of one as much as the rest."""
-
-    def __init__(self, driver: Any) -> None:
-        from psycopg import errors, generators
-        from psycopg.adapt import Transformer
-
-        self._driver = driver
-        self._executing = generators.execute
-        self._error_of = errors.error_from_result
-        self._transformer = Transformer(driver)
-
-    def send(self, statements: bytes) -> Any:
-        """The result of the last statement. None comes after one that fails, whose error is raised."""
-        pgconn = self._driver.pgconn
-        pgconn.send_query(statements)
-        result = self._driver.wait(self._executing(pgconn))[-1]
-        if result.error_message:
-            raise self._error_of(result)
-        return result
-
-    def first_row(self, statements: bytes) -> tuple[Any, ...] | None:
-        """The first row that the last statement gives; None if it gives none."""
-        result = self.send(statements)
-        if not result.ntuples:
-            return None
-        self._transformer.set_pgresult(result)
-        return self._transformer.load_row(0, tuple)
-
-
-def _literal(value: int | bytes | None) -> str:
-    if isinstance(value, bytes):
-        return f"E'\\\\x{value.hex()}'"  # whatever the server's standard_conforming_strings
-    return "NULL" if value is None else str(value)
-
-
-class PostgresLog(SqlLog):
-    placeholder = "%s"
-    for_update = _FOR_UPDATE
-
-    def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
-        super().__init__(engine, settings, domain_id)
-        self._vacuum = _TableVacuum(receipts.name, truncates=False)  # autovacuum is left to shorten the table
-        arrays = ", ".join(f"%s::{type_}[]" for type_ in _types_of(receipts, receipt_rows.columns))
-        self._sql_append_arrays = f"INSERT INTO {receipts.name} (domain_id, {', '.join(receipt_rows.columns)}) SELECT %s, * FROM unnest({arrays})"
-        self._sql_with = [
-            [self._with(numbered=numbered, rows=rows) for rows in range(_FEW + 1)] for numbered in (False, True)
-        ]
-        self._prepared: dict[tuple[str, str], str] = {}
-        """The names of the statements that are prepared on the connection, beside those that begin."""
-        self._messages: _Messages
-        self._unsent = ""
-        """What records the batch, to go to the server with its commit."""
-        sql_read = self.sql_read.replace("%s", str(int(domain_id)))
-        self._sql_prepare = "; ".join(begin.prepared(sql_read) for begin in (_LOCKING, _LOCKING_IF_FREE, _READING_ONLY))
-        self._sql_copy = f"COPY {receipts.name} (domain_id, {', '.join(receipt_rows.columns)}) FROM STDIN"
-        self._sql_delete = (
-            f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
-            " WHERE domain_id = %s AND seq BETWEEN first AND last"
-        )
-
-    def connect(self) -> None:
-        kept = self.dbapi
-        super().connect()
-        if self.dbapi is kept:
-            return
-        try:
-            self._prepared = {}
-            self._messages = _Messages(self.dbapi)
-            self.dbapi.autocommit = True  # so that the driver begins no transaction, for which it would wait once more
-            self.cursor.execute(self._sql_prepare, prepare=False)
-        except BaseException:
-            self.discard()  # for nothing would prepare it later
-            raise
-
-    def begin(self) -> DomainState:
-        return self._begun(self.lock)
-
-    def begin_if_free(self) -> DomainState | None:
-        return self._begun(self._lock_if_free)
-
-    def begin_reading(self) -> DomainState:
-        return self._begun(self._start_reading)
-
-    def _begun(self, begin: Callable[[], _T]) -> _T:
-        try:
-            self.connect()
-            return begin()
-        except Exception as error:
-            # The server was gone while this connection lay idle, or an application to which it was lent has dropped what
-            # was prepared. So nothing is lost with it.
-            is_of_use = self.dbapi is None or not self.dbapi.closed
-            if is_of_use and getattr(error, "sqlstate", None) != _NOT_PREPARED:
-                raise
-            self.discard()
-            self.connect()
-            return begin()
-
-    def lock(self) -> DomainState:
-        return self.fetched(self._begun_by(_LOCKING))
-
-    def _lock_if_free(self) -> DomainState | None:
-        values = self._begun_by(_LOCKING_IF_FREE)
-        if values is not None:
-            return self.fetched(values)
-        self.commit()  # of nothing; after a rollback the driver would drop what is prepared
-        return None
-
-    def _start_reading(self) -> DomainState:
-        return self.fetched(self._begun_by(_READING_ONLY))
-
-    def _begun_by(self, begin: _Begin) -> tuple[Any, ...] | None:
-        self._unsent = ""
-        return self._messages.first_row(str(begin).encode())
-
-    @property
-    def in_transaction(self) -> bool:
-        return self.is_awaited or self.dbapi.pgconn.transaction_status != _IDLE
-
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
-        parameters = (self.domain_id, seq)
-        if last_seq - seq <= ROWS_AT_ONCE:
-            # With a limit, the server plans it once and for all.
-            if rows := self.dbapi.execute(self.sql_page_after, parameters, binary=True).fetchall():
-                yield receipt_rows.read_columns(rows)
-            return
-        with (
-            self.dbapi.cursor(binary=True) as cursor,
-            closing(cursor.stream(self.sql_rows_after, parameters, binary=True, size=_streamed_at_once())) as streamed,
-        ):
-            # The server goes on reading while we judge what it has sent.
-            while rows := list(islice(streamed, ROWS_AT_ONCE)):
-                yield receipt_rows.read_columns(rows)
-
-    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
-        values: list[Any] = []
-        if changes.batch_number is not None:
-            values += batch_number_values(state, changes.batch_number)
-        rows: Sequence[ReceiptValues] = ()
-        if len(changes.rows) <= _FEW and not changes.gone and not changes.policy_states:
-            rows = changes.rows
-            values += [value for stored in self.stored(rows) for value in stored]
-            changes = changes._replace(rows=())
-        with_it = self._sql_with[changes.batch_number is not None][len(rows)]
-        if rows and not (self.is_joined or self.is_lent):
-            self._unsent = self._executing(with_it, values, *self.saving(state, before))
-        if not self._unsent:
-            self.save(with_it, values, state, before)
-            self.change_rows(changes)
-
-    def _executing(self, with_it: str, values: Sequence[Any], saving: str, changed: Sequence[Any]) -> str:
-        """What does as `save`, as statements that COMMIT may follow in one message; nothing where text is to be quoted.
-
-        The first time on a connection it is prepared, so nothing has to be planned again. COMMIT isn't reached where no
-        state is saved, for that is an error.
-        """
-        values = (*values, *changed)
-        if str in map(type, values):
-            return ""
-        execute = f"({', '.join(map(_literal, values))})"
-        name = self._prepared.get((with_it, saving))
-        if name is not None:
-            return f"EXECUTE {name}{execute}"
-        name = self._prepared[with_it, saving] = f"{_SAVING}_{len(self._prepared)}"
-        statement = f"{with_it.rstrip()}, saved AS ({saving} RETURNING 1) SELECT 1 / count(*) FROM saved"
-        numbers = count(1)
-        statement = re.sub(self.placeholder, lambda _: f"${next(numbers)}", statement)
-        return f"PREPARE {name} AS {statement}; EXECUTE {name}{execute}"
-
-    def commit(self) -> None:
-        """Also send what has waited for it."""
-        if not self._unsent:
-            super().commit()
-            return
-        try:
-            self._messages.send(f"{self._unsent}; COMMIT".encode())
-        except Exception as error:
-            if getattr(error, "sqlstate", None) == _DIVISION_BY_ZERO:
-                raise lock_lost() from error
-            raise
-        self._unsent = ""
-
-    def rollback(self) -> None:
-        if self._unsent:
-            self.discard()  # for nobody knows whether its statement was prepared
-        else:
-            super().rollback()
-
-    def _with(self, *, numbered: bool, rows: int) -> str:
-        """What goes with the domain's new state in one statement: a batch's number, and so many rows."""
-        parts = [f"numbered AS ({self.sql_batch_number})"] if numbered else []
-        if rows:
-            more = f", ({', '.join([self.placeholder] * _COLUMNS_WRITTEN)})" * (rows - 1)
-            parts.append(f"appended AS ({self.sql_append}{more})")
-        return f"WITH {', '.join(parts)} " if parts else ""
-
-    def append(self, rows: Sequence[ReceiptValues]) -> None:
-        if self.is_awaited:
-            self._append_arrays(rows)
-            return
-        with self.cursor.copy(self._sql_copy) as copy:
-            for values in self.stored(rows):
-                copy.write_row(values)
-
-    def _append_arrays(self, rows: Sequence[ReceiptValues]) -> None:
-        """As `append`, but by statements, which SQLAlchemy can await."""
-        for first in range(0, len(rows), _ROWS_AWAITED_AT_ONCE):
-            part = receipt_rows.stored_many(rows[first : first + _ROWS_AWAITED_AT_ONCE])
-            self.cursor.execute(self._sql_append_arrays, (self.domain_id, *map(list, zip(*part, strict=True))))
-
-    def lock_in_callers_transaction(self) -> DomainState:
-        if _autocommits(self.dbapi):
-            raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
-        waited = _lock_timeout_ms(self.settings)
-        before = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
-        (caller_waits, _) = self.dbapi.execute(before, (waited,)).fetchone()
-        state = self.read(self.sql_lock)
-        self.dbapi.execute("SELECT set_config('lock_timeout', %s, true)", (caller_waits,))
-        return state
-
-    def delete(self, seqs: Sequence[int]) -> None:
-        runs = runs_of(seqs)
-        firsts: Any
-        lasts: Any
-        firsts, lasts = map(list, zip(*runs, strict=True))
-        if not self.is_awaited:  # as text, which psycopg passes on as it is
-            firsts, lasts = (f"{{{','.join(map(str, ends))}}}" for ends in (firsts, lasts))
-        self.cursor.execute(self._sql_delete, (firsts, lasts, self.domain_id))
-        self._vacuum.note(len(seqs))
-
+__all__ = ["Postgres"]
 
 _LOCK_KEY = int.from_bytes(b"receiver", "big")
 _LONGEST_TABLE_WAIT_MS = 500
@@ -457,11 +130,11 @@ class Postgres(Database):
         return url.set(drivername="postgresql+psycopg")
 
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
-        return _engine(url, _WRITING, {"lock_timeout": _lock_timeout_ms(settings)})
+        return _engine(url, WRITING, {"lock_timeout": lock_timeout_ms(settings)})
 
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
-        session = {"lock_timeout": _lock_timeout_ms(settings), "default_transaction_read_only": "on"}
-        return _engine(url, _READING, session)
+        session = {"lock_timeout": lock_timeout_ms(settings), "default_transaction_read_only": "on"}
+        return _engine(url, READING, session)
 
     def fault_of(self, raw: BaseException) -> Fault | None:
         # Whoever never loaded a driver can't have met its errors.
@@ -499,10 +172,10 @@ class Postgres(Database):
         """Nothing to do, for a connection inherited by a fork does no harm to others."""
 
     def autocommits(self, connection: Connection) -> bool:
-        return _autocommits(driver_of(connection))
+        return autocommits(driver_of(connection))
 
-    def vacuum_of(self, table: str, *, truncates: bool) -> _TableVacuum:
-        return _TableVacuum(table, truncates=truncates)
+    def vacuum_of(self, table: str, *, truncates: bool) -> TableVacuum:
+        return TableVacuum(table, truncates=truncates)
 
     def vacuum_of_all(self) -> None:
         """None, for autovacuum does it."""
@@ -561,7 +234,7 @@ def _engine(url: URL, isolation_level: str, session: dict[str, str]) -> Engine:
     def begin_unless_begun(connection: Connection) -> None:
         # A receiver's connection, lent to an application that ended the transaction: what it does next must not be
         # committed statement by statement.
-        if _autocommits(driver_of(connection)):
+        if autocommits(driver_of(connection)):
             connection.exec_driver_sql(f"BEGIN ISOLATION LEVEL {isolation_level}")
 
     return engine
@@ -570,10 +243,4 @@ def _engine(url: URL, isolation_level: str, session: dict[str, str]) -> Engine:
 @lru_cache
 def _copy(columns: tuple[str, ...]) -> tuple[str, list[str]]:
     """The statement, and the types of what it takes."""
-    return f"COPY {inbox.name} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)", _types_of(inbox, columns)
-
-
-def _types_of(table: Table, columns: Iterable[str]) -> list[str]:
-    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    types_of = {column.name: column.type.compile(dialect).lower() for column in table.c}
-    return [types_of[name] for name in columns]
+    return f"COPY {inbox.name} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)", types_of(inbox, columns)
