@@ -10,7 +10,6 @@ import time
 from contextlib import closing, contextmanager
 
 import boto3
-import nats
 import pika
 import pytest
 import redis
@@ -210,6 +209,8 @@ def launched(tmp_path):
 @pytest.mark.slow
 @pytest.mark.scaled
 def test_nats(launched, each_row_once, tmp_path):
+    import nats  # which takes long to import
+
     (port,) = free_ports(4222)
     launched(["nats-server", "-js", "-sd", str(tmp_path), "-a", HOST, "-p", str(port)], "Server is ready")
 

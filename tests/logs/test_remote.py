@@ -4,7 +4,6 @@ import json
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
 from receiver.cli import app
@@ -17,6 +16,8 @@ ROWS = [Row(1_795_225_068_000_000 + number, f"id {number % 7}", "s") for number 
 
 @pytest.fixture(scope="module")
 def s3():
+    from moto.server import ThreadedMotoServer  # which takes long to import
+
     server = ThreadedMotoServer("127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
