@@ -19,7 +19,7 @@ from receiver.durable.audit import audit
 from receiver.store.upkeep import drop_parked, drop_waiting, move_waiting, parked_rows, retry_parked, target_rows
 from tests.choosing import examples
 from tests.durable.opened import UndoError, opened
-from tests.store.waiting import inbox_of, message, waiting_in
+from tests.store.waiting import add, inbox_of, message, waiting_in
 
 NAMES = ("file:a", "python:b:\ud800")
 TARGETS = st.sampled_from(NAMES)
@@ -64,7 +64,7 @@ class InboxMachine(RuleBasedStateMachine):
                 batch.receive(None, received_at_us=0)
                 if delivered:
                     rows.append(message(first + index, source, body, is_text=len(body) < 2))
-            self.inboxes[name].add(batch.connection, rows, packs=packs)
+            add(self.inboxes[name], batch.connection, rows, packs=packs)
             if end == "undo":
                 raise UndoError
             self.next_sequence += len(bodies)
