@@ -61,7 +61,6 @@ def run(coroutine):
     return result
 
 
-@pytest.mark.thinned(3)
 def test_own_batches(any_url):
     async def main():
         async with await opened(any_url) as orders:
@@ -84,7 +83,6 @@ def test_own_batches(any_url):
     run(main())
 
 
-@pytest.mark.thinned(3)
 def test_rows_of_the_application_go_with_the_ids(url, driver):
     async def main():
         async with orders_and_engine(url, driver) as (orders, engine):
@@ -132,7 +130,6 @@ def test_a_joined_batch_is_recorded_with_the_callers_commit_and_not_without(url,
     run(main())
 
 
-@pytest.mark.thinned(3)
 def test_many_rows_are_appended_read_and_deleted_by_each_driver(url, driver):
     """Beyond what one statement takes, and far enough for rows to be forgotten."""
 
@@ -153,7 +150,6 @@ def test_many_rows_are_appended_read_and_deleted_by_each_driver(url, driver):
     assert rows_of(url, "receiver_receipt") < 2 * 6_000 + 3 * 2_000
 
 
-@pytest.mark.thinned(3)
 def test_it_judges_like_a_receiver_beside_it(url, driver):
     async def main():
         async with orders_and_engine(url, driver) as (orders, engine):
@@ -183,7 +179,6 @@ async def ticks(until: asyncio.Event) -> tuple[int, float]:
     return count, longest_secs
 
 
-@pytest.mark.thinned(3)
 @WAYS
 def test_the_loop_goes_on_while_another_process_keeps_the_domain(url, driver, joins):
     held, seen = threading.Event(), {}
@@ -219,7 +214,6 @@ def test_the_loop_goes_on_while_another_process_keeps_the_domain(url, driver, jo
     assert seen["ticks"] > 20
 
 
-@pytest.mark.thinned(3)
 @WAYS
 def test_of_two_tasks_the_second_waits(url, driver, joins):
     async def main():
@@ -262,7 +256,6 @@ def test_who_would_wait_for_itself_is_refused_at_once(url, driver):
     run(main())
 
 
-@pytest.mark.thinned(3)
 @WAYS
 def test_waiting_ends_with_the_patience(url, driver, joins):
     async def main():
@@ -301,7 +294,6 @@ def test_status_and_close_wait_for_no_transaction_of_the_callers(url, driver, ca
 # Cancelled, and lost
 
 
-@pytest.mark.thinned(3)
 @WAYS
 @pytest.mark.parametrize("by", ["cancel", "timeout"])
 def test_cancelled_in_the_body(url, driver, joins, by):
@@ -331,7 +323,6 @@ def test_cancelled_in_the_body(url, driver, joins, by):
     run(main())
 
 
-@pytest.mark.thinned(3)
 @WAYS
 def test_cancelled_while_it_waits_for_the_domain(url, driver, joins):
     async def main():
@@ -358,7 +349,6 @@ def test_cancelled_while_it_waits_for_the_domain(url, driver, joins):
     run(main())
 
 
-@pytest.mark.thinned(3)
 @WAYS
 def test_a_task_whose_batch_was_given_up_has_another(url, driver, joins):
     """As one that gives each batch a time to begin in: it waits for the thread that is still about the first."""
@@ -387,7 +377,6 @@ def test_a_task_whose_batch_was_given_up_has_another(url, driver, joins):
     run(main())
 
 
-@pytest.mark.thinned(3)
 @WAYS
 def test_cancelled_at_any_step(url, driver, joins):
     """Cancelled after so many turns of the loop, whatever it was about: what is recorded is all of the batch or nothing."""
@@ -420,7 +409,6 @@ def test_cancelled_at_any_step(url, driver, joins):
     run(main())
 
 
-@pytest.mark.thinned(3)
 @WAYS
 def test_a_loop_that_is_closed_in_mid_batch(url, driver, joins, recwarn):
     """Its task is never ended, only collected."""

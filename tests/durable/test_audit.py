@@ -246,7 +246,6 @@ def test_a_damaged_page_of_a_server_is_found():
     assert ("default", "a:queue://orders") in {finding.domain for finding in findings}
 
 
-@pytest.mark.thinned(2)
 def test_whatever_receivers_do_is_sound(store_url, seed):
     """Batches of two receivers, left by errors, joined, rolled back; receivers gone without a word; resizes."""
     rng = random.Random(seed)
