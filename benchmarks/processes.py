@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["Process"]
 
-# What was installed has its bytecode. Without it, to compile the libraries takes longer than many a command.
+# Without kept bytecode each run would compile the libraries, which takes longer than many commands.
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 

@@ -4,7 +4,7 @@
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
 venv=$root/.venv
-# Modules are compiled when they are first imported; without this, in each run again.
+# Most modules are never imported, so each is compiled when it first is. With this set, it would be in each run again.
 unset PYTHONDONTWRITEBYTECODE
 
 die() {
@@ -45,7 +45,6 @@ install() {
         quietly "$python" -m venv --clear "$venv"
     }
     say "2 of 3: downloading this package's extras $1, and the libraries they need"
-    # Most modules are never imported, so each is compiled when it first is.
     quietly "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile --editable "${root}[$1]"
     # Last, so that whatever interrupts the steps above makes the next run do them again.
     printf '%s\n' "$wanted" >"$stamp"

@@ -405,14 +405,13 @@ class TwoTierDetector:
             id_ = self._names.pop(stamp, None)
             if id_ is None:
                 continue
-            if self._newest[id_] == stamp:
-                if stamp < self._too_old and id_ not in self._elsewhere:
-                    del self._newest[id_]
-                    self.forgotten.append(stamp)
-            else:
+            newest = self._newest[id_]
+            if newest != stamp:
                 self._take_elsewhere(id_, queue)
                 self.forgotten.append(stamp)
-                self._forget_if_old(id_)
+            if newest < self._too_old and id_ not in self._elsewhere and (newest == stamp or not self._is_held(newest)):
+                del self._newest[id_]
+                self.forgotten.append(newest)
 
     def _move_clock(self, stamp: int) -> None:
         """Rule 6: an entry enters the time queue as the newest there; forget what is too old by it."""
@@ -434,13 +433,6 @@ class TwoTierDetector:
             else:
                 self._is_renewed(id_)
             young.popleft()
-
-    def _forget_if_old(self, id_: str) -> None:
-        """Forget an id whose newest receipt is too old for the time queue, unless a source's queue holds it."""
-        newest = self._newest[id_]
-        if newest < self._too_old and id_ not in self._elsewhere and not self._is_held(newest):
-            del self._newest[id_]
-            self.forgotten.append(newest)
 
     def _is_held(self, newest: int) -> bool:
         """Whether the newest entry of an id is in its source's queue."""

@@ -1,7 +1,10 @@
 """Which tests run: by default those that are quick, with `--slow` the others, with `--all` each once.
 
-What is marked `scaled` is in both runs: small in the quick one, else at its full size. Of a test's own marks and those of
-its class and file the nearest counts, and what has none is quick. A test marked `thinned(n)` is slow but for one in n of its cells.
+Of a test's own marks and those of its class and file the nearest counts. What is `scaled` is in both runs: small in the
+quick one, else at its full size. What has no mark is quick, but of twins on another database or driver only one is.
+
+What is `thinned(n)` is quick on each n-th diagonal of its cells, and slow elsewhere. Without parameters it is quick all the
+same. With fewer than n diagonals it may have no quick cell at all.
 """
 
 import shlex

@@ -66,13 +66,9 @@ class Received(NamedTuple):
         """The body as text; `UnicodeDecodeError` where it is none."""
         return self.body.decode()
 
-    def at(self, sequence: int) -> Received:
-        """The same message with its sequence number."""
-        return self._replace(sequence=sequence)
-
     def row(self, sequence: int) -> InboxRow:
         """The message as the inbox keeps it, not yet tried."""
-        return InboxRow(**dict(zip(_KEPT, _kept_of(self.at(sequence)), strict=True)), tries=0)
+        return InboxRow(**dict(zip(_KEPT, _kept_of(self._replace(sequence=sequence)), strict=True)), tries=0)
 
     @classmethod
     def of_message(

@@ -275,7 +275,7 @@ def fields_of(names: Sequence[str], options: ReadOptions, source: str) -> dict[s
 def check_present(present: Collection[str], names: Sequence[str], options: ReadOptions, source: str) -> None:
     """`LogFormatError` where required or mapped columns aren't `present`.
 
-    It has all of them, the `names` that are there instead, and for each column the nearest of these.
+    The error names all of them, what is there instead, and the nearest name for each.
     """
     lacking = [
         column
@@ -284,7 +284,7 @@ def check_present(present: Collection[str], names: Sequence[str], options: ReadO
     ]
     if lacking:
         shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-        wanted = " and ".join(
+        wanted = " or ".join(
             f"{column} (field {options.column_map[column]!r})" if column in options.column_map else column
             for column in lacking
         )

@@ -20,6 +20,7 @@ __all__ = [
     "decision",
     "guarantees",
     "named_kinds",
+    "present_is_default",
     "present_of",
     "price_setters",
     "properties",
@@ -125,20 +126,24 @@ class SettingRow(NamedTuple):
 def setting_rows(analysis: Analysis) -> list[SettingRow]:
     """One row of each kind; `present` only where it isn't the same as `default`."""
     recommended = analysis.recommendation.sized
-    default = sized_of(analysis, Kind.DEFAULT).setting
     return [
         SettingRow(sized, sized == recommended, _cells(sized))
         for sized in analysis.kinds
-        if sized.kind is not Kind.PRESENT or sized.setting != default
+        if sized.kind is not Kind.PRESENT or not _is_in_row_of_default(analysis)
     ]
 
 
 def named_kinds(analysis: Analysis, names: Mapping[Kind, str]) -> dict[Kind, str]:
     """The name of each kind; where `present` has no row, that of `default` says that it is the user's too."""
     named = dict(names)
-    if present_of(analysis).setting == sized_of(analysis, Kind.DEFAULT).setting:
+    if _is_in_row_of_default(analysis):
         named[Kind.DEFAULT] += f", {names[Kind.PRESENT]}"
     return named
+
+
+def _is_in_row_of_default(analysis: Analysis) -> bool:
+    """Whether what is set at present is what `default` chooses, which may be more than Apama's defaults."""
+    return present_of(analysis).setting == sized_of(analysis, Kind.DEFAULT).setting
 
 
 def _cells(sized: SizedSetting) -> tuple[str, ...]:
@@ -156,8 +161,7 @@ def _cells(sized: SizedSetting) -> tuple[str, ...]:
 def change(analysis: Analysis) -> str:
     """What changes for who has the present setting."""
     present, recommended = present_of(analysis), analysis.recommendation.sized
-    is_default = (present.setting.window, present.setting.expiry_us) == ReceiverSettings().sizes
-    said = f"{'The default' if is_default else 'Your setting'}, {_named(present.setting)},"
+    said = f"{'The default' if present_is_default(analysis) else 'Your setting'}, {_named(present.setting)},"
     if present.setting == recommended.setting:
         return f"{said} is what is recommended."
     said = f"{said} misses {of_duplicates(present.setting.missed, analysis.log.duplicates)}"
@@ -169,6 +173,12 @@ def change(analysis: Analysis) -> str:
 def present_of(analysis: Analysis) -> SizedSetting:
     """What is set at present."""
     return sized_of(analysis, Kind.PRESENT)
+
+
+def present_is_default(analysis: Analysis) -> bool:
+    """Whether Apama's defaults are set at present, not raised to what the log needs."""
+    setting = present_of(analysis).setting
+    return (setting.window, setting.expiry_us) == ReceiverSettings().sizes
 
 
 def shortfall(analysis: Analysis) -> str:

@@ -14,6 +14,7 @@ from receiver.report.advice import (
     cost,
     guarantees,
     named_kinds,
+    present_is_default,
     present_of,
     price_setters,
     properties,
@@ -49,7 +50,6 @@ from receiver.report.words import (
     second,
     size,
 )
-from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import Analysis, DomainFigures, Grade, Kind, SettingFigures, Steps
 from receiver.words import count, duration, seconds, three_digits
 
@@ -226,7 +226,7 @@ def _present(analysis: Analysis) -> dict[str, Any]:
     ]
     return {
         "said": f"{change(analysis)} {shortfall(analysis)}",
-        "is_default": (present.setting.window, present.setting.expiry_us) == ReceiverSettings().sizes,
+        "is_default": present_is_default(analysis),
         "asked": setting_asked_for(analysis),
         "changes": Numbers("What changes", ["", "yours", "recommended", "the log needs"], rows, texts=1),
     }

@@ -87,7 +87,7 @@ class _Collector:
             return
         self.receipts += len(batch)
         check_numbered(self.receipts, "receipts")
-        # Of batches without the column; takes no memory, for mostly no batch has it.
+        # For batches without the column. Broadcasting takes no memory.
         redelivered: npt.NDArray[np.bool_] = np.broadcast_to(np.bool_(False), len(batch))  # noqa: FBT003
         digests: npt.NDArray[np.uint64] = np.broadcast_to(np.uint64(0), len(batch))
         if batch.jms_redelivered is not None:

@@ -206,7 +206,7 @@ def _shift(slots: npt.NDArray[np.uint64]) -> np.uint64:
 def _grown(column: npt.NDArray[Any], least: int) -> npt.NDArray[Any]:
     if len(column) >= least:
         return column
-    # What is not written to takes no memory; what is copied takes time, most of all where it stands in memory anew.
+    # Memory is taken only when written to, and copying costs time: grow by much while small.
     times = 4 if column.nbytes < _MANY_BYTES else 2
     longer = np.empty(max(least, times * len(column)), column.dtype)
     longer[: len(column)] = column

@@ -213,7 +213,7 @@ def split_domains(receipts: Receipts) -> Iterator[Domain]:
 
 
 def _taken(column: npt.NDArray[_Value], log_rows: npt.NDArray[np.int64]) -> npt.NDArray[_Value]:
-    """A column in the rows of a domain, which ascend: all of them are the column itself."""
+    """The column's values at these ascending rows; no copy where they are all rows."""
     return column if len(log_rows) == len(column) else column[log_rows]
 
 
@@ -233,7 +233,7 @@ def _domain(
     source, source_numbers = _number_densely(_taken(receipts.source_number, checked), sources_seen)
     sources = len(source_numbers)
     if len(checked) < len(log_rows):
-        sources = len(_number_densely(receipts.source_number[log_rows], sources_seen)[1])
+        sources = len(_number_densely(_taken(receipts.source_number, log_rows), sources_seen)[1])
     received_at_us, clock_clamped, largest_step_back_us = _clamped(_taken(receipts.received_at_us, checked))
     return Domain(
         name=name,

@@ -36,7 +36,7 @@ from receiver.simulate.replays import (
 )
 from receiver.steps.chunks import assembled
 from receiver.steps.link import linked
-from receiver.steps.lookback import Measures, arriving, looked_back, standings_of
+from receiver.steps.lookback import Measures, arriving, looked_back
 from receiver.steps.plan import cut_ids, cut_receipts, names_of, plan_of
 from receiver.steps.read import status_lines_of
 from receiver.steps.replaying import ReplayRequest, judging, replayed, tail_plan, tailing, top_needs
@@ -67,6 +67,7 @@ from receiver.steps.schemas import (
     UnitReport,
     channels_of,
 )
+from receiver.steps.standings import standings_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

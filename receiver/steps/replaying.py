@@ -24,9 +24,10 @@ from receiver.simulate.headroom import Duplicates, grid_and_pairs, source_indexe
 from receiver.simulate.kernel import WindowAsked, WindowCounts, is_caught, replay_windows
 from receiver.simulate.replays import SourceNeeds
 from receiver.simulate.rows import DomainRows, link_rows
-from receiver.steps.lookback import Depths, Measures, Standings, dense_ids, depths_of
+from receiver.steps.lookback import Measures, dense_ids
 from receiver.steps.rows import Row, by_chunk, changes, column, in_one, stable_order, used, values_in
 from receiver.steps.schemas import NEVER, Caught, ChunkCounts, ChunkReplay, CutPlan, Ready, Tail, TopNeeds
+from receiver.steps.standings import Depths, Standings, depths_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

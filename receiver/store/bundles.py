@@ -14,7 +14,7 @@ from typing import Any
 from receiver.store.sql_log import runs_of
 from receiver.store.tables import BundleRow, InboxColumns, InboxRow, encoded, fields_of_kind, revived
 
-__all__ = ["bundle_of", "numbers_of", "rows_of"]
+__all__ = ["bundle_of", "columns_of", "numbers_of", "rows_of"]
 
 _LEAST_MESSAGES = 8
 """Fewer are faster as rows of their own."""
@@ -25,7 +25,7 @@ _OBJECTS = fields_of_kind(InboxRow, Mapping)
 _BYTES = fields_of_kind(InboxRow, bytes)
 _AS_JSON = tuple(name for name in InboxRow._fields if name not in {"sequence", "tries", *_OBJECTS, *_BYTES})
 _OFTEN_PROPERTIES = ("unique_message_id", "message_source_id")
-"""What properties say too: there it isn't written once more."""
+"""Columns whose values a property mostly repeats. The bundle then has the column's name, not the values."""
 _TEXT = {str}
 _END = b"\n"
 """Of the JSON, which has none."""
@@ -62,7 +62,7 @@ def numbers_of(runs: str) -> list[int]:
     return list(chain.from_iterable(range(first, last + 1) for first, last in json.loads(runs)))
 
 
-def rows_of(runs: str, packed: bytes) -> list[InboxRow]:
+def columns_of(runs: str, packed: bytes) -> InboxColumns:
     """The messages of a bundle; where it makes no sense, one of `receiver.store.engine.NONSENSE` is raised."""
     numbers = numbers_of(runs)
     count = len(numbers)
@@ -78,7 +78,15 @@ def rows_of(runs: str, packed: bytes) -> list[InboxRow]:
     for name in _BYTES:
         fields[name] = [None if size is None else value for size, value in zip(fields[name], values, strict=False)]
     fields |= {"sequence": numbers, "tries": [0] * count}
-    return [InboxRow(*values) for values in zip(*(fields[name] for name in InboxRow._fields), strict=True)]
+    for column in fields.values():
+        if len(column) != count:
+            raise ValueError(f"it has {count} messages, and {len(column)} values of them")
+    return fields
+
+
+def rows_of(columns: InboxColumns) -> list[InboxRow]:
+    """The same messages one by one."""
+    return [InboxRow(*values) for values in zip(*(columns[name] for name in InboxRow._fields), strict=True)]
 
 
 def _are_exact_in_json(columns: InboxColumns) -> bool:
@@ -123,7 +131,4 @@ def _objects(stored: Any, known: Mapping[str, Sequence[Any]], count: int) -> lis
 
 
 def _lengthened(values: Sequence[Any], count: int) -> Sequence[Any]:
-    values = list(values) * (count if len(values) == 1 else 1)
-    if len(values) != count:
-        raise ValueError(f"it has {count} messages, and {len(values)} values of them")
-    return values
+    return list(values) * (count if len(values) == 1 else 1)

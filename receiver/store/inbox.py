@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Executable, Select, Subquery, exists, func, l
 from receiver.closing import Closing
 from receiver.errors import SettingsError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.bundles import bundle_of, numbers_of, rows_of
+from receiver.store.bundles import bundle_of, columns_of, numbers_of, rows_of
 from receiver.store.connections import KeptConnection, get_or_create
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.engine import NONSENSE, database_of, translated
@@ -45,7 +45,7 @@ _BUNDLE_COLUMNS = ("target_id", *BundleRow._fields)
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
 _BYTES_PER_VACUUMED_ROW = 500
-"""A deleted bundle counts as so many more rows, as its messages would."""
+"""A deleted bundle counts as one row, and one more for each so many bytes, about as its messages would."""
 
 
 class TargetState(NamedTuple):
@@ -125,25 +125,19 @@ class Inbox(Closing):
             (receipts,) = driver_of(connection).execute(self.sql.first_sequence).fetchone()
             return int(receipts)
 
-    def add(self, connection: Connection, rows: Sequence[InboxRow], *, packs: bool = True) -> None:
+    def add_columns(self, connection: Connection, columns: InboxColumns, *, packs: bool) -> None:
         """Have these messages wait, if and when the transaction on the connection is committed.
 
         Their sequence numbers ascend. `packs`: all in one row where that is faster, for whoever delivers all of them
         together.
         """
-        if rows:
-            columns = dict(zip(InboxRow._fields, zip(*rows, strict=True), strict=True))
-            self.add_columns(connection, columns, packs=packs)
-
-    def add_columns(self, connection: Connection, columns: InboxColumns, *, packs: bool = True) -> None:
-        """As `add`."""
         with translated(self._kept.url):
             driver = driver_of(connection)
             bundle = bundle_of(columns) if packs else None
             if bundle is not None:
                 driver.execute(self.sql.add_bundle, (self.target_id, *bundle))
                 return
-            rows = inbox_rows.stored_many(list(zip(*columns.values(), strict=True)))
+            rows = inbox_rows.stored_many(list(zip(*(columns[name] for name in InboxRow._fields), strict=True)))
             database_of(connection).add_waiting(driver, _COLUMNS, ((self.target_id, *stored) for stored in rows))
 
     def park(self, connection: Connection, row: InboxRow, error: str) -> None:
@@ -298,7 +292,10 @@ class Lease:
         """The messages of these sequence numbers that are there, in order; `StoreCorruptError` where one is none."""
         wanted = set(numbers)
         rows = [
-            row for bundle in self._bundles_with(wanted) for row in self._unpacked(bundle) if row.sequence in wanted
+            row
+            for bundle in self._bundles_with(wanted)
+            for row in rows_of(self._unpacked(bundle))
+            if row.sequence in wanted
         ]
         wanted.difference_update([row.sequence for row in rows])
         is_mixed = bool(rows and wanted)
@@ -354,17 +351,17 @@ class Lease:
             numbers, sizes = [number for number, _ in both], [size for _, size in both]
         return numbers[:at_most], sizes[:at_most]
 
-    def _unpacked(self, bundle: _Bundle) -> list[InboxRow]:
+    def _unpacked(self, bundle: _Bundle) -> InboxColumns:
         ((packed,),) = driver_of(self.connection).execute(self._inbox.sql.packed, (bundle.first_sequence,)).fetchall()
         try:
-            return rows_of(bundle.runs, packed)
+            return columns_of(bundle.runs, packed)
         except NONSENSE as error:
             raise _corrupt(self.connection, self._target_id, bundle.first_sequence, error) from error
 
     def _unpack(self, packed: Sequence[_Bundle]) -> None:
         """Have the messages of these wait in rows of their own."""
         for bundle in packed:
-            self._inbox.add(self.connection, self._unpacked(bundle), packs=False)
+            self._inbox.add_columns(self.connection, self._unpacked(bundle), packs=False)
             self._delete(bundle)
 
     def _delete(self, bundle: _Bundle) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 from receiver.domains import domain_key
 from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptRow
-from receiver.store.bundles import rows_of
+from receiver.store.bundles import columns_of, rows_of
 from receiver.store.engine import NONSENSE
 from receiver.store.snapshot import BUNDLE_COLUMNS, MESSAGE_COLUMNS, TARGET_COLUMNS, Advance, RawRow, Snapshot
 from receiver.store.tables import (
@@ -448,7 +448,7 @@ def _check_bundles(
 def _wrong_in_bundle(store: Snapshot, raw: RawRow, state: DomainState) -> str | None:
     """What of a bundle isn't as its messages say, or which of them is elsewhere too; None if all is well."""
     try:
-        rows = rows_of(raw.runs, raw.packed)
+        rows = rows_of(columns_of(raw.runs, raw.packed))
         if not all(isinstance(value, types) for row in rows for value, types in _typed(row)):
             return "a value in it is of another type"
         numbers = [row.sequence for row in rows]

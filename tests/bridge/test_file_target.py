@@ -17,7 +17,7 @@ from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.errors import ClosedError, OutputError, SettingsError
 from receiver.store.tables import InboxRow
 from tests.bridge.bridged import Route, open_from, send
-from tests.store.waiting import opened_inbox
+from tests.store.waiting import add, opened_inbox
 
 pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(3)]
 
@@ -373,13 +373,13 @@ def test_a_line_has_headers_where_there_are_any():
 def test_a_message_comes_back_from_the_inbox_as_it_was(store_url):
     sent = received(properties=PROPERTIES, headers={"JMSCorrelationID": "\ud800", "JMSType": ""}, sequence=7)
     with opened_inbox(store_url) as (_, inbox), inbox.lease() as lease:
-        inbox.add(lease.connection, [sent.row(7)])
+        add(inbox, lease.connection, [sent.row(7)])
         (row,) = lease.rows([7])
     assert repr(Received.of_row(row)) == repr(sent)  # of every value also the type
 
 
 def test_no_field_is_lost_where_a_message_gets_its_number_and_waits():
-    assert received().at(7) == received()._replace(sequence=7)
+    assert Received.of_row(received().row(7)) == received()._replace(sequence=7)
     assert {*Received._fields} == {*InboxRow._fields} - {"tries"}
 
 

@@ -342,7 +342,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("store", "mode"),
     [("sqlite", Mode.AT_LEAST_ONCE), ("postgresql", Mode.EXACTLY_ONCE), ("sqlite", Mode.APP_CONTROLLED)],

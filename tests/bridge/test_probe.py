@@ -118,7 +118,6 @@ def test_a_queue_in_use_is_left_alone(queue):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -84,7 +84,6 @@ def exchange(address):
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.quick
 def test_the_authority_vouches_for_the_broker(certified, protocol):
     exchange(certified.address(protocol, ca_file=certified.ca_file))
 

@@ -59,7 +59,6 @@ def store(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", [(), ("--json",)], ids=["table", "json"])
 def test_missed_duplicates_fail_whoever_reads(tmp_path, log, how):
     asked = ("simulate", log, *ONE_PAIR, "--fail-on-missed", "0", *how)
@@ -80,7 +79,6 @@ def test_neither_stream_is_read(tmp_path, log):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", [(), ("--json",)], ids=["list", "json"])
 def test_a_broken_store_fails_the_check_whoever_reads(tmp_path, store, how):
     assert unread(tmp_path, "check", store, *how).returncode == 0

@@ -118,7 +118,6 @@ def test_all_are_dropped_only_after_a_yes(parked, store_url):
     assert parked_rows(store_url) == before
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("answer", "status", "left"), [("y", 0, 0), ("n", 2, 2), ("", 2, 2)])
 def test_who_sits_at_a_terminal_is_asked(tmp_path, answer, status, left):
     address = f"sqlite:///{tmp_path}/receiver.db"

@@ -31,7 +31,6 @@ def wait_for(condition, patience_secs=30.0):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["simulate", "compare"])
 def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path, name):
     report = tmp_path / "r.html"
@@ -71,7 +70,6 @@ def test_a_closed_pipe_ends_quietly(log, how):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("how", [(), ("--json",)], ids=["table", "json"])
 def test_a_full_disk_behind_standard_output(log, how):
@@ -87,7 +85,6 @@ def test_a_full_disk_behind_a_report(simulate, log):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )
@@ -138,7 +135,6 @@ def test_without_its_extra_a_report_is_refused_before_anything_is_read(tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["simulate", "compare"])
 def test_only_reports_need_that_extra(log, name):
     ran = subprocess.run(

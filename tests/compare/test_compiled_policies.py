@@ -74,7 +74,6 @@ def test_every_policy_is_tried():
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("form", ["{1}:{0}", "rmid1:0000{0}-00000000000-00000000-{1:08x}"])
 def test_large_domains_are_judged_by_several_threads_alike(seed, form):

@@ -1,15 +1,25 @@
-"""Receivers and the application's own engine for an event loop, by each asynchronous driver."""
+"""Receivers and the application's own engine for an event loop, by each asynchronous driver, and how a test runs them."""
 
+import asyncio
+import gc
 from contextlib import asynccontextmanager
 
+import pytest
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from receiver import AsyncReceiver
+from receiver.durable.session import _HOLDS
 from receiver.settings import StoreSettings
+from tests.durable.opened import LONG_SECS
 
 DRIVERS = {"aiosqlite": "sqlite", "psycopg": "postgresql", "asyncpg": "postgresql"}
+WAYS = pytest.mark.parametrize(
+    ("driver", "joins"),
+    [("aiosqlite", False), ("psycopg", False), ("aiosqlite", True), ("psycopg", True), ("asyncpg", True)],
+)
+"""Batches in transactions of their own, on either database, and joined ones by each driver."""
 
 
 def engine_for(url: str, driver: str) -> AsyncEngine:
@@ -35,3 +45,23 @@ async def orders_and_engine(url: str, driver: str, **options):
             yield orders, engine
     finally:
         await engine.dispose()
+
+
+async def send(receiver, *ids, connection=None):
+    async with receiver.batch(connection) as batch:
+        return [(await batch.receive(id_, received_at_us=0)).verdict for id_ in ids]
+
+
+def run(coroutine):
+    """As a program does; nothing may be left behind, and nothing be said on standard error."""
+    said = []
+
+    async def watched():
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: said.append(context))
+        return await asyncio.wait_for(coroutine, LONG_SECS)
+
+    result = asyncio.run(watched())
+    gc.collect()
+    assert said == []
+    assert [held for held in _HOLDS if held.domain is not None] == []
+    return result

@@ -3,6 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.durable.async_opened import DRIVERS
 from tests.made import fresh_postgres_url, made_database, made_file, sqlite_url
 from tests.postgres import fresh_database
 
@@ -42,3 +43,15 @@ def unmade_store_url(request):
         return
     with fresh_database(request.getfixturevalue("postgres_url")) as url:
         yield url
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request):
+    """Of an event loop."""
+    return request.param
+
+
+@pytest.fixture
+def url(request, driver):
+    """The address of a new empty database that the driver is for."""
+    return request.getfixturevalue("sqlite_url" if DRIVERS[driver] == "sqlite" else "fresh_postgres_url")

@@ -20,7 +20,7 @@ from receiver.store.invariants import PROBLEMS
 from receiver.store.tables import METADATA
 from tests.durable.server import mortal_server
 from tests.postgres import fresh_database
-from tests.store.waiting import message
+from tests.store.waiting import add, message
 from tests.stores import engine_of, execute
 
 pytestmark = pytest.mark.thinned(2)
@@ -54,8 +54,8 @@ def make(address: str) -> None:
             Inbox.open(address, domain_id=orders.domain_id, target="file:orders.jsonl") as inbox,
             inbox.lease() as lease,
         ):
-            inbox.add(lease.connection, [WAITING])
-            inbox.add(lease.connection, [WAITING._replace(sequence=number) for number in range(20, 30)])
+            add(inbox, lease.connection, [WAITING])
+            add(inbox, lease.connection, [WAITING._replace(sequence=number) for number in range(20, 30)])
             lease.park(WAITING._replace(sequence=46, tries=3), "refused")
             lease.save_file(17, b"digest")
     retire_sources(address, sources=["source 1"])
@@ -246,7 +246,6 @@ def test_a_damaged_page_of_a_server_is_found():
     assert ("default", "a:queue://orders") in {finding.domain for finding in findings}
 
 
-@pytest.mark.thinned(2)
 def test_whatever_receivers_do_is_sound(store_url, seed):
     """Batches of two receivers, left by errors, joined, rolled back; receivers gone without a word; resizes."""
     rng = random.Random(seed)

@@ -156,7 +156,6 @@ def test_only_the_savepoint_is_committed(orders, store_url, engine):
     assert_in_step(orders, store_url, engine, "a")
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kept", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1), (0, 1, 2), ()])
 def test_several_batches_of_which_some_are_rolled_back(orders, store_url, engine, kept):
     with engine.begin() as connection:

@@ -251,8 +251,8 @@ def test_the_store_is_sound_and_stays_small(store_url, kind):
     judge = policy(text)
     for first in range(0, 2_000, 500):
         with opened(store_url, policy=text) as receiver:
-            for some in range(first, first + 500, 50):
-                rows = [(name.format(n // 2), "s", n) for n in range(some, some + 50)]
+            for begin in range(first, first + 500, 50):
+                rows = [(name.format(n // 2), "s", n) for n in range(begin, begin + 50)]
                 with receiver.batch() as batch:
                     assert [d.verdict for d in batch.receive_many(rows)] == [
                         d.verdict for d in judge.receive_many(rows)

@@ -79,9 +79,7 @@ def test_a_property_that_no_message_has_is_an_error_that_names_those_there_are(l
     assert error.location == str(log)
     assert "no column unique_message_id; there is: 'orderId', 'messageSourceId', 'JMSDestination'" in error.problem
     assert "--map unique_message_id=" in error.hint
-    assert (
-        "unique_message_id and destination (field 'none')" in refusal(log, column_map={"destination": "none"}).problem
-    )
+    assert "unique_message_id or destination (field 'none')" in refusal(log, column_map={"destination": "none"}).problem
     assert (
         "field 'nothing'" in refusal(log, column_map={"unique_message_id": "orderId", "destination": "nothing"}).problem
     )

@@ -132,7 +132,7 @@ def test_what_only_claims_to_be_compressed_is_refused(tmp_path):
         (b"", "log.parquet", "the file is empty"),
         (gzip.compress(b"", mtime=0), "log.csv.gz", "nothing in the compressed file"),
         (b"\n\n\n", "log.csv", "nothing but blank lines"),
-        (b"a,b,c\n1,2,3\n", "log.csv", "no column received_at and unique_message_id; there is: 'a', 'b', 'c'"),
+        (b"a,b,c\n1,2,3\n", "log.csv", "no column received_at or unique_message_id; there is: 'a', 'b', 'c'"),
         (b"not a table", "log.parquet", "can't be read as Parquet"),
         (b"received_at,unique_message_id\n", "log.csv", "no receipt in the log"),
         (b"[1]\n", "log.csv", "not an object"),
@@ -233,7 +233,7 @@ def test_all_columns_that_lack_are_named_at_once_with_the_nearest_names(tmp_path
     else:
         path.write_text("receivedAt,msg\n1,a\n" if name.endswith("csv") else '{"receivedAt":1,"msg":"a"}\n')
     error = refusal(path, column_map={"destination": "queue"})
-    lacking = "received_at and unique_message_id and destination (field 'queue')"
+    lacking = "received_at or unique_message_id or destination (field 'queue')"
     assert error.problem == f"no column {lacking}; there is: 'receivedAt', 'msg'"
     assert error.hint == (
         "did you mean 'receivedAt'? --map received_at=receivedAt --map unique_message_id=FIELD --map destination=FIELD"

@@ -49,8 +49,8 @@ def test_every_format(s3, name, content, scheme):
 
 
 def test_a_folder_of_partitions_and_a_glob(s3):
-    for day, some in (("2026-11-02", ROWS[10:]), ("2026-11-01", ROWS[:10])):
-        put(s3, f"days/day={day}/part.csv", csv_bytes(some))
+    for day, rows in (("2026-11-02", ROWS[10:]), ("2026-11-01", ROWS[:10])):
+        put(s3, f"days/day={day}/part.csv", csv_bytes(rows))
     put(s3, "days/day=2026-11-01/_SUCCESS", b"")
     put(s3, "days/_temporary/0/part.csv", b"half a li")
     assert read("s3://receipts/days/") == read("s3://receipts/days") == ROWS

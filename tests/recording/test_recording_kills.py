@@ -66,7 +66,7 @@ def expected(life, batches):
     return [as_read(receipt) for batch in batches for receipt in receipts_of(life.seed, batch)]
 
 
-def recorded_ids(life):
+def recorded_receipts(life):
     try:
         return read(life.path)
     except LogFormatError as error:
@@ -86,7 +86,7 @@ def marks_left(url):
 
 def assert_complete(life):
     committed = booked(life.url)
-    assert recorded_ids(life) == expected(life, committed)
+    assert recorded_receipts(life) == expected(life, committed)
     assert len(expected(life, committed)) == receipts_counted(life.url)
     return committed
 
@@ -99,8 +99,8 @@ def test_kills_at_each_step(life, step, joins):
         assert live_to_the_end(life) == KILLED
         before = expected(life, booked(life.url))
         # All but the last transaction can be read at once, and nothing else.
-        assert before[: len(recorded_ids(life))] == recorded_ids(life)
-        assert len(before) - len(recorded_ids(life)) <= 3 * 6
+        assert before[: len(recorded_receipts(life))] == recorded_receipts(life)
+        assert len(before) - len(recorded_receipts(life)) <= 3 * 6
         opened(life.url, record=life.path).close()
         assert_complete(life)
     assert unfinished(Path(life.path)) == []
@@ -120,23 +120,23 @@ def test_kills_while_it_is_settled(life, step, joins, committed):
     with opened(life.url) as other:
         for number in range(100):  # pushes out whatever was received
             send(other, f"other {number}")
-    known, committed = recorded_ids(life), booked(life.url)
+    known, committed = recorded_receipts(life), booked(life.url)
     for again in (1, 2):
         assert live_to_the_end(replace(life, number=again, step=step, when=1, batches=0)) == KILLED
-        assert len(known) <= len(recorded_ids(life))
-        assert recorded_ids(life) == expected(life, committed)[: len(recorded_ids(life))]
+        assert len(known) <= len(recorded_receipts(life))
+        assert recorded_receipts(life) == expected(life, committed)[: len(recorded_receipts(life))]
     opened(life.url, record=life.path).close()
-    assert recorded_ids(life) == expected(life, committed)
+    assert recorded_receipts(life) == expected(life, committed)
     assert (unfinished(Path(life.path)), marks_left(life.url)) == ([], 0)
 
 
 def test_other_domains_leave_it_alone(life, store_url):
     """Who records to the same path, but can't tell, finishes nothing that is uncertain."""
     assert live_to_the_end(replace(life, step="before that is said", when=5)) == KILLED
-    known = recorded_ids(life)
+    known = recorded_receipts(life)
     for options in ({"destination": "queue://refunds"}, {"url": "memory://"}):
         opened(**{"url": store_url, "record": life.path} | options).close()
-        assert recorded_ids(life) == known
+        assert recorded_receipts(life) == known
     opened(store_url, record=life.path).close()
     assert_complete(life)
 
@@ -162,8 +162,8 @@ def test_processes_killed_at_random(life, pytestconfig, seed):
         life = replace(life, number=first + 3)
     opened(life.url, record=Recording(life.path, keep_files=None)).close()  # a fast machine makes more than are kept
     committed = booked(life.url)
-    assert Counter(recorded_ids(life)) == Counter(expected(life, committed))
-    assert len(recorded_ids(life)) == receipts_counted(life.url) > 0
-    assert simulate(life.path)["log"]["receipts"] == len(recorded_ids(life))
+    assert Counter(recorded_receipts(life)) == Counter(expected(life, committed))
+    assert len(recorded_receipts(life)) == receipts_counted(life.url) > 0
+    assert simulate(life.path)["log"]["receipts"] == len(recorded_receipts(life))
     assert unfinished(Path(life.path)) == []
     assert marks_left(life.url) <= kills * len(lives)  # of those that were killed between two journals

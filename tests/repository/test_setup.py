@@ -6,6 +6,7 @@ That they work where nothing is lacking is shown by every run of the continuous 
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,16 @@ def test_the_first_command_of_the_readme_can_write_its_report(checkout):
     assert "report" in installs.rpartition("[")[2].rstrip("]").split(",")
 
 
+def everything_from(reader: int) -> bytes:
+    """To its end, for a terminal passes on what was written only by and by."""
+    parts = []
+    with suppress(OSError):  # a terminal's end is an error
+        while part := os.read(reader, 10_000):
+            parts.append(part)
+    os.close(reader)
+    return b"".join(parts)
+
+
 @pytest.mark.parametrize("on_a_terminal", [False, True])
 def test_the_first_run_says_what_it_installs_and_how_far_it_is(checkout, on_a_terminal):
     python = make_python(checkout, PIP)
@@ -114,9 +125,8 @@ def test_the_first_run_says_what_it_installs_and_how_far_it_is(checkout, on_a_te
     ran = subprocess.run(
         command, env={"PATH": str(python.parent)}, stdout=subprocess.PIPE, stderr=writer, check=True, timeout=60
     )
-    said = os.read(reader, 10_000).decode().replace("\r\n", "\n")
-    os.close(reader)
     os.close(writer)
+    said = everything_from(reader).decode().replace("\r\n", "\n")
     assert ran.stdout == b""
     start = "receiver: 2 of 3: "
     cleared = "\r\033[K" if on_a_terminal else ""

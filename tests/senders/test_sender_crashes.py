@@ -182,7 +182,7 @@ def test_processes_at_once(store_url):
     keys = [[key for key, _ in by_process] for by_process in made]
     assert keys[0] == keys[1]
     assert len(set(keys[0])) == rounds
-    ids = [id_ for by_process in made for _, some in by_process for id_ in some]
+    ids = [id_ for by_process in made for _, drawn in by_process for id_ in drawn]
     assert sorted(numbers(ids)) == list(range(1, 2 * rounds * (1 + AT_ONCE) + 1))
     assert_sound(store_url)
 

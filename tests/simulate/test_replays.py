@@ -59,7 +59,7 @@ def test_needs_and_the_timeline_count_every_duplicate_once(log):
     assert sum(timeline.receipts) == len(log)
     assert sum(timeline.duplicates) == duplicates
     assert timeline.start_us == min(receipt.received_at_us for receipt in log)
-    assert all(some <= every for some, every in zip(timeline.duplicates, timeline.receipts, strict=True))
+    assert all(repeated <= received for repeated, received in zip(timeline.duplicates, timeline.receipts, strict=True))
 
 
 def test_the_timeline_slices_time_as_read():

@@ -96,7 +96,6 @@ def test_what_is_set_at_present_and_a_budget(spark, log):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["text", "timestamp", "number"])
 def test_without_any_order_receipts_go_by_time_then_content(spark, tmp_path, kind):
     rows = sorted(receipts(4, step_back=False))

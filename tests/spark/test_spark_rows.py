@@ -147,7 +147,6 @@ def test_a_task_has_one_core_and_this_very_python(spark):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("error", [LogFormatError("a.csv:3", "no time", hint="mend it"), SettingsError("can't be")])
 @pytest.mark.parametrize("ask", ["kept", "collect"])
 def test_an_error_comes_out_as_it_was_raised(spark, error, ask):

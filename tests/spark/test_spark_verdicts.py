@@ -47,7 +47,6 @@ def test_one_file(rows, expected, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("to", ["{}/", "file://{}"])
 def test_parts_written_by_tasks(rows, expected, tmp_path, to):
     with verdicts_file(to.format(tmp_path / "verdicts")) as write:

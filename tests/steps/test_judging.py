@@ -32,7 +32,7 @@ def duplicates_of_whole(log, paths, key, setting):
 def duplicates_in_chunks(paths, key, cutting, setting):
     made = assemble(paths, cutting, key)
     caught = ChunkedLog(made.plan, made.reports, made.pieces).caught(*setting).collect("Judging receipts")
-    return sorted(number for some in caught for number in some.number.tolist())
+    return sorted(number for each in caught for number in each.number.tolist())
 
 
 @given(files(), cuttings, KEYS, SETTINGS)

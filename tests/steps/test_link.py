@@ -143,9 +143,9 @@ def parts_of(log: Log, partitions: int, without_digest: set[int], has_places: bo
         dealt[crc32(each.receipt.id.encode()) % partitions, each.receipt.position[1]].append(each)
     parts = defaultdict(list)
     for (part, unit), placed in dealt.items():
-        for some in (placed[: len(placed) // 3], placed[len(placed) // 3 :]):
-            some.sort(key=lambda each: each.chunk)
-            ids = ids_of(unit, some, has_digest=unit not in without_digest, has_places=has_places)
+        for share in (placed[: len(placed) // 3], placed[len(placed) // 3 :]):
+            share.sort(key=lambda each: each.chunk)
+            ids = ids_of(unit, share, has_digest=unit not in without_digest, has_places=has_places)
             parts[part] += [Row(part, ids), Row(part, LATEST)]
     return parts
 

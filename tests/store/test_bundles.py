@@ -1,20 +1,17 @@
 """A batch's messages wait in one row until something happens to one of them alone; nobody can tell from outside."""
 
+import json
+
 import pytest
 from sqlalchemy import text
 
 from receiver.errors import StoreCorruptError
 from receiver.store import inbox as of_store
-from receiver.store.bundles import bundle_of, rows_of
-from receiver.store.tables import InboxRow
-from tests.store.waiting import all_of, message, opened_inbox, receive, waiting_in
+from receiver.store.bundles import bundle_of, columns_of, rows_of
+from tests.store.waiting import all_of, in_columns, message, opened_inbox, receive, waiting_in
 from tests.stores import engine_of
 
 TEN = [str(number).encode() for number in range(10)]
-
-
-def columns_of(rows):
-    return dict(zip(InboxRow._fields, zip(*rows, strict=True), strict=True))
 
 
 def in_bundles(url):
@@ -98,14 +95,22 @@ def test_every_value_comes_back_as_it_was():
         for row, names in zip(rows, ["ab", "a", "ba", "b", *["ab"] * 8], strict=True)
     ]
     for each in (rows, same_names, cycling):
-        bundle = bundle_of(columns_of(each))
-        back = rows_of(bundle.runs, bundle.packed)
+        bundle = bundle_of(in_columns(each))
+        back = rows_of(columns_of(bundle.runs, bundle.packed))
         assert back == each
         assert list(map(repr, back)) == list(map(repr, each))
+
+
+@pytest.mark.parametrize("values", [{"destination": ["a"] * 7}, {"headers": [{}]}])
+def test_values_that_are_missing_are_noticed(values):
+    bundle = bundle_of(in_columns([message(number) for number in range(8)]))
+    head, end, bodies = bundle.packed.partition(b"\n")
+    with pytest.raises(ValueError, match="8 messages"):
+        columns_of(bundle.runs, json.dumps(json.loads(head) | values).encode() + end + bodies)
 
 
 def test_two_ids_never_become_one():
     """JSON spells a character as it spells the two surrogates of its UTF-16 form."""
     rows = [message(number, unique_message_id="\ud83d\ude00") for number in range(8)]
-    assert bundle_of(columns_of(rows)) is None
-    assert bundle_of(columns_of(rows[:7])) is None
+    assert bundle_of(in_columns(rows)) is None
+    assert bundle_of(in_columns(rows[:7])) is None

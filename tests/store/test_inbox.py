@@ -22,7 +22,7 @@ from tests.durable.checks import assert_sound
 from tests.durable.forked import forked
 from tests.durable.opened import LONG_SECS, UndoError, opened
 from tests.durable.proxy import Cut, proxied
-from tests.store.waiting import TARGET, all_of, inbox_of, message, opened_inbox, receive, waiting_in
+from tests.store.waiting import TARGET, add, all_of, inbox_of, message, opened_inbox, receive, waiting_in
 from tests.stores import engine_of
 
 pytestmark = pytest.mark.thinned(3)
@@ -60,7 +60,7 @@ def test_messages_are_kept_exactly(store_url, seed):
     ]
     with opened_inbox(store_url) as (_, inbox):
         with inbox.lease() as lease:
-            inbox.add(lease.connection, rows)
+            add(inbox, lease.connection, rows)
         assert waiting_in(inbox) == rows
     with opened_inbox(store_url) as (_, inbox), inbox.lease() as lease:
         assert [[type(value) for value in row] for row in all_of(lease)] == [
@@ -109,7 +109,7 @@ def test_sources_that_wait_are_left_out(store_url, but_of, numbers):
     """No source and an empty one are the same."""
     rows = [message(number, source) for number, source in enumerate([None, "", "a", "b", "a"])]
     with opened_inbox(store_url) as (_, inbox), inbox.lease() as lease:
-        inbox.add(lease.connection, rows)
+        add(inbox, lease.connection, rows)
         assert lease.sequence_numbers(9, but_of=but_of) == numbers
         assert lease.sequence_numbers(1, but_of=dict.fromkeys(but_of)) == numbers[:1]
 
@@ -121,7 +121,7 @@ def test_a_batch_undone_leaves_nothing(store_url):
         with suppress(UndoError), receiver.batch() as batch:
             assert inbox.first_sequence(batch.connection) == 2
             batch.receive("x", received_at_us=0)
-            inbox.add(batch.connection, [message(2)])
+            add(inbox, batch.connection, [message(2)])
             inbox.park(batch.connection, message(3), "refused")
             raise UndoError
         assert inbox.waiting() == 2
@@ -133,7 +133,7 @@ def test_a_message_that_is_there_already_is_refused(store_url):
     with opened_inbox(store_url) as (receiver, inbox):
         receive(receiver, inbox, b"1")
         with pytest.raises(StoreError), inbox.lease() as lease:
-            inbox.add(lease.connection, [message(1), message(0)])
+            add(inbox, lease.connection, [message(1), message(0)])
         assert inbox.waiting() == 1
 
 

@@ -19,7 +19,7 @@ from receiver.durable.audit import audit
 from receiver.store.upkeep import drop_parked, drop_waiting, move_waiting, parked_rows, retry_parked, target_rows
 from tests.choosing import examples
 from tests.durable.opened import UndoError, opened
-from tests.store.waiting import inbox_of, message, waiting_in
+from tests.store.waiting import add, inbox_of, message, waiting_in
 
 NAMES = ("file:a", "python:b:\ud800")
 TARGETS = st.sampled_from(NAMES)
@@ -28,12 +28,12 @@ BODIES = st.sampled_from([b"", b"\0", bytes(range(256)), b"\xff" * 5_000])
 DELIVERED = st.sampled_from([True, True, True, False])
 PACKS = st.sampled_from([True, True, False])
 ENDS = st.sampled_from(["commit", "commit", "undo"])
-SOME = st.lists(st.integers(0, 23), max_size=6, unique=True) | st.just(range(24))
+INDICES = st.lists(st.integers(0, 23), max_size=6, unique=True) | st.just(range(24))
 """Which of the messages that are there, by their index where there are so many."""
 
 
-def chosen(some, there):
-    return [there[index] for index in some if index < len(there)]
+def chosen(indices, there):
+    return [there[index] for index in indices if index < len(there)]
 
 
 class InboxMachine(RuleBasedStateMachine):
@@ -64,7 +64,7 @@ class InboxMachine(RuleBasedStateMachine):
                 batch.receive(None, received_at_us=0)
                 if delivered:
                     rows.append(message(first + index, source, body, is_text=len(body) < 2))
-            self.inboxes[name].add(batch.connection, rows, packs=packs)
+            add(self.inboxes[name], batch.connection, rows, packs=packs)
             if end == "undo":
                 raise UndoError
             self.next_sequence += len(bodies)
@@ -72,9 +72,9 @@ class InboxMachine(RuleBasedStateMachine):
 
     @rule(
         name=TARGETS,
-        confirmed=SOME,
-        failed=SOME,
-        parked=SOME,
+        confirmed=INDICES,
+        failed=INDICES,
+        parked=INDICES,
         length=st.none() | st.integers(0, 2**60),
         at_most=st.integers(0, 12) | st.just(40),
         but_of=st.lists(SOURCES, max_size=3),
@@ -127,9 +127,9 @@ class InboxMachine(RuleBasedStateMachine):
         return row.received_at_us - message(0).received_at_us
 
     @precondition(lambda self: self.parked)
-    @rule(some=SOME, retried=st.booleans())
-    def take_out(self, some, retried):
-        rows = chosen(some, self.parked_now())
+    @rule(indices=INDICES, retried=st.booleans())
+    def take_out(self, indices, retried):
+        rows = chosen(indices, self.parked_now())
         assert (retry_parked if retried else drop_parked)(self.url, [row.parked_id for row in rows]) == len(rows)
         for row in rows:
             target, known = self.parked.pop(self.number_of(row))

@@ -22,7 +22,7 @@ from receiver.store.engine import store_url as url_of
 from receiver.store.inbox import Inbox
 from receiver.store.schema import Migrated, examined, losses, migrate, open_store_engine
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
-from tests.store.waiting import message
+from tests.store.waiting import add, message
 from tests.stores import engine_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,7 +121,7 @@ def a_lease(address):
 
 def keep_a_waiting_message(address):
     with a_lease(address) as (inbox, lease):
-        inbox.add(lease.connection, [message(0)])
+        add(inbox, lease.connection, [message(0)])
 
 
 def keep_a_parked_message(address):

@@ -124,7 +124,6 @@ FOREIGN = {
 }
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("case", FOREIGN)
 def test_a_foreign_schema(case, way, store_url, tmp_path):
     statements, problem = FOREIGN[case]
@@ -146,7 +145,6 @@ def test_a_foreign_file_is_not_switched_to_a_write_ahead_log(way, tmp_path):
     assert contents(tmp_path) == before
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("table", METADATA.tables)
 def test_a_table_that_is_gone(table, way, store_url):
     make(store_url)

@@ -1,12 +1,14 @@
 """Short words for an inbox, and for messages to wait in it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+from sqlalchemy import Connection
 
 from receiver.durable.receiver import Receiver
 from receiver.settings import StoreSettings
 from receiver.store.inbox import Inbox, Lease
-from receiver.store.tables import InboxRow
+from receiver.store.tables import InboxColumns, InboxRow
 from tests.durable.opened import opened
 
 TARGET = "file:orders.jsonl"
@@ -43,13 +45,23 @@ def opened_inbox(url: str, target: str = TARGET, **options) -> Iterator[tuple[Re
         yield receiver, inbox
 
 
+def in_columns(rows: Sequence[InboxRow]) -> InboxColumns:
+    return dict(zip(InboxRow._fields, zip(*rows, strict=True), strict=True))
+
+
+def add(inbox: Inbox, connection: Connection, rows: Sequence[InboxRow], *, packs: bool = True) -> None:
+    """Have these messages wait, if there are any."""
+    if rows:
+        inbox.add_columns(connection, in_columns(rows), packs=packs)
+
+
 def receive(receiver: Receiver, inbox: Inbox, *bodies: bytes, source: str | None = None) -> list[InboxRow]:
     """Messages that wait, committed with the receipts of their ids."""
     with receiver.batch() as batch:
         first = inbox.first_sequence(batch.connection)
         rows = [message(first + index, source, body) for index, body in enumerate(bodies)]
         batch.receive_many((row.unique_message_id, source, row.received_at_us) for row in rows)
-        inbox.add(batch.connection, rows)
+        add(inbox, batch.connection, rows)
     return rows
 
 

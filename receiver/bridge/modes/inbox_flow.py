@@ -180,7 +180,8 @@ class Dispatcher:
         figures.parked += done.parked
         figures.waiting = max(0, figures.waiting - len(done.delivered) - done.parked)
         self._confirmed_bytes += done.bytes
-        self.at_hand = {number: self.at_hand[number] for number in self.at_hand.keys() - done.delivered}
+        delivered = set(done.delivered)
+        self.at_hand = {number: message for number, message in self.at_hand.items() if number not in delivered}
 
     def _messages(self, lease: Lease, numbers: Sequence[int]) -> list[Received]:
         messages = self.at_hand

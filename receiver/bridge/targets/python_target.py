@@ -61,7 +61,7 @@ class PythonTarget(Target):
         self._form = _form_of(name, function)
         self._is_lost = False
         """Whether the last turn couldn't be taken back."""
-        self._process = os.getpid()
+        self._process: int
         """The one that delivers."""
         self.moves: Callable[[], object] = lambda: None
         """Called before each call of the function."""

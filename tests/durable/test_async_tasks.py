@@ -1,0 +1,331 @@
+"""Tasks that share a receiver in an event loop: they wait for each other, are cancelled, or lose their loop."""
+
+import asyncio
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+from sqlalchemy import text
+
+from receiver import Receiver
+from receiver.errors import ClosedError, StoreBusyError, StoreError
+from tests.durable.async_opened import WAYS, engine_for, opened, orders_and_engine, run, send
+from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, remembered
+
+pytestmark = pytest.mark.thinned(3)
+
+LOCKED_SECS = 1.0
+
+
+# Waiting
+
+
+async def ticks(until: asyncio.Event) -> tuple[int, float]:
+    """How often the loop came round, and the longest time that it didn't."""
+    count, longest_secs, last = 0, 0.0, time.monotonic()
+    while not until.is_set():
+        await asyncio.sleep(0.001)
+        now = time.monotonic()
+        count, longest_secs, last = count + 1, max(longest_secs, now - last), now
+    return count, longest_secs
+
+
+@WAYS
+def test_the_loop_goes_on_while_another_process_keeps_the_domain(url, driver, joins):
+    held, seen = threading.Event(), {}
+
+    def keep() -> None:
+        with Receiver.open(url, connection_id="broker", destination="queue://orders") as other, other.batch() as batch:
+            batch.receive("kept", received_at_us=0)
+            held.set()
+            time.sleep(LOCKED_SECS)
+
+    async def main():
+        async with orders_and_engine(url, driver) as (orders, engine):
+            await asyncio.to_thread(thread.start)
+            await asyncio.to_thread(held.wait)
+            done = asyncio.Event()
+            ticking = asyncio.create_task(ticks(done))
+            began = time.monotonic()
+            if joins:
+                async with engine.begin() as connection:
+                    assert await send(orders, "kept", connection=connection) == [DUPLICATE]
+            else:
+                assert await send(orders, "kept") == [DUPLICATE]
+            seen["waited_secs"] = time.monotonic() - began
+            done.set()
+            seen["ticks"], seen["longest_secs"] = await ticking
+
+    thread = threading.Thread(target=keep)
+    run(main())
+    thread.join()
+    print(seen)
+    assert seen["waited_secs"] > LOCKED_SECS / 2  # it did have to wait
+    assert seen["longest_secs"] < seen["waited_secs"] / 2  # and the loop didn't
+    assert seen["ticks"] > 20
+
+
+@WAYS
+def test_of_two_tasks_the_second_waits(url, driver, joins):
+    async def main():
+        order = []
+
+        async def take(name):
+            async with engine.connect() as connection:
+                async with orders.batch(connection if joins else None) as batch:
+                    order.append(f"{name} begins")
+                    verdict = (await batch.receive("a")).verdict
+                    await asyncio.sleep(0.05)
+                    order.append(f"{name} ends")
+                if joins:
+                    await send(orders, name, connection=connection)  # while the other waits
+                    await connection.commit()
+                return verdict
+
+        async with orders_and_engine(url, driver) as (orders, engine):
+            verdicts = await asyncio.gather(take("x"), take("y"), take("z"))
+        assert sorted(verdicts) == [DUPLICATE, DUPLICATE, NEW]
+        assert [said.split()[1] for said in order] == ["begins", "ends"] * 3
+
+    run(main())
+
+
+def test_who_would_wait_for_itself_is_refused_at_once(url, driver):
+    async def main():
+        async with orders_and_engine(url, driver, patience_secs=LONG_SECS) as (orders, engine):
+            async with orders.batch():
+                for waits in (send(orders, "a"), orders.close()):
+                    with pytest.raises(StoreBusyError, match="this task"):
+                        await waits
+                assert orders.figures().batches_failed == 1
+            async with engine.connect() as connection:
+                await send(orders, "a", connection=connection)
+                async with await opened(url, patience_secs=LONG_SECS) as other:
+                    with pytest.raises(StoreBusyError, match="this task holds the lock in another transaction"):
+                        await send(other, "b")
+
+    run(main())
+
+
+@WAYS
+def test_waiting_ends_with_the_patience(url, driver, joins):
+    async def main():
+        async with orders_and_engine(url, driver, patience_secs=0.2) as (orders, engine):
+            async with await opened(url) as other, engine.connect() as connection, other.batch() as batch:
+                await batch.receive("a")
+                with pytest.raises(StoreBusyError):
+                    await asyncio.create_task(send(orders, "a", connection=connection if joins else None))
+                busy = asyncio.create_task(send(other, "c"))  # waits for its own receiver, with more patience
+                await asyncio.sleep(0.05)
+            await busy
+            assert await send(orders, "a") == [DUPLICATE]
+            assert (await orders.status()).batches_failed == 1
+
+    run(main())
+
+
+def test_status_and_close_wait_for_no_transaction_of_the_callers(url, driver, caplog):
+    async def main():
+        engine = engine_for(url, driver)
+        orders = await opened(url, patience_secs=LONG_SECS)
+        async with engine.connect() as connection:
+            await send(orders, "a", connection=connection)
+            assert (await orders.status()).rx == 0
+            async with orders.batch(connection) as batch:
+                await batch.receive("b")
+                assert (await orders.status()).rx == 0
+            await orders.close()
+            await connection.commit()
+        assert "closed before the caller's transaction has ended" in caplog.text
+
+    run(main())
+    assert remembered(url, "a", "b", "c") == ["a", "b"]
+
+
+# Cancelled, and lost
+
+
+@WAYS
+@pytest.mark.parametrize("by", ["cancel", "timeout"])
+def test_cancelled_in_the_body(url, driver, joins, by):
+    async def main():
+        async def take():
+            async with (
+                engine.connect() as connection,
+                asyncio.timeout(0.1 if by == "timeout" else None),
+                orders.batch(connection if joins else None) as batch,
+            ):
+                await batch.receive("a")
+                begun.set()
+                await asyncio.sleep(LONG_SECS)
+
+        async with orders_and_engine(url, driver) as (orders, engine):
+            begun = asyncio.Event()
+            task = asyncio.create_task(take())
+            await begun.wait()
+            if by == "cancel":
+                task.cancel()
+            with pytest.raises(asyncio.CancelledError if by == "cancel" else TimeoutError):
+                await task
+            assert await send(orders, "a") == [NEW]
+            async with engine.begin() as connection:
+                assert await send(orders, "a", connection=connection) == [DUPLICATE]
+
+    run(main())
+
+
+@WAYS
+def test_cancelled_while_it_waits_for_the_domain(url, driver, joins):
+    async def main():
+        async with orders_and_engine(url, driver) as (orders, engine), await opened(url) as other:
+            async with other.batch() as batch:
+                await batch.receive("b")
+
+                async def take():
+                    async with engine.connect() as connection:
+                        await send(orders, "a", connection=connection if joins else None)
+
+                waiting = asyncio.create_task(take())
+                second = asyncio.create_task(send(orders, "never"))
+                await asyncio.sleep(0.2)
+                for task in (second, waiting):
+                    task.cancel()
+                if not joins:  # a thread that waits isn't waited for
+                    for task in (second, waiting):
+                        with pytest.raises(asyncio.CancelledError):
+                            await task
+            await asyncio.gather(waiting, second, return_exceptions=True)
+            assert await send(orders, "a", "b", "never") == [NEW, DUPLICATE, NEW]
+
+    run(main())
+
+
+@WAYS
+def test_a_task_whose_batch_was_given_up_has_another(url, driver, joins):
+    """As one that gives each batch a time to begin in: it waits for the thread that is still about the first."""
+
+    async def main():
+        async with orders_and_engine(url, driver) as (orders, engine), await opened(url) as other:
+            has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+            async def keep():
+                async with other.batch() as batch:
+                    await batch.receive("b")
+                    has_begun.set()
+                    await may_end.wait()
+
+            keeping = asyncio.create_task(keep())
+            await has_begun.wait()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1), orders.batch():
+                    pass
+            asyncio.get_running_loop().call_later(0.1, may_end.set)
+            async with engine.connect() as connection:
+                given = connection if joins else None
+                assert await send(orders, "a", "b", connection=given) == [NEW, DUPLICATE]
+            await keeping
+
+    run(main())
+
+
+@WAYS
+def test_cancelled_at_any_step(url, driver, joins):
+    """Cancelled after so many turns of the loop, whatever it was about: what is recorded is all of the batch or nothing."""
+
+    async def main():
+        async with orders_and_engine(url, driver) as (orders, engine):
+            outcomes = set()
+            for turns in range(40):
+                ids = [f"{turns}-{n}" for n in range(8)]
+
+                async def take(ids=ids):
+                    async with engine.connect() as connection:
+                        await send(orders, *ids, connection=connection if joins else None)
+                        await connection.commit()
+
+                task = asyncio.create_task(take())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                if turns % 4 == 3:
+                    await asyncio.sleep(turns / 10_000)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+                (verdict,) = set(await send(orders, *ids))
+                outcomes.add(verdict)
+                if not task.cancelled():
+                    assert verdict is DUPLICATE
+            assert NEW in outcomes
+
+    run(main())
+
+
+@WAYS
+def test_a_loop_that_is_closed_in_mid_batch(url, driver, joins, recwarn):
+    """Its task is never ended, only collected."""
+    loop = asyncio.new_event_loop()
+    kept = {}
+
+    async def begin():
+        kept["orders"] = orders = await opened(url)
+        kept["connection"] = connection = await engine_for(url, driver).connect()
+        async with orders.batch(connection if joins else None) as batch:
+            await batch.receive("a")
+            kept["begun"].set_result(None)
+            await asyncio.sleep(LONG_SECS)
+
+    kept["begun"] = loop.create_future()
+    loop.set_exception_handler(lambda _loop, _context: None)  # it says that a task was destroyed
+    task = loop.create_task(begin())
+    loop.run_until_complete(kept["begun"])
+    task.get_coro().close()
+    loop.run_until_complete(kept["connection"].close())
+    loop.close()
+    orders = kept["orders"]
+
+    async def main():
+        with pytest.raises(ClosedError, match="another event loop"):
+            await send(orders, "a")
+        await orders.close()
+        async with await opened(url) as again:
+            assert await send(again, "a") == [NEW]
+
+    run(main())
+    recwarn.clear()
+
+
+def test_opening_that_is_cancelled_leaves_nothing_open(sqlite_url):
+    async def main():
+        before = threading.active_count()
+        task = asyncio.create_task(opened(sqlite_url))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while threading.active_count() > before:
+            time.sleep(0.01)  # noqa: ASYNC251 - what is left needs no loop
+        async with await opened(sqlite_url) as orders:
+            assert await send(orders, "a") == [NEW]
+
+    run(main())
+
+
+def test_a_lost_connection_of_the_callers(fresh_postgres_url):
+    end = text("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    async def main():
+        for driver in ("psycopg", "asyncpg"):
+            async with orders_and_engine(fresh_postgres_url, driver) as (orders, engine):
+
+                async def lose(name=driver, orders=orders, engine=engine):
+                    async with engine.connect() as connection, orders.batch(connection) as batch:
+                        await batch.receive(name)
+                        with suppress(Exception):
+                            await connection.execute(end)
+
+                with pytest.raises(StoreError):
+                    await lose()
+                assert await send(orders, driver) == [NEW]
+
+    run(main())
