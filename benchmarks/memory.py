@@ -119,7 +119,7 @@ def memory(scale: float) -> list[Comparison]:
         [build().remembered_ids for build in detectors],
         name="memory",
         work=f", W={window}, E={EXPIRY_SECS} s",
-        goal=Goal(0.7, aim=0.5, at_most=True),
+        goal=Goal(0.55, aim=0.5, at_most=True),
     )
     counts = [max(20, round(ids * scale)) for ids in _IDS]
     return [
