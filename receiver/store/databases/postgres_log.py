@@ -157,9 +157,10 @@ def _literal(value: int | str | bytes | None) -> str:
 
 
 def types_of(table: Table, columns: Iterable[str]) -> list[str]:
+    """What PostgreSQL calls the types of these columns."""
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    types_of = {column.name: column.type.compile(dialect).lower() for column in table.c}
-    return [types_of[name] for name in columns]
+    by_name = {column.name: column.type.compile(dialect).lower() for column in table.c}
+    return [by_name[name] for name in columns]
 
 
 class PostgresLog(SqlLog):
