@@ -5,6 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -83,26 +85,73 @@ def test_its_wheel_works_without_the_repository(tmp_path):
 
 def builder():
     """The name of a program here that can build an image; None if there is none, or no service behind it."""
-    for name, asks in {"docker": ("info",), "podman": ("info",), "buildah": ("info",)}.items():
+    for name in ("docker", "podman", "buildah"):
         try:
-            if subprocess.run([name, *asks], capture_output=True, timeout=30, check=False).returncode == 0:
+            if subprocess.run([name, "info"], capture_output=True, timeout=30, check=False).returncode == 0:
                 return name
         except (OSError, subprocess.TimeoutExpired):
             continue
     return None
 
 
-@pytest.mark.slow
-def test_the_image_has_the_command_and_is_not_of_root():
-    program = builder()
-    if program is None:
+@pytest.fixture(scope="module")
+def program():
+    """A builder that has the image to begin with. Whatever fails after that is for the Dockerfile to answer."""
+    name = builder()
+    if name is None:
         pytest.skip("nothing here can build an image: start a Docker daemon, or install podman")
-    name = "reliable-receiver-test"
+    (version,) = re.findall(r"^ARG PYTHON=(.+)$", DOCKERFILE, re.MULTILINE)
+    base = f"docker.io/library/python:{version}-slim"
+    for asks in (("inspect", "--type", "image"), ("pull",)):
+        ran = subprocess.run([name, *asks, base], capture_output=True, text=True, timeout=SECS, check=False)
+        if ran.returncode == 0:
+            return name
+    *_, reason = ran.stderr.strip().splitlines() or [""]
+    pytest.skip(f"{name} can't pull {base}: {reason}")
+
+
+@pytest.fixture(scope="module")
+def image(program):
+    name = "localhost/reliable-receiver-test"
     run(program, "build", "--tag", name, str(ROOT), cwd=ROOT)
-    if program == "buildah":
+    yield name
+    run(program, "rmi", name, cwd=ROOT)
+
+
+@contextmanager
+def container(program, image):
+    """What runs a shell's line in a container."""
+    if program != "buildah":
+        yield lambda line: run(program, "run", "--rm", "--entrypoint", "sh", image, "-c", line, cwd=ROOT)
         return
+    name = run(program, "from", image, cwd=ROOT).strip()
     try:
-        assert "--health-port" in run(program, "run", "--rm", name, "bridge", "--help", cwd=ROOT)
-        assert run(program, "run", "--rm", "--entrypoint", "id", name, "-u", cwd=ROOT).strip() == "10001"
+        yield lambda line: run(program, "run", name, "--", "sh", "-c", line, cwd=ROOT)
     finally:
-        run(program, "image", "rm", name, cwd=ROOT)
+        run(program, "rm", name, cwd=ROOT)
+
+
+@pytest.mark.slow
+def test_the_image_has_the_command_and_is_not_of_root(program, image):
+    with container(program, image) as said_by:
+        assert "--health-port" in said_by("receiver bridge --help")
+        assert said_by("id -u; pwd").split() == ["10001", "/data"]
+        assert said_by("ls -A /data; for each in cc gcc ld; do command -v $each; done; true") == ""
+        said_by("pip check && receiver migrate sqlite:///receiver.db && receiver check sqlite:///receiver.db")
+        assert said_by('python -c "import proton; print(proton.SSL.present())"') == "True\n"
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_command_before_it_handles_signals(program, image):
+    """As process 1 it would go on, until it is killed."""
+    if program == "buildah":
+        pytest.skip("buildah can't run an image's entry point")
+    waiting = "bridge amqp://me@localhost/queue/orders - --mode BEST_EFFORT --from-password-file /dev/stdin"
+    command = ("run", "--detach", "--interactive", image, *waiting.split())
+    name = run(program, *command, cwd=ROOT).strip()
+    try:
+        time.sleep(1)
+        run(program, "stop", "-t", "10", name, cwd=ROOT)
+        assert run(program, "inspect", "--format", "{{.State.ExitCode}}", name, cwd=ROOT) == "143\n"
+    finally:
+        run(program, "rm", "--force", name, cwd=ROOT)
