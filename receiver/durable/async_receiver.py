@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from sqlalchemy import Connection
 
 from receiver.durable.batch import Batch
+from receiver.durable.holds import under_way
 from receiver.durable.receiver import Receiver
-from receiver.durable.session import under_way
 from receiver.durable.status import Status
 from receiver.errors import ClosedError, SettingsError, StoreBusyError
 from receiver.message import Decision, Receipt

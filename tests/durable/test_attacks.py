@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import create_engine, event, make_url, text
 
 from receiver.durable.batch import Batch
-from receiver.durable.session import Transaction
+from receiver.durable.transaction import Transaction
 from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
 from tests.durable.opened import DUPLICATE, NEW, opened, send, undone
 from tests.stores import engine_of, execute
