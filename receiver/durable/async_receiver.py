@@ -143,7 +143,12 @@ class _Tasks:
     async def close(self) -> None:
         """Close the receiver, also from another event loop than ours, which may be closed."""
         if asyncio.get_running_loop() is self._loop:
-            await self.acquire()
+            try:
+                await self.acquire()
+            except ClosedError:
+                if self.receiver.is_closed:  # by another task, while we waited
+                    return
+                raise
         try:
             await self.in_thread(self.receiver.close)
             self._worker.shutdown(wait=False)
