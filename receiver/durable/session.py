@@ -160,29 +160,28 @@ class DomainSession(Guarded):
                 journal.close()
             recorder.finish()
 
-    def settle(self, log: DomainLog) -> None:
+    def settle(self, log: DomainLog, *, has_domain: bool = True) -> None:
         """Look up what became of earlier batches; drop the cache if one wasn't committed."""
-        if not self.outcomes.settle(log):
+        if not self.outcomes.settle(log, has_domain=has_domain):
             self.cache.drop()
 
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""
-        if self._is_closed or self.is_forked_off or not self.outcomes.can_be_looked_up():
-            return
-        if not self._thread_lock.acquire(blocking=False):
+        if not (self.outcomes.can_be_looked_up() and self._acquire_if_free()):
             return
         try:
-            if self.outcomes.can_be_looked_up():
-                with translated(self.address):
-                    self.own(self.log.begin_reading())
-                    self.settle(self.log)
+            with translated(self.address):
+                state = self.log.begin_if_free()
+                has_domain = state is not None
+                self.own(state or self.log.begin_reading())
+                self.settle(self.log, has_domain=has_domain)
         finally:
             self.log.rollback()
             self._thread_lock.release()
 
     def count_silent_sources(self) -> None:
         """Count them anew, unless a batch is under way."""
-        if self._is_closed or self.is_forked_off or not self._thread_lock.acquire(blocking=False):
+        if not self._acquire_if_free():
             return
         try:
             self.cache.count_silent_sources()
@@ -191,12 +190,10 @@ class DomainSession(Guarded):
 
     def close(self) -> None:
         """Delete what is left to be deleted, and end the connection; a process forked off leaves both to its parent."""
-        if self._is_closed or self.is_forked_off:
-            return
-        if self._held_by == threading.get_ident():
+        if self._held_by == threading.get_ident() and not self.is_forked_off:
             raise StoreBusyError("this thread has a batch of the domain under way", hint="close after that has ended")
-        self._acquire()
-        self._is_closed = True
+        if not self._acquire_to_close():
+            return
         try:
             with translated(self.address):
                 self._tidy_up()

@@ -64,7 +64,7 @@ class Transaction:
 
     def _have_the_domain(self) -> DomainState:
         session, log = self._session, self.log
-        nap_secs = session.turns.nap_secs(self._began_ns)
+        nap_secs = session.turns.nap_secs(self._began_ns) if log.naps else 0
         state = log.begin_if_free() if nap_secs else log.begin()
         if state is None:
             sleep(nap_secs)
@@ -117,7 +117,7 @@ class Transaction:
                 tally.commit_secs = (committed_ns - committing_ns) / 1e9
                 session.outcomes.count(tally)
             cache.advance(state)
-            self._give_back_space()
+            log.give_back_space()
         except BaseException:
             cache.drop()
             log.rollback()  # an interrupt may have come before the commit, and others would wait for the domain
@@ -183,13 +183,6 @@ class Transaction:
         except Exception:
             self.log.discard()
             raise
-
-    def _give_back_space(self) -> None:
-        try:
-            self.log.give_back_space()
-        except Exception:
-            _LOGGER.warning("can't shrink %s", self._session.address, exc_info=True)
-            self.log.discard()
 
     def _end(self) -> None:
         log = self.log
