@@ -242,7 +242,7 @@ def retire(
     {receiver.max_sources} sources those silent longest. The settings are retire_sources_after_days and max_sources
     (0: never).
     """
-    from receiver.durable.retiring import retire_sources
+    from receiver.durable.retiring_by_hand import retire_sources
 
     if not sources and idle_days is None:
         raise SettingsError("say which sources: --source NAME or --idle DAYS", hint="receiver status counts them")

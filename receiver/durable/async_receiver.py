@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from sqlalchemy import Connection
 
 from receiver.durable.batch import Batch
+from receiver.durable.holds import under_way
 from receiver.durable.receiver import Receiver
-from receiver.durable.session import under_way
 from receiver.durable.status import Status
 from receiver.errors import ClosedError, SettingsError, StoreBusyError
 from receiver.message import Decision, Receipt
@@ -143,7 +143,12 @@ class _Tasks:
     async def close(self) -> None:
         """Close the receiver, also from another event loop than ours, which may be closed."""
         if asyncio.get_running_loop() is self._loop:
-            await self.acquire()
+            try:
+                await self.acquire()
+            except ClosedError:
+                if self.receiver.is_closed:  # by another task, while we waited
+                    return
+                raise
         try:
             await self.in_thread(self.receiver.close)
             self._worker.shutdown(wait=False)

@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 from receiver.durable.cache import History, row_of
 from receiver.durable.events import Duplicate
 from receiver.durable.needs import need_of
-from receiver.durable.session import Transaction
 from receiver.durable.status import Counters, Tally, headroom_of
+from receiver.durable.transaction import Transaction
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError
 from receiver.message import LATEST_US, Decision, Receipt, ReceiptValues
 from receiver.policies.artemis import ArtemisIdCache

@@ -1,14 +1,8 @@
-"""A domain in memory: a cache of its log, which is ahead of the log inside a batch only; and when sources are retired.
+"""A domain in memory: a cache of its log, which is ahead of the log inside a batch only.
 
 The policy here has recorded exactly the rows of the log up to its serial number. Whatever may break that (a batch
 that fails, a commit that nobody confirmed, a transaction that its caller may have rolled back) drops the cache, and the
 next batch reads the log again: the log is the truth.
-
-A messageSourceId often holds a process id or a start time, so each restart of a sender is a new source, and the newest W
-ids of every source that ever was would be kept for ever. What retiring does to verdicts is in `receiver.detector`. All
-rows that are left of a retired source say so from the transaction of a batch on: once that source sends again, the rows
-alone wouldn't show which queue each stood in. The domain's row counts retired sources, so that other processes notice
-and read the log anew.
 """
 
 from __future__ import annotations
@@ -18,95 +12,19 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from receiver.detector import GONE, RETIRED, TwoTierDetector
+from receiver.detector import GONE, TwoTierDetector
 from receiver.durable.events import Duplicate
 from receiver.durable.needs import NeedsByHour, needs_read, needs_stored, with_needs
+from receiver.durable.retirement import Retirement, longer_silent_than
 from receiver.errors import StoreCorruptError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
-from receiver.settings import ReceiverSettings
 from receiver.store.engine import NONSENSE
 from receiver.store.log import Changes, DomainLog, PolicyStates
 from receiver.store.tables import DomainState
 
-__all__ = [
-    "DAY_US",
-    "DomainCache",
-    "History",
-    "Retirement",
-    "as_retired",
-    "longer_silent_than",
-    "making_sense",
-    "policy_of",
-    "resize",
-    "row_of",
-]
-
-DAY_US = 86_400_000_000
-_LOOKS_PER_TIME_ALLOWED = 30
-"""After a retirement, the next silent sources wait for up to retire_sources_after_days / 30, for each retirement makes
-every other process read the whole log again."""
-_SHARE_RETIRED = 10
-"""Beyond max_sources, the surplus and a tenth of max_sources more are retired, so that the next batch needn't retire
-again."""
-
-
-class Retirement:
-    """Says which sources to retire at the end of a batch, at next to no cost as long as none can be due."""
-
-    def __init__(self, settings: ReceiverSettings) -> None:
-        self._max_sources = settings.max_sources
-        self._after_us = round(settings.retire_sources_after_days * DAY_US)
-        self._next_look_us = 0
-
-    def wait(self, latest_us: int) -> None:
-        """After sources were retired, here or elsewhere: don't look for silent sources for a while."""
-        self._next_look_us = latest_us + self._after_us // _LOOKS_PER_TIME_ALLOWED
-
-    def look_soon(self) -> None:
-        """After the log was read for another reason: look at the end of the next batch."""
-        self._next_look_us = 0
-
-    def due(self, detector: TwoTierDetector) -> list[str | None]:
-        """The sources to retire now, the longest silent first."""
-        most, latest_us = self._max_sources, detector.latest_us
-        has_too_many = bool(most) and detector.sources > most
-        if not has_too_many and not (self._after_us and latest_us >= self._next_look_us):
-            return []
-        by_silence = detector.sources_by_silence()
-        silent = _silent(by_silence, latest_us - self._after_us) if self._after_us else 0
-        surplus = len(by_silence) - most + most // _SHARE_RETIRED if has_too_many else 0
-        number = max(silent, surplus)
-        if silent:
-            self.wait(latest_us)
-        elif by_silence[number:]:  # until then none of the others can be due
-            self._next_look_us = by_silence[number][0] + self._after_us
-        return [source for _, source in by_silence[:number]]
-
-
-def longer_silent_than(detector: TwoTierDetector, days: float) -> list[str | None]:
-    """The sources that haven't sent for more than so many days, by the domain's own time."""
-    by_silence = detector.sources_by_silence()
-    silent = _silent(by_silence, detector.latest_us - round(days * DAY_US))
-    return [source for _, source in by_silence[:silent]]
-
-
-def _silent(by_silence: Sequence[tuple[int, str | None]], before_us: int) -> int:
-    return next((number for number, (us, _) in enumerate(by_silence) if us >= before_us), len(by_silence))
-
-
-def as_retired(
-    rows: Sequence[ReceiptValues], sources: Sequence[str | None]
-) -> tuple[Sequence[ReceiptValues], list[PolicyStates]]:
-    """A batch's rows as they are appended once these sources are retired, and the policy states of rows from before."""
-    if not sources:
-        return rows, []
-    retired = {source or None for source in sources}
-    named = map(ReceiptRow._make, rows)
-    rows = [row._replace(policy_state=RETIRED) if row.message_source_id in retired else row for row in named]
-    return rows, [PolicyStates(RETIRED, list(retired))]
-
+__all__ = ["DomainCache", "History", "making_sense", "policy_of", "resize", "row_of"]
 
 _MOST_DIGESTS = 16
 _FEW_HISTORIES = 1_000

@@ -133,8 +133,9 @@ def collector_in(registry: CollectorRegistry, kind: Callable[[], _C]) -> _C:
     with _lock:
         known = _collectors.setdefault(registry, {})
         if kind not in known:
-            known[kind] = kind()
-            registry.register(known[kind])
+            made = kind()
+            registry.register(made)  # which refuses names that the application has used
+            known[kind] = made
         collector: _C = known[kind]
         return collector
 

@@ -75,14 +75,18 @@ class Outcomes:
         if batch.tally is not None:
             self.committed(batch.tally)
 
-    def settle(self, log: DomainLog) -> bool:
-        """Look up which of the unsettled batches were committed; whether all were."""
+    def settle(self, log: DomainLog, *, has_domain: bool = True) -> bool:
+        """Look up which of the unsettled batches were committed; whether all were.
+
+        Where the log doesn't have the domain for itself, a batch that wasn't committed yet stays unsettled: the server may
+        still have its COMMIT to do.
+        """
         if not self._unsettled:
             return True
         were_all = True
         last = log.last_batch(self.writer)
         # A batch's number is committed with all that the batch saw, so the batches before it were committed too.
-        while self._unsettled and self._unsettled[-1].number > last:
+        while has_domain and self._unsettled and self._unsettled[-1].number > last:
             lost = self._unsettled.pop()
             were_all = False
             if self.recorder is not None:
@@ -91,7 +95,10 @@ class Outcomes:
                 self.rolled_back()
         # What was recorded in the very transaction that looks is seen, but may yet be rolled back.
         under_way = log.transaction if isinstance(log, JoinedLog) else log
-        while self._unsettled and self._unsettled[0].transaction is not under_way:
+        while self._unsettled:
+            oldest = self._unsettled[0]
+            if oldest.number > last or oldest.transaction is under_way:
+                break
             self._settled(self._unsettled.popleft())
         return were_all
 
@@ -108,10 +115,8 @@ class Outcomes:
         )
 
     def can_be_looked_up(self) -> bool:
-        """Whether there is something to settle, without having the domain's lock."""
-        # A commit that broke off may still be under way, unless the domain is free.
-        has_broken_off = any(batch.transaction is None for batch in self._unsettled)
-        return bool(self._unsettled) and not (has_broken_off or self.callers_go_on())
+        """Whether there is something to settle, and no caller's transaction is still under way."""
+        return bool(self._unsettled) and not self.callers_go_on()
 
     def can_forget_numbers(self) -> bool:
         """Whether there are numbers that nobody will look up any more; a recording may still need the last one."""

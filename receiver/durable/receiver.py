@@ -12,11 +12,12 @@ from sqlalchemy import Connection
 from receiver.closing import Closing
 from receiver.domains import Channel, domain_key
 from receiver.durable.batch import Batch, BatchOptions
-from receiver.durable.cache import Retirement
 from receiver.durable.events import Duplicate, OnDuplicate, report
 from receiver.durable.opening import open_log, wanted
-from receiver.durable.session import DomainSession, Transaction
+from receiver.durable.retirement import Retirement
+from receiver.durable.session import DomainSession
 from receiver.durable.status import Counters, Status, Tally
+from receiver.durable.transaction import Transaction
 from receiver.errors import SettingsError
 from receiver.recording import Recorder
 from receiver.settings import ReceiverSettings, Recording, StoreSettings, checked_id_reuse

@@ -13,7 +13,10 @@ from __future__ import annotations
 __all__ = ["Turns"]
 
 _BATCHES_LET_BY = 12
+"""How many batches of others a nap is meant for: with four processes, four of each. The more there are, the fewer rows of
+others a process reads while it has the lock (`durable-postgresql-sharing` in docs/performance.md)."""
 _LONGEST_NAP_NS = 20_000_000
+"""A batch may come later by all of this, so it is short for whoever waits for the batch."""
 
 
 class Turns:

@@ -51,6 +51,36 @@ class Guarded:
             raise ClosedError(f"the {self._name} is closed")
 
     def _acquire(self) -> None:
+        """Have it to ourselves; `ClosedError` also if it was closed while we waited."""
+        self.check_usable()  # a process forked off may have the lock as another thread of its parent had it
+        self._wait()
+        try:
+            self.check_usable()
+        except BaseException:
+            self._thread_lock.release()
+            raise
+
+    def _acquire_if_free(self) -> bool:
+        """As `_acquire`, unless another thread has it or it can't be used; whether we have it."""
+        if self._is_closed or self.is_forked_off or not self._thread_lock.acquire(blocking=False):
+            return False
+        if self._is_closed:
+            self._thread_lock.release()
+            return False
+        return True
+
+    def _acquire_to_close(self) -> bool:
+        """As `_acquire`, and nobody will have it again; False if it is closed already, or is a parent's to close."""
+        if self._is_closed or self.is_forked_off:
+            return False
+        self._wait()
+        if self._is_closed:
+            self._thread_lock.release()
+            return False
+        self._is_closed = True
+        return True
+
+    def _wait(self) -> None:
         if not self._thread_lock.acquire(timeout=self.patience_secs):
             raise StoreBusyError(
                 f"other threads kept the {self._name} busy for {self.patience_secs:g} s",
@@ -106,28 +136,21 @@ class KeptConnection(Guarded):
 
     def close(self) -> None:
         """End the connection. Closing again does nothing, and so does a process forked off."""
-        if self.is_forked_off:
-            return
-        with self._locked():
-            self._is_closed = True
-            self._discard()
+        if self._acquire_to_close():
+            try:
+                self._discard()
+            finally:
+                self._thread_lock.release()
 
     @contextmanager
     def _used(self) -> Iterator[Connection]:
-        self.check_usable()
-        with translated(self.url), self._locked():
-            self.check_usable()  # it may have been closed meanwhile
-            try:
-                yield self._connected()
-            except BaseException:
-                self._discard()
-                raise
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
         self._acquire()
         try:
-            yield
+            with translated(self.url):
+                yield self._connected()
+        except BaseException:
+            self._discard()
+            raise
         finally:
             self._thread_lock.release()
 

@@ -67,11 +67,17 @@ class DomainLog(Protocol):
     driver's own.
     """
 
+    naps: bool
+    """Whether a process that comes right back naps while others have the domain, as `receiver.durable.turns` says."""
+
     def begin(self) -> DomainState:
         """Start a transaction that has the domain for itself, waiting for it."""
 
     def begin_if_free(self) -> DomainState | None:
-        """As `begin`, but where others have the domain now it may return None, and starts nothing."""
+        """As `begin`, but without waiting: None where others have the domain now, and then nothing is started.
+
+        In a transaction of the caller's it waits all the same.
+        """
 
     def begin_reading(self) -> DomainState:
         """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
@@ -99,7 +105,10 @@ class DomainLog(Protocol):
         """Give up the connection, which an error may have broken; the next transaction makes another."""
 
     def give_back_space(self) -> None:
-        """Shrink the file where much of it is empty: a part at a time; between transactions."""
+        """Shrink the file where much of it is empty: a part at a time; between transactions.
+
+        Never raises: what was deleted is committed, and space can be given back the next time.
+        """
 
     def close(self) -> None: ...
 
@@ -114,6 +123,8 @@ class DomainLog(Protocol):
 
 class MemoryLog:
     """The log of `memory://`, which ends with the process."""
+
+    naps = False
 
     def __init__(self, state: DomainState) -> None:
         self._state = state

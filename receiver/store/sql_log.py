@@ -9,6 +9,7 @@ batch leaves its number in it, to be looked up later: there is no event to miss 
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +26,8 @@ from receiver.settings import StoreSettings
 from receiver.store.awaited_driver import AwaitedDriver
 from receiver.store.log import BatchNumber, Changes, PolicyStates
 from receiver.store.tables import DomainState, domain_rows, domains, joined, receipt_rows, receipts, to_bytes
+
+_LOGGER = logging.getLogger("receiver")
 
 __all__ = [
     "IN_AUTOCOMMIT",
@@ -114,6 +117,7 @@ class Vacuum(Protocol):
 class SqlLog(ABC):
     """One domain's log through a connection of the receiver's own, made when it is first needed."""
 
+    naps = False
     placeholder: str
     for_update: str
     """What makes a SELECT lock its rows."""
@@ -167,6 +171,9 @@ class SqlLog(ABC):
         """Start a transaction that has the domain to itself."""
 
     @abstractmethod
+    def begin_if_free(self) -> DomainState | None: ...
+
+    @abstractmethod
     def begin_reading(self) -> DomainState: ...
 
     @abstractmethod
@@ -205,9 +212,6 @@ class SqlLog(ABC):
     def begin(self) -> DomainState:
         self.connect()
         return self.lock()
-
-    def begin_if_free(self) -> DomainState | None:
-        return self.begin()
 
     def read(self, statement: str) -> DomainState:
         return self.fetched(self.cursor.execute(statement, (self.domain_id,)).fetchone())
@@ -327,7 +331,11 @@ class SqlLog(ABC):
             discard(connection)
 
     def give_back_space(self) -> None:
-        self._vacuum.run_if_due(self.dbapi)
+        try:
+            self._vacuum.run_if_due(self.dbapi)
+        except Exception:
+            _LOGGER.warning("can't give back the space of what was deleted: %s", self.engine.url, exc_info=True)
+            self.discard()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -343,6 +351,8 @@ _KEPT_SEQS = 1_000_000_000
 class JoinedLog:
     """A domain's log in the caller's transaction: each batch is a savepoint there, and commits or rolls back nothing itself."""
 
+    naps = False
+
     def __init__(self, log: SqlLog, connection: object) -> None:
         connection = joinable(connection, log.engine.dialect, "batch()", may_await=True)
         self.connection = self.holder = connection
@@ -352,7 +362,7 @@ class JoinedLog:
         log = self._log = copy(log)
         log.is_joined = True
         log.use(connection)
-        self.begin = self.begin_if_free = log.lock_in_callers_transaction
+        self.begin = self.begin_if_free = log.lock_in_callers_transaction  # it never naps
         self.last_batch = log.last_batch
         self.rows_after = log.pages_after if log.is_awaited else log.rows_after
 

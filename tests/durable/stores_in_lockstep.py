@@ -9,8 +9,8 @@ from sqlalchemy import Connection, NullPool, create_engine, select
 
 from receiver import Receipt, Receiver
 from receiver.detector import GONE, RETIRED
-from receiver.durable.cache import DAY_US
-from receiver.durable.retiring import retire_sources
+from receiver.durable.retirement import DAY_US
+from receiver.durable.retiring_by_hand import retire_sources
 from receiver.message import Decision
 from receiver.store.tables import domains, receipts, text_of
 from tests.durable.opened import MEMORY, UndoError, opened, sizes

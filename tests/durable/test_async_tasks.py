@@ -143,6 +143,16 @@ def test_status_and_close_wait_for_no_transaction_of_the_callers(url, driver, ca
     assert remembered(url, "a", "b", "c") == ["a", "b"]
 
 
+def test_two_tasks_close_it(sqlite_url):
+    async def main():
+        orders = await opened(sqlite_url)
+        await asyncio.gather(orders.close(), orders.close())
+        await orders.close()
+        assert orders.is_closed
+
+    run(main())
+
+
 # Cancelled, and lost
 
 

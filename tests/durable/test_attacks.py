@@ -8,9 +8,12 @@ import pytest
 from sqlalchemy import create_engine, event, make_url, text
 
 from receiver.durable.batch import Batch
-from receiver.durable.session import Transaction
+from receiver.durable.retiring_by_hand import retire_sources
+from receiver.durable.transaction import Transaction
 from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
-from tests.durable.opened import DUPLICATE, NEW, opened, send, undone
+from receiver.store.databases.postgres_log import TableVacuum
+from receiver.store.databases.sqlite import FileVacuum
+from tests.durable.opened import DUPLICATE, NEW, opened, send, sizes, undone
 from tests.stores import engine_of, execute
 
 
@@ -157,6 +160,26 @@ def test_another_address_of_the_same_server_is_the_same_lock(fresh_postgres_url)
     refused = pytest.raises(StoreBusyError, match="this thread")
     with opened(fresh_postgres_url) as receiver, opened(other_url) as other, receiver.batch(), refused:
         send(other, "a")
+
+
+def test_space_that_cannot_be_given_back_takes_nothing_back(store_url, monkeypatch, caplog):
+    """What was committed before it is done."""
+
+    def fails(*_):
+        raise OSError("no space to be had")
+
+    with opened(store_url, settings=sizes(1, 0)) as receiver:
+        send(receiver, "a")
+        for vacuum in (FileVacuum, TableVacuum):
+            monkeypatch.setattr(vacuum, "run_if_due", fails)
+        assert send(receiver, "b", "b") == [NEW, DUPLICATE]
+        assert send(receiver, "b") == [DUPLICATE]
+        assert receiver.status().batches_failed == 0
+    with opened(store_url, settings=sizes(2, 0)) as receiver:
+        assert receiver.window == 2
+    (done,) = retire_sources(store_url, sources=[""])
+    assert done.sources == 1
+    assert "can't give back the space" in caplog.text
 
 
 class InterruptError(BaseException):

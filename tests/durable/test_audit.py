@@ -12,7 +12,7 @@ from sqlalchemy import delete, insert, select, text
 
 from receiver.durable.audit import audit, look
 from receiver.durable.receiver import Receiver
-from receiver.durable.retiring import retire_sources
+from receiver.durable.retiring_by_hand import retire_sources
 from receiver.errors import ReceiverError, StoreCorruptError, StoreError
 from receiver.settings import ReceiverSettings
 from receiver.store.inbox import Inbox

@@ -234,6 +234,21 @@ def test_the_callers_own_commit_is_cut(proxy, direct_url, seed, cut):
     bridge.verify(direct_url, batches=[0, 1, 1, 2] if was_committed else [0, 1, 2])
 
 
+def test_the_figures_are_asked_for_before_a_late_commit(proxy, direct_url, seed):
+    """A commit that may still come isn't taken for one that failed."""
+    with Bridge(proxy.url, seed, joins=True) as bridge:
+        bridge.send(0)
+        proxy.arm(Cut.LATE_COMMIT)
+        with pytest.raises(OperationalError):
+            bridge.send(1)
+        status = bridge.orders.status()
+        assert (status.batches_committed, status.batches_rolled_back) == (1, 0)
+        assert bridge.send(1) == ALL_DUPLICATES
+        status = bridge.orders.status()
+        assert (status.batches_committed, status.batches_rolled_back) == (3, 0)
+    bridge.verify(direct_url, batches=[0, 1, 1])
+
+
 @pytest.mark.scaled
 @pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])
 def test_the_server_is_killed_and_restarted(seed, campaign, joins):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_latest
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -204,6 +204,14 @@ def test_the_default_registry_is_that_of_the_process():
     with opened(MEMORY, domain="name:in the default registry") as orders:
         export(orders)
         assert REGISTRY.get_sample_value("receiver_receipts_total", {"domain": "in the default registry"}) == 0
+
+
+def test_names_that_the_application_has_used_are_refused_each_time(registry):
+    Counter("receiver_receipts", "The application's own.", registry=registry)
+    with opened(MEMORY) as orders:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="Duplicated timeseries"):
+                export(orders, registry)
 
 
 def test_without_the_package_the_extra_is_named():

@@ -6,8 +6,8 @@ from contextlib import suppress
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
-from receiver.durable import session
-from receiver.durable.retiring import retire_sources
+from receiver.durable import transaction
+from receiver.durable.retiring_by_hand import retire_sources
 from receiver.durable.turns import Turns
 from tests.durable.checks import assert_sound
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, UndoError, held_elsewhere, opened, send, sizes, undone
@@ -51,7 +51,7 @@ class Nap:
         self._session = receiver._session
         self._read_ahead, self._during, self._afterwards = self._session.read_ahead, during, afterwards
         monkeypatch.setattr(Turns, "nap_secs", lambda _turns, _now_ns: 1)
-        monkeypatch.setattr(session, "sleep", self._sleep)
+        monkeypatch.setattr(transaction, "sleep", self._sleep)
         monkeypatch.setattr(self._session, "read_ahead", self._reading_ahead)
 
     def _sleep(self, _secs):

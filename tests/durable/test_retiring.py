@@ -9,8 +9,8 @@ import pytest
 
 from receiver import Verdict
 from receiver.durable.audit import look
-from receiver.durable.cache import DAY_US
-from receiver.durable.retiring import retire_sources
+from receiver.durable.retirement import DAY_US
+from receiver.durable.retiring_by_hand import retire_sources
 from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings
 from tests.durable.checks import assert_sound

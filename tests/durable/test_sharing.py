@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from receiver.errors import StoreBusyError
+from receiver.errors import ClosedError, StoreBusyError
 from tests.durable.opened import DUPLICATE, LONG_SECS, MEMORY, NEW, held_elsewhere, opened, send, sizes
 
 SHORT_SECS = 0.2
@@ -76,6 +76,30 @@ def test_the_wait_for_other_threads_is_bounded(any_url, patience_secs):
             send(receiver, "x")
         with pytest.raises(StoreBusyError):
             receiver.close()
+
+
+@pytest.mark.parametrize("waits_to", ["begin", "close"])
+def test_it_is_closed_while_another_thread_waits(any_url, monkeypatch, waits_to):
+    receiver = opened(any_url)
+    session = receiver._session
+    wait = session._wait
+
+    def wait_while_it_is_closed():
+        monkeypatch.setattr(session, "_wait", wait)
+        closing = threading.Thread(target=receiver.close)
+        closing.start()
+        closing.join()
+        wait()
+
+    monkeypatch.setattr(session, "_wait", wait_while_it_is_closed)
+    if waits_to == "close":
+        receiver.close()
+    else:
+        with pytest.raises(ClosedError):
+            receiver.batch().__enter__()
+    with pytest.raises(ClosedError):
+        send(receiver, "x")
+    assert receiver.status().rx == 0
 
 
 def test_who_waits_gets_the_domain_when_it_is_free(store_url):

@@ -165,6 +165,7 @@ def types_of(table: Table, columns: Iterable[str]) -> list[str]:
 
 class PostgresLog(SqlLog):
     placeholder = "%s"
+    naps = True
     for_update = _FOR_UPDATE
 
     def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:

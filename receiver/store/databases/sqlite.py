@@ -6,6 +6,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
@@ -121,14 +122,30 @@ class SqliteLog(SqlLog):
         self.dbapi.execute("BEGIN")
         return self.read(self.sql_read)
 
-    def lock_in_callers_transaction(self) -> DomainState:
-        (caller_waits_ms,) = self.dbapi.execute("PRAGMA busy_timeout").fetchone()
-        self.dbapi.execute(f"PRAGMA busy_timeout = {self.settings.lock_timeout_secs * 1000:.0f}")
+    def begin_if_free(self) -> DomainState | None:
+        self.connect()
         try:
+            with self._waiting_at_most(0):
+                return self.lock()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & _PRIMARY != sqlite3.SQLITE_BUSY:
+                raise
+            return None
+
+    @contextmanager
+    def _waiting_at_most(self, patience_secs: float) -> Iterator[None]:
+        """Within it, statements wait for the file's lock for so long."""
+        (before_ms,) = self.dbapi.execute("PRAGMA busy_timeout").fetchone()
+        self.dbapi.execute(f"PRAGMA busy_timeout = {patience_secs * 1000:.0f}")
+        try:
+            yield
+        finally:
+            self.dbapi.execute(f"PRAGMA busy_timeout = {before_ms}")
+
+    def lock_in_callers_transaction(self) -> DomainState:
+        with self._waiting_at_most(self.settings.lock_timeout_secs):
             # A write, for that is what begins a transaction of the driver's and takes the lock.
             self.dbapi.execute(self._sql_touch, (self.domain_id,))
-        finally:
-            self.dbapi.execute(f"PRAGMA busy_timeout = {caller_waits_ms}")
         if not self.dbapi.in_transaction:
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
         return self.read(self.sql_lock)

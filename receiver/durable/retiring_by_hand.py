@@ -8,8 +8,9 @@ from typing import NamedTuple
 from sqlalchemy import URL, Engine, select
 
 from receiver.detector import TwoTierDetector
-from receiver.durable.cache import DomainCache, Retirement, as_retired, longer_silent_than
+from receiver.durable.cache import DomainCache
 from receiver.durable.opening import new_number
+from receiver.durable.retirement import Retirement, as_retired, longer_silent_than
 from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.databases.database import shown

@@ -1,0 +1,83 @@
+"""When sources are retired, and what their rows say from then on.
+
+A messageSourceId often holds a process id or a start time, so each restart of a sender is a new source, and the newest W
+ids of every source that ever was would be kept for ever. What retiring does to verdicts is in `receiver.detector`. All
+rows that are left of a retired source say so from the transaction of a batch on: once that source sends again, the rows
+alone wouldn't show which queue each stood in. The domain's row counts retired sources, so that other processes notice
+and read the log anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from receiver.detector import RETIRED, TwoTierDetector
+from receiver.message import ReceiptRow, ReceiptValues
+from receiver.settings import ReceiverSettings
+from receiver.store.log import PolicyStates
+
+__all__ = ["DAY_US", "Retirement", "as_retired", "longer_silent_than"]
+
+DAY_US = 86_400_000_000
+_LOOKS_PER_TIME_ALLOWED = 30
+"""After a retirement, the next silent sources wait for up to retire_sources_after_days / 30, for each retirement makes
+every other process read the whole log again."""
+_SHARE_RETIRED = 10
+"""Beyond max_sources, the surplus and a tenth of max_sources more are retired, so that the next batch needn't retire
+again."""
+
+
+class Retirement:
+    """Says which sources to retire at the end of a batch, at next to no cost as long as none can be due."""
+
+    def __init__(self, settings: ReceiverSettings) -> None:
+        self._max_sources = settings.max_sources
+        self._after_us = round(settings.retire_sources_after_days * DAY_US)
+        self._next_look_us = 0
+
+    def wait(self, latest_us: int) -> None:
+        """After sources were retired, here or elsewhere: don't look for silent sources for a while."""
+        self._next_look_us = latest_us + self._after_us // _LOOKS_PER_TIME_ALLOWED
+
+    def look_soon(self) -> None:
+        """After the log was read for another reason: look at the end of the next batch."""
+        self._next_look_us = 0
+
+    def due(self, detector: TwoTierDetector) -> list[str | None]:
+        """The sources to retire now, the longest silent first."""
+        most, latest_us = self._max_sources, detector.latest_us
+        has_too_many = bool(most) and detector.sources > most
+        if not has_too_many and not (self._after_us and latest_us >= self._next_look_us):
+            return []
+        by_silence = detector.sources_by_silence()
+        silent = _silent(by_silence, latest_us - self._after_us) if self._after_us else 0
+        surplus = len(by_silence) - most + most // _SHARE_RETIRED if has_too_many else 0
+        number = max(silent, surplus)
+        if silent:
+            self.wait(latest_us)
+        elif by_silence[number:]:  # until then none of the others can be due
+            self._next_look_us = by_silence[number][0] + self._after_us
+        return [source for _, source in by_silence[:number]]
+
+
+def longer_silent_than(detector: TwoTierDetector, days: float) -> list[str | None]:
+    """The sources that haven't sent for more than so many days, by the domain's own time."""
+    by_silence = detector.sources_by_silence()
+    silent = _silent(by_silence, detector.latest_us - round(days * DAY_US))
+    return [source for _, source in by_silence[:silent]]
+
+
+def _silent(by_silence: Sequence[tuple[int, str | None]], before_us: int) -> int:
+    return next((number for number, (us, _) in enumerate(by_silence) if us >= before_us), len(by_silence))
+
+
+def as_retired(
+    rows: Sequence[ReceiptValues], sources: Sequence[str | None]
+) -> tuple[Sequence[ReceiptValues], list[PolicyStates]]:
+    """A batch's rows as they are appended once these sources are retired, and the policy states of rows from before."""
+    if not sources:
+        return rows, []
+    retired = {source or None for source in sources}
+    named = map(ReceiptRow._make, rows)
+    rows = [row._replace(policy_state=RETIRED) if row.message_source_id in retired else row for row in named]
+    return rows, [PolicyStates(RETIRED, list(retired))]
