@@ -65,8 +65,8 @@ _SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
 ROWS_AT_ONCE = 500
 """So few rows are read that they are gone before the garbage collector comes to look at them, and that an event loop gets
 its turn between them."""
-IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction that a batch could join"
-JOIN_HINT = "give a connection with a transaction, or none: then the batch has one of its own"
+IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction to join"
+JOIN_HINT = "give a connection with a transaction, or none: then a transaction is made"
 
 
 def batch_number_values(state: DomainState, batch_number: BatchNumber) -> tuple[int, ...]:
