@@ -256,10 +256,10 @@ class Sqlite(Database):
     def accept_broken_text(self, driver: Any) -> None:
         driver.text_factory = lambda stored: stored.decode("utf-8", "surrogateescape")
 
-    def damage(self, connection: Connection, advance: Callable[[int], None]) -> Iterator[str]:
+    def damage(self, connection: Connection, on_rows: Callable[[int], None]) -> Iterator[str]:
         """What SQLite finds wrong with its pages."""
         driver = driver_of(connection)
-        driver.set_progress_handler(lambda: advance(0), _STEPS_AT_ONCE)
+        driver.set_progress_handler(lambda: on_rows(0), _STEPS_AT_ONCE)
         try:
             # One by one, for it fails where damage is too bad to go on.
             for (said,) in connection.execute(text("PRAGMA integrity_check")):
