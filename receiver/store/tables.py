@@ -13,7 +13,6 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from json.encoder import encode_basestring_ascii as _quoted
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -183,7 +182,7 @@ def dumped(values: Mapping[str, Any]) -> str:
     if not values:
         return "{}"
     if {str}.issuperset(map(type, values.values())):  # as most have it, in half the time
-        return "{" + ",".join([f"{_quoted(name)}:{_quoted(value)}" for name, value in values.items()]) + "}"
+        return "{" + ",".join([f"{encoded(name)}:{encoded(value)}" for name, value in values.items()]) + "}"
     return encoded(dict(values))
 
 
