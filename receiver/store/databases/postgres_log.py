@@ -13,6 +13,7 @@ from sqlalchemy.dialects import postgresql
 from receiver.errors import SettingsError
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
+from receiver.store.databases.psycopg_messages import PsycopgMessages
 from receiver.store.log import Changes, NotCommittedError
 from receiver.store.sql_log import (
     IN_AUTOCOMMIT,
@@ -118,36 +119,6 @@ def autocommits(driver: Any) -> bool:
     return bool(driver.autocommit) and (not hasattr(driver, "pgconn") or driver.pgconn.transaction_status == _IDLE)
 
 
-class _Messages:
-    """Sends statements together, without the driver's cursors, which take as much time as all else in a batch of one."""
-
-    def __init__(self, driver: Any) -> None:
-        from psycopg import errors, generators
-        from psycopg.adapt import Transformer
-
-        self._driver = driver
-        self._executing = generators.execute
-        self._error_of = errors.error_from_result
-        self._transformer = Transformer(driver)
-
-    def send(self, statements: bytes) -> Any:
-        """The result of the last statement. None comes after one that fails, whose error is raised."""
-        pgconn = self._driver.pgconn
-        pgconn.send_query(statements)
-        result = self._driver.wait(self._executing(pgconn))[-1]
-        if result.error_message:
-            raise self._error_of(result)
-        return result
-
-    def first_row(self, statements: bytes) -> tuple[Any, ...] | None:
-        """The first row that the last statement gives; None if it gives none."""
-        result = self.send(statements)
-        if not result.ntuples:
-            return None
-        self._transformer.set_pgresult(result)
-        return self._transformer.load_row(0, tuple)
-
-
 def _literal(value: int | str | bytes | None) -> str:
     if isinstance(value, str):
         return f"convert_from({_literal(value.encode())}, 'UTF8')"
@@ -177,7 +148,7 @@ class PostgresLog(SqlLog):
         ]
         self._prepared: dict[tuple[str, str], str] = {}
         """The names of the statements that are prepared on the connection, beside those that begin."""
-        self._messages: _Messages
+        self._messages: PsycopgMessages
         self._unsent = ""
         """What records the batch, to go to the server with its commit."""
         sql_read = self.sql_read.replace("%s", str(int(domain_id)))
@@ -195,7 +166,7 @@ class PostgresLog(SqlLog):
             return
         try:
             self._prepared = {}
-            self._messages = _Messages(self.dbapi)
+            self._messages = PsycopgMessages(self.dbapi)
             self.dbapi.autocommit = True  # so that the driver begins no transaction, for which it would wait once more
             self.cursor.execute(self._sql_prepare, prepare=False)
         except BaseException:
