@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, Table
 from sqlalchemy.dialects import postgresql
@@ -27,8 +27,6 @@ from receiver.store.sql_log import (
 from receiver.store.tables import DomainState, receipt_rows, receipts
 
 __all__ = ["READING", "WRITING", "PostgresLog", "TableVacuum", "autocommits", "lock_timeout_ms", "types_of"]
-
-_T = TypeVar("_T")
 
 _LEAST_VACUUMED = 1_000
 
@@ -174,18 +172,20 @@ class PostgresLog(SqlLog):
             raise
 
     def begin(self) -> DomainState:
-        return self._begun(self.lock)
+        return self.fetched(self._begun(_LOCKING))
 
     def begin_if_free(self) -> DomainState | None:
-        return self._begun(self._lock_if_free)
+        values = self._begun(_LOCKING_IF_FREE)
+        return None if values is None else self.fetched(values)
 
     def begin_reading(self) -> DomainState:
-        return self._begun(self._start_reading)
+        return self.fetched(self._begun(_READING_ONLY))
 
-    def _begun(self, begin: Callable[[], _T]) -> _T:
+    def _begun(self, begin: _Begin) -> tuple[Any, ...] | None:
+        """The values of the domain's row, read as a transaction begins; if it is taken or gone, None and no transaction."""
         try:
             self.connect()
-            return begin()
+            return self._sent(begin)
         except Exception as error:
             # The server was gone while this connection lay idle, or an application to which it was lent has dropped what
             # was prepared. So nothing is lost with it.
@@ -194,24 +194,14 @@ class PostgresLog(SqlLog):
                 raise
             self.discard()
             self.connect()
-            return begin()
+            return self._sent(begin)
 
-    def lock(self) -> DomainState:
-        return self.fetched(self._begun_by(_LOCKING))
-
-    def _lock_if_free(self) -> DomainState | None:
-        values = self._begun_by(_LOCKING_IF_FREE)
-        if values is not None:
-            return self.fetched(values)
-        self.commit()  # of nothing; after a rollback the driver would drop what is prepared
-        return None
-
-    def _start_reading(self) -> DomainState:
-        return self.fetched(self._begun_by(_READING_ONLY))
-
-    def _begun_by(self, begin: _Begin) -> tuple[Any, ...] | None:
+    def _sent(self, begin: _Begin) -> tuple[Any, ...] | None:
         self._unsent = ""
-        return self._messages.first_row(str(begin).encode())
+        values = self._messages.first_row(str(begin).encode())
+        if values is None:
+            self.commit()  # of nothing; after a rollback the driver would drop what is prepared
+        return values
 
     @property
     def in_transaction(self) -> bool:
@@ -243,13 +233,13 @@ class PostgresLog(SqlLog):
             changes = changes._replace(rows=())
         with_it = self._sql_with[changes.batch_number is not None][len(rows)]
         if rows and not (self.is_joined or self.is_lent):
-            self._unsent = self._executing(with_it, values, *self.saving(state, before))
+            self._unsent = self._executing(with_it, values, *self.state_update(state, before))
         else:
-            self.save(with_it, values, state, before)
+            self.save_state(with_it, values, state, before)
             self.change_rows(changes)
 
     def _executing(self, with_it: str, values: Sequence[Any], saving: str, changed: Sequence[Any]) -> str:
-        """The statements that do what `save` does; COMMIT may follow in the same message.
+        """The statements that do what `save_state` does; COMMIT may follow in the same message.
 
         The first time on a connection it is prepared, so nothing has to be planned again. COMMIT isn't reached where no
         state is saved, for that is an error.

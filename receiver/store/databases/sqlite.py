@@ -112,7 +112,8 @@ class SqliteLog(SqlLog):
     def in_transaction(self) -> bool:
         return bool(self.dbapi.in_transaction)
 
-    def lock(self) -> DomainState:
+    def begin(self) -> DomainState:
+        self.connect()
         self.cursor.execute("BEGIN IMMEDIATE")
         return self.read(self.sql_lock)
 
