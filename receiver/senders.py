@@ -22,7 +22,8 @@ from receiver.store.connections import KeptConnection
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.engine import database_of, translated
 from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, joinable
-from receiver.store.tables import dedup_keys, sequences, text_of, to_bytes
+from receiver.store.tables import dedup_keys, sequences
+from receiver.store.values import text_of, to_bytes
 
 __all__ = ["DedupKeyMaker", "Maker", "Pending", "SequenceIdMaker", "name_bytes"]
 

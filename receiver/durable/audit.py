@@ -30,7 +30,8 @@ from receiver.store.invariants import (
 )
 from receiver.store.positions import PositionRow
 from receiver.store.snapshot import OnRows, RawRow, Snapshot, snapshot
-from receiver.store.tables import REVISION, DomainState, printable, receipt_rows
+from receiver.store.tables import REVISION, DomainState, receipt_rows
+from receiver.store.values import printable
 
 __all__ = ["StoreFigures", "StoredDomain", "audit", "look"]
 

@@ -2,7 +2,8 @@
 
 | file | what is in it |
 |---|---|
-| `tables.py` | the records and tables: each field declared once, with the values that a driver has for it |
+| `tables.py` | the records and tables: each field declared once |
+| `codec.py`, `values.py` | a record's fields as columns, and as the values that a driver has for them; text as bytes, objects as JSON |
 | `log.py` | `DomainLog`: what can be done with a log, whatever keeps it; the log in memory |
 | `sql_log.py` | the log in a database, as far as all kinds have it in common, and in a transaction of the caller's |
 | `awaited_driver.py` | an asynchronous driver of the caller's, as the statements of `sql_log.py` need one |

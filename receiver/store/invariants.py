@@ -20,6 +20,7 @@ from receiver.domains import domain_key
 from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptRow
 from receiver.store.bundles import columns_of, rows_of
+from receiver.store.codec import fields_of_kind, value_types
 from receiver.store.engine import NONSENSE
 from receiver.store.snapshot import BUNDLE_COLUMNS, MESSAGE_COLUMNS, TARGET_COLUMNS, OnRows, RawRow, Snapshot
 from receiver.store.tables import (
@@ -29,17 +30,14 @@ from receiver.store.tables import (
     bundles,
     domain_rows,
     domains,
-    fields_of_kind,
     inbox,
     inbox_rows,
-    loaded,
     parked,
     positions,
     receipts,
     targets,
-    text_of,
-    value_types,
 )
+from receiver.store.values import loaded, text_of
 
 __all__ = [
     "PROBLEMS",

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Inspector, PrimaryKeyConstraint, Row, Table, UniqueConstraint, inspect, text
 
+from receiver.store.codec import selected
 from receiver.store.engine import database_of, translated
 from receiver.store.schema import examined
 from receiver.store.sql_log import driver_of
@@ -26,7 +27,6 @@ from receiver.store.tables import (
     positions,
     receipt_rows,
     receipts,
-    selected,
     targets,
 )
 

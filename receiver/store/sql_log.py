@@ -24,7 +24,8 @@ from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.awaited_driver import AwaitedDriver
 from receiver.store.log import BatchNumber, Changes, PolicyStates
-from receiver.store.tables import DomainState, domain_rows, domains, joined, receipt_rows, receipts, to_bytes
+from receiver.store.tables import DomainState, domain_rows, domains, joined, receipt_rows, receipts
+from receiver.store.values import to_bytes
 
 __all__ = [
     "IN_AUTOCOMMIT",
