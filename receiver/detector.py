@@ -142,9 +142,10 @@ class TwoTierDetector:
     )
 
     def __init__(self, window: int, expiry_secs: float) -> None:
-        if not isinstance(window, int) or window < 0:
+        if not isinstance(window, int) or isinstance(window, bool) or window < 0:  # True is an int, but no count
             raise SettingsError(f"window must be a whole number of at least 0, not {window!r}")
-        if not isinstance(expiry_secs, int | float) or not 0 <= expiry_secs <= _LONGEST_SECS:
+        is_number = isinstance(expiry_secs, int | float) and not isinstance(expiry_secs, bool)
+        if not is_number or not 0 <= expiry_secs <= _LONGEST_SECS:
             raise SettingsError(f"expiry_secs must be a number from 0 to {_LONGEST_SECS:,}, not {expiry_secs!r}")
         self._window = window
         self._expiry_us = round(expiry_secs * 1_000_000)

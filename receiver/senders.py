@@ -21,8 +21,9 @@ from receiver.settings import StoreSettings
 from receiver.store.connections import KeptConnection
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.engine import database_of, translated
-from receiver.store.sql_log import joinable
-from receiver.store.tables import dedup_keys, sequences, text_of, to_bytes
+from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, joinable
+from receiver.store.tables import dedup_keys, sequences
+from receiver.store.values import text_of, to_bytes
 
 __all__ = ["DedupKeyMaker", "Maker", "Pending", "SequenceIdMaker", "name_bytes"]
 
@@ -66,10 +67,7 @@ class Maker(Closing):
 def _check_transaction(connection: Connection) -> None:
     """Raise SettingsError if what is done on the connection is committed at once."""
     if database_of(connection).autocommits(connection):
-        raise SettingsError(
-            "the connection is in AUTOCOMMIT, so there is no transaction to join",
-            hint="give a connection with a transaction, or none at all",
-        )
+        raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
 
 
 class Pending(NamedTuple):

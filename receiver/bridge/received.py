@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from receiver.bridge.connectors import Message, Property
 from receiver.message import LATEST_US
-from receiver.store.tables import InboxColumns, InboxRow, base64_of, dumped, to_bytes
+from receiver.store.tables import InboxColumns, InboxRow
+from receiver.store.values import base64_of, dumped, to_bytes
 
 __all__ = ["PASSED", "Passed", "Received", "numbered", "sent_at_ms"]
 

@@ -30,8 +30,9 @@ from receiver.store.invariants import (
     shown_columns,
 )
 from receiver.store.positions import PositionRow
-from receiver.store.snapshot import Advance, RawRow, Snapshot, snapshot
-from receiver.store.tables import REVISION, DomainState, printable, receipt_rows
+from receiver.store.snapshot import OnRows, RawRow, Snapshot, snapshot
+from receiver.store.tables import REVISION, DomainState, receipt_rows
+from receiver.store.values import printable
 
 __all__ = ["StoreFigures", "StoredDomain", "audit", "look"]
 
@@ -99,7 +100,7 @@ class StoreFigures:
     """What is broken, as far as it was checked."""
 
 
-def audit(address: str, *, advance: Advance = _quietly) -> StoreFigures:
+def audit(address: str, *, advance: OnRows = _quietly) -> StoreFigures:
     """Check every invariant of a store, in one state of it, while receivers may go on; nothing is changed.
 
     StoreError where there is no store or it can't be opened. `advance` is called with the number of rows read since its
@@ -115,7 +116,7 @@ def audit(address: str, *, advance: Advance = _quietly) -> StoreFigures:
         return StoreFigures(REVISION, store.size_bytes, domains, findings.all())
 
 
-def look(address: str, *, with_ids: bool = True, advance: Advance = _quietly) -> StoreFigures:
+def look(address: str, *, with_ids: bool = True, advance: OnRows = _quietly) -> StoreFigures:
     """The figures of a store. `with_ids`: also how many ids are remembered now, for which all rows are read.
 
     StoreError as with `audit`, and StoreCorruptError where a domain's own row is broken so that it has no figures.
@@ -126,7 +127,7 @@ def look(address: str, *, with_ids: bool = True, advance: Advance = _quietly) ->
         return StoreFigures(REVISION, store.size_bytes, domains, findings.all())
 
 
-def _domains(store: Snapshot, findings: Findings, advance: Advance, *, with_ids: bool) -> tuple[StoredDomain, ...]:
+def _domains(store: Snapshot, findings: Findings, advance: OnRows, *, with_ids: bool) -> tuple[StoredDomain, ...]:
     raws: Sequence[RawRow] = ()
     batches: Sequence[RawRow] = ()
     with readable(store, findings, None):
@@ -181,7 +182,7 @@ def _check_needs(state: DomainState, findings: Findings) -> None:
 
 
 def _figures(
-    store: Snapshot, state: DomainState, findings: Findings, advance: Advance, *, with_ids: bool
+    store: Snapshot, state: DomainState, findings: Findings, advance: OnRows, *, with_ids: bool
 ) -> StoredDomain:
     name = DomainName.of(state)
     figures = StoredDomain(state, 0, None, None)
@@ -217,7 +218,7 @@ def _positions(store: Snapshot, state: DomainState) -> tuple[PositionRow, ...]:
     )
 
 
-def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: Advance) -> Policy:
+def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: OnRows) -> Policy:
     """The domain's policy as a receiver rebuilds it on opening; for rows that are known to be sound."""
     policy = policy_of(state)
     for raws in store.rows(state.domain_id):

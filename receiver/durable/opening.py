@@ -22,7 +22,8 @@ from receiver.store.engine import database_of, store_url, translated
 from receiver.store.log import DomainLog, MemoryLog
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_log import SqlLog
-from receiver.store.tables import DomainState, domains, to_bytes
+from receiver.store.tables import DomainState, domains
+from receiver.store.values import to_bytes
 
 __all__ = ["Opened", "Wanted", "new_number", "open_log", "wanted"]
 

@@ -17,8 +17,9 @@ from receiver.store.databases.database import shown
 from receiver.store.engine import database_of, store_url, translated
 from receiver.store.log import Changes, DomainLog
 from receiver.store.schema import open_store_engine
-from receiver.store.tables import domains, to_bytes
+from receiver.store.tables import domains
 from receiver.store.upkeep import examined_rows
+from receiver.store.values import to_bytes
 
 __all__ = ["RetiredSources", "retire_sources"]
 

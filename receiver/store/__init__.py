@@ -1,8 +1,11 @@
-"""A domain's log of receipts in SQLite, PostgreSQL or memory, and its inboxes; nothing here knows what counts as a duplicate.
+"""A domain's log of receipts, its inboxes and its sources' positions in SQLite or PostgreSQL; a log in memory too.
+
+Nothing here knows what counts as a duplicate.
 
 | file | what is in it |
 |---|---|
-| `tables.py` | the records and tables: each field declared once, with the values that a driver has for it |
+| `tables.py` | the records and tables: each field declared once |
+| `codec.py`, `values.py` | a record's fields as columns, and as the values that a driver has for them; text as bytes, objects as JSON |
 | `log.py` | `DomainLog`: what can be done with a log, whatever keeps it; the log in memory |
 | `sql_log.py` | the log in a database, as far as all kinds have it in common, and in a transaction of the caller's |
 | `awaited_driver.py` | an asynchronous driver of the caller's, as the statements of `sql_log.py` need one |
@@ -10,7 +13,8 @@
 | `engine.py` | from an address to its kind and an engine; drivers' errors become ours |
 | `connections.py` | a connection kept open for many short transactions |
 | `schema.py`, `migration.py` | whether the tables in a database are ours, and current; Alembic |
-| `inbox.py` | messages that wait for their target |
+| `inbox.py`, `bundles.py` | messages that wait for their target; all messages of a batch packed into one row |
+| `positions.py` | how far a domain's sources have come, for brokers that don't forget what was taken |
 | `upkeep.py` | what a person does to a store: inboxes, parked messages and domains listed, moved, dropped |
 | `snapshot.py`, `invariants.py` | a whole store read as it is; what must hold of it, and what is broken |
 """

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
+from receiver.store.codec import fields_of_kind
 from receiver.store.sql_log import runs_of
-from receiver.store.tables import BundleRow, InboxColumns, InboxRow, encoded, fields_of_kind, revived
+from receiver.store.tables import BundleRow, InboxColumns, InboxRow
+from receiver.store.values import encoded, revived
 
 __all__ = ["bundle_of", "columns_of", "numbers_of", "rows_of"]
 

@@ -33,10 +33,9 @@ from receiver.store.tables import (
     inbox,
     inbox_rows,
     parked,
-    printable,
     targets,
-    to_bytes,
 )
+from receiver.store.values import printable, to_bytes
 
 __all__ = ["Inbox", "Lease", "target_id_of", "waiting_by_row"]
 

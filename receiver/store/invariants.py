@@ -20,8 +20,9 @@ from receiver.domains import domain_key
 from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptRow
 from receiver.store.bundles import columns_of, rows_of
+from receiver.store.codec import fields_of_kind, value_types
 from receiver.store.engine import NONSENSE
-from receiver.store.snapshot import BUNDLE_COLUMNS, MESSAGE_COLUMNS, TARGET_COLUMNS, Advance, RawRow, Snapshot
+from receiver.store.snapshot import BUNDLE_COLUMNS, MESSAGE_COLUMNS, TARGET_COLUMNS, OnRows, RawRow, Snapshot
 from receiver.store.tables import (
     BundleRow,
     DomainState,
@@ -29,17 +30,14 @@ from receiver.store.tables import (
     bundles,
     domain_rows,
     domains,
-    fields_of_kind,
     inbox,
     inbox_rows,
-    loaded,
     parked,
     positions,
     receipts,
     targets,
-    text_of,
-    value_types,
 )
+from receiver.store.values import loaded, text_of
 
 __all__ = [
     "PROBLEMS",
@@ -62,7 +60,7 @@ PROBLEMS = {
     "unreadable": "what is stored can't be read",
     "keys": "a table has lost a constraint",
     "strays": "rows belong to no domain, or messages to no target",
-    "same-domain": "two domains have the same key and name, or the same incarnation",
+    "same-domain": "two domains have the same key and name, or the same store id",
     "types": "a value is missing, or of another type than its column's",
     "name": "no receiver makes this key and name",
     "settings": "no receiver can have these settings",
@@ -76,7 +74,7 @@ PROBLEMS = {
     "ids": "ids or sources are empty, no text, or not what the policy goes by",
     "first-times": "ids first came after they came again, or before all time",
     "digests": "body digests are no list of different texts",
-    "retired": "rows of a retired source have marks that no receiver writes",
+    "retired": "rows of a retired source have policy states that no receiver writes",
     "newest": "the newest receipt isn't there, or came at another time than the domain's latest",
     "targets": "a target has no name, or what is noted of its file contradicts itself",
     "positions": "a source's position, or its name, is empty or no text",
@@ -207,10 +205,10 @@ def readable(store: Snapshot, findings: Findings, domain: DomainName | None) -> 
         findings.add("unreadable", domain, error.message)
 
 
-def audit_tables(store: Snapshot, findings: Findings, advance: Advance) -> None:
+def audit_tables(store: Snapshot, findings: Findings, on_rows: OnRows) -> None:
     """Check what concerns no single domain: pages, constraints, and rows that belong to none."""
     with readable(store, findings, None):
-        for said in store.damage(advance):
+        for said in store.damage(on_rows):
             findings.add("damaged", None, said)
     with readable(store, findings, None):
         for said in store.lacking_keys():
@@ -270,13 +268,13 @@ def shown_columns(state: DomainState, columns: Iterable[str]) -> str:
     return ", ".join(f"{column} = {getattr(state, column)!r:.80}" for column in columns)
 
 
-def audited_rows(store: Snapshot, state: DomainState, findings: Findings, advance: Advance) -> int:
+def audited_rows(store: Snapshot, state: DomainState, findings: Findings, on_rows: OnRows) -> int:
     """Check a domain's rows, one by one and against its own row; how many there are."""
     rows = _RowCheck(state, findings)
     for raws in store.rows(state.domain_id):
         for raw in raws:
             rows.check(raw)
-        advance(len(raws))
+        on_rows(len(raws))
     rows.check_end()
     return rows.count
 
@@ -375,7 +373,7 @@ _OBJECTS = fields_of_kind(InboxRow, Mapping)
 _MESSAGE_COUNTS = fields_of_kind(InboxRow, int, is_nullable=False)
 
 
-def audit_messages(store: Snapshot, states: Sequence[DomainState], findings: Findings, advance: Advance) -> None:
+def audit_messages(store: Snapshot, states: Sequence[DomainState], findings: Findings, on_rows: OnRows) -> None:
     """Check the targets of these domains, and what waits for them or is parked."""
     by_id = {state.domain_id: state for state in states}
     of_target: dict[Any, DomainState] = {}
@@ -392,11 +390,11 @@ def audit_messages(store: Snapshot, states: Sequence[DomainState], findings: Fin
                     state = of_target.get(raw.target_id)
                     if state is not None:
                         _check_message(table, raw, state, findings)
-                advance(len(raws))
+                on_rows(len(raws))
     with readable(store, findings, None):
         for raws in store.bundles():
             _check_bundles(store, raws, of_target, findings)
-            advance(len(raws))
+            on_rows(len(raws))
     with readable(store, findings, None):
         for both in store.waiting_and_parked():
             if both.target_id in of_target:

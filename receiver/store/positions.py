@@ -16,7 +16,8 @@ from receiver.errors import PositionMovedError, SettingsError, StoreError
 from receiver.store.connections import KeptConnection
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.engine import database_of, translated
-from receiver.store.tables import domains, positions, text_of, to_bytes
+from receiver.store.tables import domains, positions
+from receiver.store.values import text_of, to_bytes
 
 __all__ = ["Advance", "PositionRow", "Positions"]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Inspector, PrimaryKeyConstraint, Row, Table, UniqueConstraint, inspect, text
 
+from receiver.store.codec import selected
 from receiver.store.engine import database_of, translated
 from receiver.store.schema import examined
 from receiver.store.sql_log import driver_of
@@ -26,15 +27,14 @@ from receiver.store.tables import (
     positions,
     receipt_rows,
     receipts,
-    selected,
     targets,
 )
 
-__all__ = ["BUNDLE_COLUMNS", "MESSAGE_COLUMNS", "TARGET_COLUMNS", "Advance", "RawRow", "Snapshot", "snapshot"]
+__all__ = ["BUNDLE_COLUMNS", "MESSAGE_COLUMNS", "TARGET_COLUMNS", "OnRows", "RawRow", "Snapshot", "snapshot"]
 
 RawRow = Row[Any]
 """Values as the driver gives them, by the names of their columns in `receiver.store.tables`."""
-Advance = Callable[[int], None]
+OnRows = Callable[[int], None]
 """Is called with how many rows have been read since the last call, so that somebody can be shown how far it is."""
 
 TARGET_COLUMNS = tuple(targets.columns.keys())
@@ -150,9 +150,9 @@ class Snapshot:
             )
         ]
 
-    def damage(self, advance: Advance) -> Iterator[str]:
+    def damage(self, on_rows: OnRows) -> Iterator[str]:
         """What the database finds wrong with itself when asked."""
-        return database_of(self.url).damage(self._connection, advance)
+        return database_of(self.url).damage(self._connection, on_rows)
 
     def lacking_keys(self) -> list[str]:
         """The constraints of our tables that aren't there any more."""

@@ -25,9 +25,8 @@ from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.awaited_driver import AwaitedDriver
 from receiver.store.log import BatchNumber, Changes, PolicyStates
-from receiver.store.tables import DomainState, domain_rows, domains, joined, receipt_rows, receipts, to_bytes
-
-_LOGGER = logging.getLogger("receiver")
+from receiver.store.tables import DomainState, domain_rows, domains, joined, receipt_rows, receipts
+from receiver.store.values import to_bytes
 
 __all__ = [
     "IN_AUTOCOMMIT",
@@ -44,6 +43,8 @@ __all__ = [
     "lock_lost",
     "runs_of",
 ]
+
+_LOGGER = logging.getLogger("receiver")
 
 
 def driver_of(connection: Connection) -> Any:
@@ -68,8 +69,8 @@ _SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
 ROWS_AT_ONCE = 500
 """So few rows are read that they are gone before the garbage collector comes to look at them, and that an event loop gets
 its turn between them."""
-IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction that a batch could join"
-JOIN_HINT = "give a connection with a transaction, or none: then the batch has one of its own"
+IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction to join"
+JOIN_HINT = "give a connection with a transaction, or none: then a transaction is made"
 
 
 def batch_number_values(state: DomainState, batch_number: BatchNumber) -> tuple[int, ...]:
@@ -142,7 +143,7 @@ class SqlLog(ABC):
         columns = ", ".join(receipt_rows.columns)
         self.sql_read = f"SELECT {domain_rows.selected} FROM {domains.name} WHERE domain_id = {p}"
         self.sql_lock = self.sql_read + self.for_update
-        self._sql_save, self._sql_save_less = map(self._saving, (_CHANGING, _BY_EACH_BATCH))
+        self._sql_save, self._sql_save_less = map(self._update_of, (_CHANGING, _BY_EACH_BATCH))
         self.sql_rows_after = f"SELECT {columns} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
         self.sql_page_after = f"{self.sql_rows_after} LIMIT {ROWS_AT_ONCE}"
         values = ", ".join([p] * (1 + len(receipt_rows.columns)))
@@ -156,7 +157,7 @@ class SqlLog(ABC):
             " ON CONFLICT (domain_id, writer) DO UPDATE SET batch = excluded.batch, last_seq = excluded.last_seq"
         )
 
-    def _saving(self, names: Iterable[str]) -> str:
+    def _update_of(self, names: Iterable[str]) -> str:
         p = self.placeholder
         changes = ", ".join(f"{domains.c[name].name} = {p}" for name in names)
         return f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
@@ -167,8 +168,7 @@ class SqlLog(ABC):
         """Whether a transaction is under way; where that can't be asked, True."""
 
     @abstractmethod
-    def lock(self) -> DomainState:
-        """Start a transaction that has the domain to itself."""
+    def begin(self) -> DomainState: ...
 
     @abstractmethod
     def begin_if_free(self) -> DomainState | None: ...
@@ -209,10 +209,6 @@ class SqlLog(ABC):
         self.dbapi = AwaitedDriver(connection) if self.is_awaited else driver_of(connection)
         self.cursor = self.dbapi.cursor()
 
-    def begin(self) -> DomainState:
-        self.connect()
-        return self.lock()
-
     def read(self, statement: str) -> DomainState:
         return self.fetched(self.cursor.execute(statement, (self.domain_id,)).fetchone())
 
@@ -226,7 +222,7 @@ class SqlLog(ABC):
         return domain_rows.read(values)
 
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
-        self.save("", (), state, before)
+        self.save_state("", (), state, before)
         if changes.batch_number is not None:
             self.cursor.execute(self.sql_batch_number, batch_number_values(state, changes.batch_number))
         self.change_rows(changes)
@@ -258,14 +254,14 @@ class SqlLog(ABC):
         row = self.cursor.execute(self.sql_last_batch, (self.domain_id, writer)).fetchone()
         return 0 if row is None else int(row[0])
 
-    def save(self, with_it: str, values: Sequence[Any], state: DomainState, before: DomainState) -> None:
+    def save_state(self, with_it: str, values: Sequence[Any], state: DomainState, before: DomainState) -> None:
         """Save what is new in the domain's state, by a statement that begins otherwise and takes other values first."""
-        statement, changed = self.saving(state, before)
+        statement, changed = self.state_update(state, before)
         self.cursor.execute(with_it + statement, (*values, *changed))
         if self.cursor.rowcount != 1:
             raise lock_lost()
 
-    def saving(self, state: DomainState, before: DomainState) -> tuple[str, tuple[Any, ...]]:
+    def state_update(self, state: DomainState, before: DomainState) -> tuple[str, tuple[Any, ...]]:
         """The statement that saves what is new in the domain's state, and its values. Raises if the transaction has ended."""
         lent = self._lent
         has_ended = lent is not None and not (lent.is_active and self.connection.get_transaction() is lent)

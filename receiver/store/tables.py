@@ -1,27 +1,18 @@
 """The tables, as this version of the package declares them; `migrations/` makes them, and a test holds both equal.
 
-Records with many users are declared once, field by field: `ReceiptRow`, `DomainState` and `InboxRow`. Columns, SQL, the
-values that a driver takes and gives, and the types that the audit expects are made of them.
-
-Ids and names are bytes: UTF-8 in which a lone surrogate stands as it is. Two ids must never become one, but PostgreSQL's
-text can't hold U+0000, nor can either database's hold lone surrogates.
+Records with many users are declared once, field by field: `ReceiptRow`, `DomainState`, `InboxRow` and `BundleRow`. Columns,
+SQL, the values that a driver takes and gives, and the types that the audit expects are made of them (`codec.py`).
 """
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from json.encoder import encode_basestring_ascii as _quoted
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     DDL,
     BigInteger,
-    Boolean,
     Column,
     Identity,
     Integer,
@@ -34,10 +25,10 @@ from sqlalchemy import (
     UniqueConstraint,
     event,
 )
-from sqlalchemy.types import TypeEngine
 
 from receiver.domains import LONGEST_KEY
-from receiver.message import ASCII, Ascii, ReceiptRow
+from receiver.message import Ascii, ReceiptRow
+from receiver.store.codec import Codec, record_columns
 
 __all__ = [
     "METADATA",
@@ -45,37 +36,24 @@ __all__ = [
     "REVISION",
     "VERSION_TABLE",
     "BundleRow",
-    "Codec",
     "DomainState",
     "InboxColumns",
     "InboxRow",
-    "base64_of",
     "bundles",
     "dedup_keys",
     "domain_rows",
     "domains",
-    "dumped",
-    "encoded",
-    "fields_of_kind",
     "inbox",
     "inbox_rows",
     "joined",
-    "loaded",
     "parked",
     "positions",
-    "printable",
     "receipt_rows",
     "receipts",
-    "revived",
-    "selected",
     "sequences",
     "targets",
-    "text_of",
-    "to_bytes",
-    "value_types",
 ]
 
-_R = TypeVar("_R", bound=tuple[Any, ...])
 _PACKAGE = Path(__file__).resolve().parent.parent
 MIGRATIONS = next(
     (folder for folder in (_PACKAGE / "migrations", _PACKAGE.parent / "migrations") if folder.exists()),
@@ -170,105 +148,12 @@ class BundleRow(NamedTuple):
     packed: bytes
 
 
-def base64_of(value: bytes) -> str:
-    return base64.b64encode(value).decode()
-
-
-encoded = json.JSONEncoder(separators=(",", ":"), default=lambda value: {"base64": base64_of(value)}).encode
-"""As JSON, all of it ASCII; bytes are in base64."""
-
-
-def dumped(values: Mapping[str, Any]) -> str:
-    """As JSON, all of it ASCII, so that any text is stored as it was."""
-    if not values:
-        return "{}"
-    if {str}.issuperset(map(type, values.values())):  # as most have it, in half the time
-        return "{" + ",".join([f"{_quoted(name)}:{_quoted(value)}" for name, value in values.items()]) + "}"
-    return encoded(dict(values))
-
-
-def loaded(text: str) -> dict[str, Any]:
-    """The values that were dumped."""
-    return revived(json.loads(text)) if text != "{}" else {}
-
-
-def revived(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that JSON was made of, bytes among them."""
-    return {name: _read(value) for name, value in values.items()}
-
-
-def _read(value: Any) -> Any:
-    return base64.b64decode(value["base64"], validate=True) if isinstance(value, dict) else value
-
-
-def to_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-def text_of(stored: bytes) -> str:
-    return stored.decode("utf-8", "surrogatepass")
-
-
-def printable(stored: bytes) -> str:
-    """For people, also where a damaged store holds what is no text."""
-    try:
-        return text_of(stored)
-    except UnicodeDecodeError:
-        return stored.decode(errors="backslashreplace")
-
-
-class _Kind(NamedTuple):
-    """How values of one Python type are stored."""
-
-    column: type[TypeEngine[Any]]
-    encode: Callable[[Any], Any] | None = None
-    decode: Callable[[Any], Any] | None = None
-
-
-_KINDS: dict[object, _Kind] = {
-    int: _Kind(BigInteger),
-    bool: _Kind(Boolean, decode=bool),  # a database may have numbers
-    bytes: _Kind(LargeBinary),
-    str: _Kind(LargeBinary, to_bytes, text_of),
-    ASCII: _Kind(Text),
-    Mapping: _Kind(Text, dumped, loaded),
-}
-
-
-class _Field(NamedTuple):
-    name: str
-    kind: _Kind
-    is_nullable: bool
-
-
-def _fields(record: type[tuple[Any, ...]]) -> list[_Field]:
-    return [_field(name, hint) for name, hint in get_type_hints(record, include_extras=True).items()]
-
-
-def _field(name: str, hint: Any) -> _Field:
-    options = get_args(hint)
-    is_nullable = NoneType in options
-    (kind,) = [option for option in options if option is not NoneType] if is_nullable else [hint]
-    if get_origin(kind) is Annotated:
-        kind = kind.__metadata__[0]
-    return _Field(name, _KINDS[get_origin(kind) or kind], is_nullable)
-
-
-def _columns(record: type[tuple[Any, ...]], **options: Mapping[str, Any]) -> list[Column[Any]]:
-    """The columns of a record's fields, in their order; `options` change how a field's is made."""
-    columns = []
-    for name, kind, is_nullable in _fields(record):
-        made = {"name": name, "type_": kind.column, "nullable": is_nullable, **options.get(name, {})}
-        columns.append(Column(**made, key=name))
-    return columns
-
-
 METADATA = MetaData()
 
 domains = Table(
     "receiver_domain",
     METADATA,
-    *_columns(
+    *record_columns(
         DomainState,
         # SQLite's own key, an alias of the rowid, needs the type INTEGER.
         domain_id={"type_": Integer, "primary_key": True, "server_default": Identity()},
@@ -280,7 +165,7 @@ domains = Table(
     UniqueConstraint("domain_key", "domain_name", name="receiver_domain_name_key"),
 )
 
-_receipt_columns = _columns(ReceiptRow, policy_state={"name": "policy_mark"})
+_receipt_columns = record_columns(ReceiptRow, policy_state={"name": "policy_mark"})
 # Wide columns first: PostgreSQL pads a narrow one before a wide one.
 _receipt_columns.insert(3, Column("domain_id", Integer, nullable=False))
 receipts = Table(
@@ -336,7 +221,7 @@ targets = Table(
 
 
 def _message_columns() -> list[Column[Any]]:
-    columns = _columns(InboxRow, sequence={"name": "place"}, tries={"type_": Integer})
+    columns = record_columns(InboxRow, sequence={"name": "place"}, tries={"type_": Integer})
     columns.insert(3, Column("target_id", Integer, nullable=False))
     return columns
 
@@ -354,7 +239,7 @@ bundles = Table(
     METADATA,
     # Messages that wait as those of the inbox do, all that a batch put there in one row. Whatever happens to one of them
     # alone, all become rows of the inbox first.
-    *_columns(BundleRow, messages={"type_": Integer}),
+    *record_columns(BundleRow, messages={"type_": Integer}),
     Column("target_id", Integer, nullable=False),
     PrimaryKeyConstraint("target_id", "first_sequence", name="receiver_bundle_pkey"),
 )
@@ -396,115 +281,6 @@ _ALTERED.append((bundles, "ALTER COLUMN packed SET STORAGE EXTERNAL"))
 for _table, _change in _ALTERED:
     _alter = DDL(f"ALTER TABLE {_table.name} {_change}")  # type: ignore[no-untyped-call]
     event.listen(_table, "after_create", _alter.execute_if(dialect="postgresql"))
-
-
-def selected(table: Table, names: Iterable[str]) -> str:
-    """Columns of a table for a SELECT, each under the name that it has here."""
-    columns = [table.c[name] for name in names]
-    return ", ".join(c.name if c.name == c.key else f"{c.name} AS {c.key}" for c in columns)
-
-
-def fields_of_kind(record: type[tuple[Any, ...]], kind: type, *, is_nullable: bool | None = None) -> tuple[str, ...]:
-    """The names of a record's fields of one type, in their order: all, or those that may be None, or those that may not."""
-    of_kind = [field for field in _fields(record) if field.kind is _KINDS[kind]]
-    return tuple(field.name for field in of_kind if is_nullable is None or field.is_nullable is is_nullable)
-
-
-def value_types(table: Table, names: Iterable[str]) -> tuple[tuple[type, ...], ...]:
-    """The types that a driver's values of these columns have in a sound store; a truth value may be a number."""
-    return tuple(
-        (int if column.type.python_type is bool else column.type.python_type,) + (NoneType,) * bool(column.nullable)
-        for column in (table.c[name] for name in names)
-    )
-
-
-class Codec(Generic[_R]):
-    """Rows of a record as a driver takes and gives their values, which stand in the order of the fields."""
-
-    def __init__(self, record: type[_R], table: Table, *, few: Iterable[str] = ()) -> None:
-        """`few`: fields that have few different values in many rows, each of which is converted once."""
-        fields = _fields(record)
-        names = [field.name for field in fields]
-        self.columns: tuple[str, ...] = tuple(table.c[name].name for name in names)
-        self.selected = selected(table, names)
-        self._new: Callable[[Iterable[Any]], _R] = partial(tuple.__new__, record)
-        self._encoders = _converters([field.kind.encode for field in fields], fields, few)
-        self._decoders = _converters([field.kind.decode for field in fields], fields, few)
-
-    def stored(self, row: Sequence[Any]) -> list[Any]:
-        """The values of a row."""
-        return _converted(row, self._encoders)
-
-    def stored_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-        return _all_converted(rows, self._encoders)
-
-    def stored_columns(self, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-        """The values of the rows' columns, in their order."""
-        return _columns_converted(rows, self._encoders)
-
-    def read(self, values: Sequence[Any]) -> _R:
-        """A row of its values; where they make no sense, one of `receiver.store.engine.NONSENSE` is raised."""
-        return self._new(_converted(values, self._decoders))
-
-    def read_columns(self, rows: Sequence[Sequence[Any]]) -> Any:
-        """The values of rows, at least one, each field for itself: a tuple of as many sequences as the record has fields."""
-        return tuple(_columns_converted(rows, self._decoders))
-
-    def read_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[_R]:
-        return map(self._new, _all_converted(rows, self._decoders))
-
-
-_Converter = tuple[int, Callable[[Any], Any], Callable[[Sequence[Any]], list[Any]]]
-"""The index of a field, and what converts a value of it, or many."""
-
-
-def _converters(
-    converts: Iterable[Callable[[Any], Any] | None], fields: Sequence[_Field], few: Iterable[str]
-) -> list[_Converter]:
-    return [
-        (index, *_converter(convert, is_nullable=field.is_nullable, is_few=field.name in few))
-        for index, (convert, field) in enumerate(zip(converts, fields, strict=True))
-        if convert is not None
-    ]
-
-
-def _converter(
-    convert: Callable[[Any], Any], *, is_nullable: bool, is_few: bool
-) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], list[Any]]]:
-    def one_or_none(value: Any) -> Any:
-        return None if value is None else convert(value)
-
-    one = one_or_none if is_nullable else convert
-    if is_few:
-        return one, lambda values: list(map({value: one(value) for value in set(values)}.__getitem__, values))
-    # Ids, of which there are most: written out, which costs half.
-    if convert is text_of and not is_nullable:
-        return one, lambda values: [value.decode("utf-8", "surrogatepass") for value in values]
-    if convert is to_bytes:
-        return one, lambda values: [
-            None if value is None else value.encode("utf-8", "surrogatepass") for value in values
-        ]
-    return one, lambda values: list(map(one, values))
-
-
-def _converted(values: Iterable[Any], converters: Sequence[_Converter]) -> list[Any]:
-    converted = list(values)
-    for index, one, _ in converters:
-        converted[index] = one(converted[index])
-    return converted
-
-
-def _all_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> Iterator[tuple[Any, ...]]:
-    return zip(*_columns_converted(rows, converters), strict=True)
-
-
-def _columns_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> list[Sequence[Any]]:
-    """Column by column, which is faster than row by row."""
-    columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
-    for index, _, many in converters if columns else ():
-        columns[index] = many(columns[index])
-    return columns
-
 
 receipt_rows = Codec(ReceiptRow, receipts, few=["message_source_id"])
 domain_rows = Codec(DomainState, domains)

@@ -32,18 +32,8 @@ from receiver.store.connections import KeptConnection
 from receiver.store.engine import database_of, store_url, translated
 from receiver.store.inbox import target_id_of, waiting_by_row
 from receiver.store.schema import examined
-from receiver.store.tables import (
-    DomainState,
-    bundles,
-    domains,
-    inbox,
-    joined,
-    parked,
-    positions,
-    printable,
-    receipts,
-    targets,
-)
+from receiver.store.tables import DomainState, bundles, domains, inbox, joined, parked, positions, receipts, targets
+from receiver.store.values import printable
 
 __all__ = [
     "Dropped",

@@ -9,13 +9,13 @@ from receiver import TwoTierDetector, Verdict
 from receiver.errors import SettingsError
 
 
-@pytest.mark.parametrize("window", [-1, 1.0, math.nan, "1", None])
+@pytest.mark.parametrize("window", [-1, 1.0, math.nan, "1", None, True, False])
 def test_a_window_is_a_count(window):
     with pytest.raises(SettingsError, match="window"):
         TwoTierDetector(window, 1)
 
 
-@pytest.mark.parametrize("expiry_secs", [-1, -0.5, math.nan, math.inf, -math.inf, "1", None])
+@pytest.mark.parametrize("expiry_secs", [-1, -0.5, math.nan, math.inf, -math.inf, "1", None, True, False])
 def test_an_expiry_is_a_time(expiry_secs):
     with pytest.raises(SettingsError, match="expiry_secs"):
         TwoTierDetector(1, expiry_secs)

@@ -12,7 +12,8 @@ from receiver.detector import GONE, RETIRED
 from receiver.durable.retirement import DAY_US
 from receiver.durable.retiring_by_hand import retire_sources
 from receiver.message import Decision
-from receiver.store.tables import domains, receipts, text_of
+from receiver.store.tables import domains, receipts
+from receiver.store.values import text_of
 from tests.durable.opened import MEMORY, UndoError, opened, sizes
 from tests.model import Model
 

@@ -108,6 +108,24 @@ def test_whatever_happens_while_it_naps(fresh_postgres_url, monkeypatch, happeni
     assert_sound(url)
 
 
+def test_a_connection_that_is_lost_as_it_asks_is_replaced(fresh_postgres_url, monkeypatch):
+    with opened(fresh_postgres_url) as asking, opened(fresh_postgres_url) as other:
+        send(asking, "mine")
+        log = asking._session.log
+        lost, commit = log.dbapi, log.commit
+
+        def lose_and_commit():
+            monkeypatch.setattr(log, "commit", commit)
+            end_connection(fresh_postgres_url, asking)
+            commit()
+
+        with held_elsewhere(other):
+            monkeypatch.setattr(log, "commit", lose_and_commit)
+            assert log.begin_if_free() is None
+            assert not log.in_transaction
+            assert log.dbapi is not lost
+
+
 def test_what_may_have_been_rolled_back_is_looked_up_before_anything_is_read(fresh_postgres_url, monkeypatch):
     """Else the rows of others would follow those that are gone."""
     url = fresh_postgres_url

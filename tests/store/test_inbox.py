@@ -16,8 +16,8 @@ from sqlalchemy import text
 from receiver.durable.audit import audit
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.store.inbox import Inbox
-from receiver.store.tables import dumped
 from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
+from receiver.store.values import dumped
 from tests.durable.checks import assert_sound
 from tests.durable.forked import forked
 from tests.durable.opened import LONG_SECS, UndoError, opened

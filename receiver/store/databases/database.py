@@ -172,8 +172,8 @@ class Database(ABC):
         """Have text that isn't valid read as far as it goes, rather than fail."""
 
     @abstractmethod
-    def damage(self, connection: Connection, advance: Callable[[int], None]) -> Iterator[str]:
-        """What the database finds wrong with itself when asked; `advance(0)` is called now and then."""
+    def damage(self, connection: Connection, on_rows: Callable[[int], None]) -> Iterator[str]:
+        """What the database finds wrong with itself when asked; `on_rows(0)` is called now and then."""
 
     @abstractmethod
     def size_bytes(self, connection: Connection, url: URL) -> int:

@@ -203,9 +203,9 @@ class Postgres(Database):
     def accept_broken_text(self, driver: Any) -> None:
         """Nothing to do, for the server accepts no such text."""
 
-    def damage(self, connection: Connection, advance: Callable[[int], None]) -> Iterator[str]:
+    def damage(self, connection: Connection, on_rows: Callable[[int], None]) -> Iterator[str]:
         """Nothing, for the server finds damage as it reads."""
-        del connection, advance
+        del connection, on_rows
         return iter(())
 
     def size_bytes(self, connection: Connection, url: URL) -> int:

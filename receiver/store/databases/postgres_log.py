@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, Table
 from sqlalchemy.dialects import postgresql
@@ -13,6 +13,7 @@ from sqlalchemy.dialects import postgresql
 from receiver.errors import SettingsError
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
+from receiver.store.databases.psycopg_messages import PsycopgMessages
 from receiver.store.log import Changes, NotCommittedError
 from receiver.store.sql_log import (
     IN_AUTOCOMMIT,
@@ -26,8 +27,6 @@ from receiver.store.sql_log import (
 from receiver.store.tables import DomainState, receipt_rows, receipts
 
 __all__ = ["READING", "WRITING", "PostgresLog", "TableVacuum", "autocommits", "lock_timeout_ms", "types_of"]
-
-_T = TypeVar("_T")
 
 _LEAST_VACUUMED = 1_000
 
@@ -118,36 +117,6 @@ def autocommits(driver: Any) -> bool:
     return bool(driver.autocommit) and (not hasattr(driver, "pgconn") or driver.pgconn.transaction_status == _IDLE)
 
 
-class _Messages:
-    """Sends statements together, without the driver's cursors, which take as much time as all else in a batch of one."""
-
-    def __init__(self, driver: Any) -> None:
-        from psycopg import errors, generators
-        from psycopg.adapt import Transformer
-
-        self._driver = driver
-        self._executing = generators.execute
-        self._error_of = errors.error_from_result
-        self._transformer = Transformer(driver)
-
-    def send(self, statements: bytes) -> Any:
-        """The result of the last statement. None comes after one that fails, whose error is raised."""
-        pgconn = self._driver.pgconn
-        pgconn.send_query(statements)
-        result = self._driver.wait(self._executing(pgconn))[-1]
-        if result.error_message:
-            raise self._error_of(result)
-        return result
-
-    def first_row(self, statements: bytes) -> tuple[Any, ...] | None:
-        """The first row that the last statement gives; None if it gives none."""
-        result = self.send(statements)
-        if not result.ntuples:
-            return None
-        self._transformer.set_pgresult(result)
-        return self._transformer.load_row(0, tuple)
-
-
 def _literal(value: int | str | bytes | None) -> str:
     if isinstance(value, str):
         return f"convert_from({_literal(value.encode())}, 'UTF8')"
@@ -178,7 +147,7 @@ class PostgresLog(SqlLog):
         ]
         self._prepared: dict[tuple[str, str], str] = {}
         """The names of the statements that are prepared on the connection, beside those that begin."""
-        self._messages: _Messages
+        self._messages: PsycopgMessages
         self._unsent = ""
         """What records the batch, to go to the server with its commit."""
         sql_read = self.sql_read.replace("%s", str(int(domain_id)))
@@ -196,7 +165,7 @@ class PostgresLog(SqlLog):
             return
         try:
             self._prepared = {}
-            self._messages = _Messages(self.dbapi)
+            self._messages = PsycopgMessages(self.dbapi)
             self.dbapi.autocommit = True  # so that the driver begins no transaction, for which it would wait once more
             self.cursor.execute(self._sql_prepare, prepare=False)
         except BaseException:
@@ -204,18 +173,20 @@ class PostgresLog(SqlLog):
             raise
 
     def begin(self) -> DomainState:
-        return self._begun(self.lock)
+        return self.fetched(self._begun(_LOCKING))
 
     def begin_if_free(self) -> DomainState | None:
-        return self._begun(self._lock_if_free)
+        values = self._begun(_LOCKING_IF_FREE)
+        return None if values is None else self.fetched(values)
 
     def begin_reading(self) -> DomainState:
-        return self._begun(self._start_reading)
+        return self.fetched(self._begun(_READING_ONLY))
 
-    def _begun(self, begin: Callable[[], _T]) -> _T:
+    def _begun(self, begin: _Begin) -> tuple[Any, ...] | None:
+        """The values of the domain's row, read as a transaction begins; if it is taken or gone, None and no transaction."""
         try:
             self.connect()
-            return begin()
+            return self._sent(begin)
         except Exception as error:
             # The server was gone while this connection lay idle, or an application to which it was lent has dropped what
             # was prepared. So nothing is lost with it.
@@ -224,24 +195,14 @@ class PostgresLog(SqlLog):
                 raise
             self.discard()
             self.connect()
-            return begin()
+            return self._sent(begin)
 
-    def lock(self) -> DomainState:
-        return self.fetched(self._begun_by(_LOCKING))
-
-    def _lock_if_free(self) -> DomainState | None:
-        values = self._begun_by(_LOCKING_IF_FREE)
-        if values is not None:
-            return self.fetched(values)
-        self.commit()  # of nothing; after a rollback the driver would drop what is prepared
-        return None
-
-    def _start_reading(self) -> DomainState:
-        return self.fetched(self._begun_by(_READING_ONLY))
-
-    def _begun_by(self, begin: _Begin) -> tuple[Any, ...] | None:
+    def _sent(self, begin: _Begin) -> tuple[Any, ...] | None:
         self._unsent = ""
-        return self._messages.first_row(str(begin).encode())
+        values = self._messages.first_row(str(begin).encode())
+        if values is None:
+            self.commit()  # of nothing; after a rollback the driver would drop what is prepared
+        return values
 
     @property
     def in_transaction(self) -> bool:
@@ -273,13 +234,13 @@ class PostgresLog(SqlLog):
             changes = changes._replace(rows=())
         with_it = self._sql_with[changes.batch_number is not None][len(rows)]
         if rows and not (self.is_joined or self.is_lent):
-            self._unsent = self._executing(with_it, values, *self.saving(state, before))
+            self._unsent = self._executing(with_it, values, *self.state_update(state, before))
         else:
-            self.save(with_it, values, state, before)
+            self.save_state(with_it, values, state, before)
             self.change_rows(changes)
 
     def _executing(self, with_it: str, values: Sequence[Any], saving: str, changed: Sequence[Any]) -> str:
-        """The statements that do what `save` does; COMMIT may follow in the same message.
+        """The statements that do what `save_state` does; COMMIT may follow in the same message.
 
         The first time on a connection it is prepared, so nothing has to be planned again. COMMIT isn't reached where no
         state is saved, for that is an error.

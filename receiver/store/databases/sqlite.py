@@ -113,24 +113,25 @@ class SqliteLog(SqlLog):
     def in_transaction(self) -> bool:
         return bool(self.dbapi.in_transaction)
 
-    def lock(self) -> DomainState:
+    def begin(self) -> DomainState:
+        self.connect()
         self.cursor.execute("BEGIN IMMEDIATE")
         return self.read(self.sql_lock)
-
-    def begin_reading(self) -> DomainState:
-        self.connect()
-        self.dbapi.execute("BEGIN")
-        return self.read(self.sql_read)
 
     def begin_if_free(self) -> DomainState | None:
         self.connect()
         try:
             with self._waiting_at_most(0):
-                return self.lock()
+                return self.begin()
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & _PRIMARY != sqlite3.SQLITE_BUSY:
                 raise
             return None
+
+    def begin_reading(self) -> DomainState:
+        self.connect()
+        self.dbapi.execute("BEGIN")
+        return self.read(self.sql_read)
 
     @contextmanager
     def _waiting_at_most(self, patience_secs: float) -> Iterator[None]:
@@ -273,10 +274,10 @@ class Sqlite(Database):
     def accept_broken_text(self, driver: Any) -> None:
         driver.text_factory = lambda stored: stored.decode("utf-8", "surrogateescape")
 
-    def damage(self, connection: Connection, advance: Callable[[int], None]) -> Iterator[str]:
+    def damage(self, connection: Connection, on_rows: Callable[[int], None]) -> Iterator[str]:
         """What SQLite finds wrong with its pages."""
         driver = driver_of(connection)
-        driver.set_progress_handler(lambda: advance(0), _STEPS_AT_ONCE)
+        driver.set_progress_handler(lambda: on_rows(0), _STEPS_AT_ONCE)
         try:
             # One by one, for it fails where damage is too bad to go on.
             for (said,) in connection.execute(text("PRAGMA integrity_check")):

@@ -1,0 +1,172 @@
+"""A record as columns of a table, and as the values that a driver takes and gives: both are made of the record's fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import NoneType
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from sqlalchemy import BigInteger, Boolean, Column, LargeBinary, Table, Text
+from sqlalchemy.types import TypeEngine
+
+from receiver.message import ASCII
+from receiver.store.values import dumped, loaded, text_of, to_bytes
+
+__all__ = ["Codec", "fields_of_kind", "record_columns", "selected", "value_types"]
+
+_R = TypeVar("_R", bound=tuple[Any, ...])
+
+
+class _Kind(NamedTuple):
+    """How values of one Python type are stored."""
+
+    column: type[TypeEngine[Any]]
+    encode: Callable[[Any], Any] | None = None
+    decode: Callable[[Any], Any] | None = None
+
+
+_KINDS: dict[object, _Kind] = {
+    int: _Kind(BigInteger),
+    bool: _Kind(Boolean, decode=bool),  # a database may have numbers
+    bytes: _Kind(LargeBinary),
+    str: _Kind(LargeBinary, to_bytes, text_of),
+    ASCII: _Kind(Text),
+    Mapping: _Kind(Text, dumped, loaded),
+}
+
+
+class _Field(NamedTuple):
+    name: str
+    kind: _Kind
+    is_nullable: bool
+
+
+def _fields(record: type[tuple[Any, ...]]) -> list[_Field]:
+    return [_field(name, hint) for name, hint in get_type_hints(record, include_extras=True).items()]
+
+
+def _field(name: str, hint: Any) -> _Field:
+    options = get_args(hint)
+    is_nullable = NoneType in options
+    (kind,) = [option for option in options if option is not NoneType] if is_nullable else [hint]
+    if get_origin(kind) is Annotated:
+        kind = kind.__metadata__[0]
+    return _Field(name, _KINDS[get_origin(kind) or kind], is_nullable)
+
+
+def record_columns(record: type[tuple[Any, ...]], **options: Mapping[str, Any]) -> list[Column[Any]]:
+    """The columns of a record's fields, in their order; `options` change how a field's is made."""
+    columns = []
+    for name, kind, is_nullable in _fields(record):
+        made = {"name": name, "type_": kind.column, "nullable": is_nullable, **options.get(name, {})}
+        columns.append(Column(**made, key=name))
+    return columns
+
+
+def selected(table: Table, names: Iterable[str]) -> str:
+    """Columns of a table for a SELECT, each under the name that it has in `receiver.store.tables`."""
+    columns = [table.c[name] for name in names]
+    return ", ".join(c.name if c.name == c.key else f"{c.name} AS {c.key}" for c in columns)
+
+
+def fields_of_kind(record: type[tuple[Any, ...]], kind: type, *, is_nullable: bool | None = None) -> tuple[str, ...]:
+    """The names of a record's fields of one type, in their order: all, or those that may be None, or those that may not."""
+    of_kind = [field for field in _fields(record) if field.kind is _KINDS[kind]]
+    return tuple(field.name for field in of_kind if is_nullable is None or field.is_nullable is is_nullable)
+
+
+def value_types(table: Table, names: Iterable[str]) -> tuple[tuple[type, ...], ...]:
+    """The types that a driver's values of these columns have in a sound store; a truth value may be a number."""
+    return tuple(
+        (int if column.type.python_type is bool else column.type.python_type,) + (NoneType,) * bool(column.nullable)
+        for column in (table.c[name] for name in names)
+    )
+
+
+class Codec(Generic[_R]):
+    """Rows of a record as a driver takes and gives their values, which stand in the order of the fields."""
+
+    def __init__(self, record: type[_R], table: Table, *, few: Iterable[str] = ()) -> None:
+        """`few`: fields that have few different values in many rows, each of which is converted once."""
+        fields = _fields(record)
+        names = [field.name for field in fields]
+        self.columns: tuple[str, ...] = tuple(table.c[name].name for name in names)
+        self.selected = selected(table, names)
+        self._new: Callable[[Iterable[Any]], _R] = partial(tuple.__new__, record)
+        self._encoders = _converters([field.kind.encode for field in fields], fields, few)
+        self._decoders = _converters([field.kind.decode for field in fields], fields, few)
+
+    def stored(self, row: Sequence[Any]) -> list[Any]:
+        """The values of a row."""
+        return _converted(row, self._encoders)
+
+    def stored_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+        return _all_converted(rows, self._encoders)
+
+    def stored_columns(self, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        """The values of the rows' columns, in their order."""
+        return _columns_converted(rows, self._encoders)
+
+    def read(self, values: Sequence[Any]) -> _R:
+        """A row of its values; where they make no sense, one of `receiver.store.engine.NONSENSE` is raised."""
+        return self._new(_converted(values, self._decoders))
+
+    def read_columns(self, rows: Sequence[Sequence[Any]]) -> Any:
+        """The values of rows, at least one, each field for itself: a tuple of as many sequences as the record has fields."""
+        return tuple(_columns_converted(rows, self._decoders))
+
+    def read_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[_R]:
+        return map(self._new, _all_converted(rows, self._decoders))
+
+
+_Converter = tuple[int, Callable[[Any], Any], Callable[[Sequence[Any]], list[Any]]]
+"""The index of a field, and what converts a value of it, or many."""
+
+
+def _converters(
+    converts: Iterable[Callable[[Any], Any] | None], fields: Sequence[_Field], few: Iterable[str]
+) -> list[_Converter]:
+    return [
+        (index, *_converter(convert, is_nullable=field.is_nullable, is_few=field.name in few))
+        for index, (convert, field) in enumerate(zip(converts, fields, strict=True))
+        if convert is not None
+    ]
+
+
+def _converter(
+    convert: Callable[[Any], Any], *, is_nullable: bool, is_few: bool
+) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], list[Any]]]:
+    def one_or_none(value: Any) -> Any:
+        return None if value is None else convert(value)
+
+    one = one_or_none if is_nullable else convert
+    if is_few:
+        return one, lambda values: list(map({value: one(value) for value in set(values)}.__getitem__, values))
+    # Ids, of which there are most: written out, which costs half.
+    if convert is text_of and not is_nullable:
+        return one, lambda values: [value.decode("utf-8", "surrogatepass") for value in values]
+    if convert is to_bytes:
+        return one, lambda values: [
+            None if value is None else value.encode("utf-8", "surrogatepass") for value in values
+        ]
+    return one, lambda values: list(map(one, values))
+
+
+def _converted(values: Iterable[Any], converters: Sequence[_Converter]) -> list[Any]:
+    converted = list(values)
+    for index, one, _ in converters:
+        converted[index] = one(converted[index])
+    return converted
+
+
+def _all_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> Iterator[tuple[Any, ...]]:
+    return zip(*_columns_converted(rows, converters), strict=True)
+
+
+def _columns_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> list[Sequence[Any]]:
+    """Column by column, which is faster than row by row."""
+    columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+    for index, _, many in converters if columns else ():
+        columns[index] = many(columns[index])
+    return columns
