@@ -5,7 +5,7 @@
 | `opening.py` | `open_bridge`: a bridge made of two addresses, a store and options |
 | `options.py` | the four modes, and which id a message has |
 | `bridge.py` | `Bridge`: take a batch, keep it, acknowledge it, hand it on, and go on whatever breaks |
-| `modes/` | what the modes differ in, the flow of BEST_EFFORT, and the figures of a bridge; `inbox_flow.py`, `controlled_flow.py` |
+| `modes/` | what the modes differ in, a flow for each, and the figures of a bridge |
 | `received.py` | a message as it is handed on, and the mark by which a ring of bridges is noticed |
 | `targets/` | files, brokers, functions |
 | `health.py` | whether it is live and ready, for a supervisor |

@@ -13,8 +13,9 @@ from urllib.parse import quote
 from receiver.bridge.bridge import Bridge
 from receiver.bridge.connectors import Source, check_carried, check_durable, connectors_of, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress, Tls, is_broker, is_secure, masked
-from receiver.bridge.modes import DirectFlow, Figures, Flow
+from receiver.bridge.modes import Figures, Flow
 from receiver.bridge.modes.controlled_flow import ControlledFlow
+from receiver.bridge.modes.direct_flow import DirectFlow
 from receiver.bridge.modes.inbox_flow import InboxFlow
 from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.bridge.received import Passed

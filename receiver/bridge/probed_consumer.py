@@ -18,7 +18,7 @@ from receiver.errors import BrokerError, SettingsError
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-__all__ = ["NUMBER", "RUN", "TAKE_SECS", "Consumer", "Ending", "Life", "Receipt", "consuming", "receipts_of"]
+__all__ = ["NUMBER", "RUN", "TAKE_SECS", "Consumer", "Ending", "Life", "ProbeReceipt", "consuming", "receipts_of"]
 
 RUN, NUMBER = "receiverProbe", "receiverProbeNumber"
 """Properties of what a probe sends: which run it is of, and its number in it."""
@@ -39,20 +39,22 @@ class Ending(StrEnum):
     """It says nothing more, and its connection stays open: as if its host had lost the network."""
 
 
-class Receipt(NamedTuple):
+class ProbeReceipt(NamedTuple):
+    """What a probe knows of a message that it received."""
+
     number: int
     at_us: int
     redelivered: bool
 
 
-def receipts_of(taken: Sequence[Delivery], run: str) -> list[Receipt]:
+def receipts_of(taken: Sequence[Delivery], run: str) -> list[ProbeReceipt]:
     now_us = time.time_ns() // 1_000
     receipts = []
     for delivery in taken:
         message = delivery.message
         if message.properties.get(RUN) != run:
             raise SettingsError("others send to this queue", hint="name a scratch queue that nobody else uses")
-        receipts.append(Receipt(int(str(message.properties[NUMBER])), now_us, message.redelivered))
+        receipts.append(ProbeReceipt(int(str(message.properties[NUMBER])), now_us, message.redelivered))
     return receipts
 
 
@@ -73,7 +75,7 @@ class Consumer:
 
     def __init__(self, process: Any, pipe: Connection, life: Life) -> None:
         self._process, self._pipe, self._ending = process, pipe, life.ending
-        self.receipts: list[Receipt] = []
+        self.receipts: list[ProbeReceipt] = []
         while len(self.receipts) < life.acknowledged + life.held:
             self.receipts += self._heard()
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from receiver.bridge.connectors import DUPLICATE_ID, Message, Source, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.options import IdRule
-from receiver.bridge.probed_consumer import NUMBER, RUN, TAKE_SECS, Ending, Life, Receipt, consuming, receipts_of
+from receiver.bridge.probed_consumer import NUMBER, RUN, TAKE_SECS, Ending, Life, ProbeReceipt, consuming, receipts_of
 from receiver.errors import BrokerRefusedError, SettingsError
 
 __all__ = ["LEAST_MESSAGES", "Probe", "Redelivery", "Selectors", "probe"]
@@ -105,11 +105,11 @@ class Probe:
 class _Round(NamedTuple):
     """The life and end of one consumer, and what came afterwards."""
 
-    answered: list[Receipt]
+    answered: list[ProbeReceipt]
     """What it took and acknowledged, and the broker has answered that, if it does such a thing."""
-    held: list[Receipt]
+    held: list[ProbeReceipt]
     """What else it took."""
-    after: list[Receipt]
+    after: list[ProbeReceipt]
     """What the next consumer got."""
     expected: set[int]
     """The messages that have to come afterwards."""
@@ -117,12 +117,12 @@ class _Round(NamedTuple):
     patience_ran_out: bool
 
     @property
-    def again(self) -> list[Receipt]:
+    def again(self) -> list[ProbeReceipt]:
         held = _numbers(self.held)
         return [each for each in self.after if each.number in held]
 
     @property
-    def new(self) -> list[Receipt]:
+    def new(self) -> list[ProbeReceipt]:
         """First receipts."""
         before = _numbers(self.answered) | _numbers(self.held)
         return [*self.answered, *self.held, *(each for each in self.after if each.number not in before)]
@@ -245,13 +245,13 @@ class _Run:
             body=_BODY, is_text=True, properties=named | {RUN: self._id, NUMBER: str(number), _HALF: half} | more
         )
 
-    def _collect(self, expected: set[int], secs: float | None = None) -> list[Receipt]:
+    def _collect(self, expected: set[int], secs: float | None = None) -> list[ProbeReceipt]:
         """What a new consumer gets: until all that is expected has come and no more comes, or patience is over."""
         with source_of(self._address) as source:
             return self._taken(source, expected, secs)
 
-    def _taken(self, source: Source, expected: set[int], secs: float | None = None) -> list[Receipt]:
-        came: list[Receipt] = []
+    def _taken(self, source: Source, expected: set[int], secs: float | None = None) -> list[ProbeReceipt]:
+        came: list[ProbeReceipt] = []
         heard_at = time.monotonic()
         until = heard_at + (self._patience_secs if secs is None else secs)
         while True:
@@ -266,7 +266,7 @@ class _Run:
                 return came
 
 
-def _numbers(receipts: Sequence[Receipt]) -> set[int]:
+def _numbers(receipts: Sequence[ProbeReceipt]) -> set[int]:
     return {each.number for each in receipts}
 
 
@@ -290,7 +290,7 @@ def _figures(ending: Ending, rounds: Sequence[_Round]) -> Redelivery:
     )
 
 
-def _needs(receipts: Sequence[Receipt]) -> tuple[int, int]:
+def _needs(receipts: Sequence[ProbeReceipt]) -> tuple[int, int]:
     """The least window that catches all that comes again, and the longest time between two receipts of one message."""
     latest_us: dict[int, int] = {}  # in the order of the latest receipts, as the window has its ids
     window = expiry_us = 0
@@ -302,7 +302,7 @@ def _needs(receipts: Sequence[Receipt]) -> tuple[int, int]:
     return window, expiry_us
 
 
-def _out_of_order(receipts: Sequence[Receipt]) -> int:
+def _out_of_order(receipts: Sequence[ProbeReceipt]) -> int:
     latest, count = -1, 0
     for number, _, _ in receipts:
         count += number < latest

@@ -1,4 +1,15 @@
-"""The command `receiver`: parse, call, print, exit status; one file per command."""
+"""The command `receiver`: parse, call, print, exit status; one file per command.
+
+| file | what is in it |
+|---|---|
+| `simulate.py`, `compare.py`, `generate.py` | commands on logs |
+| `bridge.py`, `probe.py`, `demo.py` | commands on brokers |
+| `stores.py`, `domain.py`, `inbox.py`, `parked.py` | commands on a store; `stores.py` has four, and what all of them share |
+| `engines.py` | the two engines of `simulate`: this process, or Spark |
+| `serving.py` | what a bridge shows over HTTP |
+| `options.py` | arguments that commands share, and help that states settings as they are |
+| `output.py`, `streams.py` | results, progress bars and reports; standard output whose reader may have gone |
+"""
 
 from __future__ import annotations
 

@@ -253,9 +253,9 @@ def _windows(window: int | None, expiry_secs: float | None) -> ReceiverSettings 
 
 
 def _bridge_settings(options: Mapping[str, Any]) -> BridgeSettings:
-    """The settings of these options' names; what isn't given is as by default."""
-    names = [each.name for each in fields(BridgeSettings)]
-    return BridgeSettings(**{name: options[name] for name in names if options.get(name) is not None})
+    """The settings of these options' names, each of which has one; what isn't given is as by default."""
+    given = {each.name: options[each.name] for each in fields(BridgeSettings)}
+    return BridgeSettings(**{name: value for name, value in given.items() if value is not None})
 
 
 def _logging_to_stderr(*, verbose: bool) -> None:

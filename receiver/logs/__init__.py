@@ -1,33 +1,25 @@
-"""Logs of receipts: one file per format behind one small interface.
+"""Logs of receipts: one file per format behind one small interface. `read_logs` is the way in.
 
-`read_logs` is the way in. `files` finds and opens logs, a reader per format (`csv_log`, `jsonl`, `parquet`,
-`correlator`) gives raw columns, and `rows` checks their values.
-
-Several logs are merged by (running maximum of `received_at` in the file so far, index of the file, row). The running
-maximum keeps the order of rows within a file even where its clock stepped back. Rows move in slices, not one by one, and
-a file is opened only when its first row is due, so that a folder of logs of one day each needs the memory of one batch of
-the days that overlap.
+| file | what is in it |
+|---|---|
+| `batches.py` | `read_logs`: a whole log's batches in order, and what is known of it so far |
+| `merging.py` | several files merged by their times |
+| `columns.py` | the columns, each declared once; `LogBatch`, which is what every reader hands on |
+| `source.py` | what a reader is given: how to read, and a log's bytes in blocks of whole lines |
+| `files.py`, `remote.py` | logs looked for and opened, by what they hold; at URLs, by fsspec |
+| `csv_log.py`, `jsonl.py`, `parquet.py` | a reader for each format, which gives raw columns |
+| `correlator.py`, `correlator_blocks.py`, `correlator_grammar.py` | a correlator's own log: its reader, the same by the block, and how its lines are written |
+| `compacted.py` | a log with a folder for each domain and day: its manifest, and its files in order |
+| `rows.py`, `times.py` | raw columns and times checked, whatever the format |
+| `writer.py` | tables written in each format: logs, verdicts |
+| `rotating.py`, `journal.py` | the log that receivers record: files that are finished one after the other, and the one that isn't |
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
-from operator import attrgetter
-from typing import Any, Literal, get_args
-from zoneinfo import ZoneInfo
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
-from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.columns import BATCH_ROWS, COLUMNS, LogBatch, StatusLine, checked_map, optional_columns
-from receiver.logs.files import LogFile, LogReader, find_files, open_log
-from receiver.logs.parquet import group_sizes
+from receiver.logs.batches import LogBatches, checked_options, no_receipt, read_logs
+from receiver.logs.columns import BATCH_ROWS, COLUMNS, LogBatch, StatusLine, optional_columns
+from receiver.logs.files import LogReader
+from receiver.logs.merging import Waiting, merge
 from receiver.logs.source import LogSource, OnError, ReadOptions
-from receiver.logs.times import UNITS
 
 __all__ = [
     "BATCH_ROWS",
@@ -46,230 +38,3 @@ __all__ = [
     "optional_columns",
     "read_logs",
 ]
-
-_ATTRIBUTES = tuple(column.attribute for column in COLUMNS.values())
-_NAMES_SHOWN = 3
-
-
-def read_logs(paths: Sequence[str], options: ReadOptions) -> LogBatches:
-    """The receipts of files, folders, globs and `-`, in order, as batches.
-
-    What can be checked without reading is checked at once: `LogFormatError` for a missing file or a folder without
-    logs, `SettingsError` for invalid options. Reading raises `LogFormatError` at a row that can't be read, or at the
-    end if there was no receipt at all.
-    """
-    return LogBatches(find_files(paths), checked_options(options))
-
-
-class LogBatches(Iterator[LogBatch]):
-    """The batches of a whole log, and what is known of it so far."""
-
-    def __init__(self, files: Sequence[LogFile], options: ReadOptions) -> None:
-        self.columns_present: set[str] = set()
-        """The optional columns that at least one file had."""
-        self.receipts = 0
-        self.paths = [str(file.path) for file in files if file.path is not None]
-        """The files to read; standard input is none."""
-        sizes = [file.size_bytes for file in files if file.size_bytes is not None]
-        self.size_bytes = sum(sizes) if len(sizes) == len(files) else None
-        """The size of all files together, as they are on disk; None where it isn't known before the end."""
-        self.on_read: Callable[[int], None] = lambda _bytes: None
-        """Called with how many of these bytes were read since the last call, by the thread that reads."""
-        self._files = files
-        self._options = options
-        logs = _whole_logs(files)
-        self._batches = self._rows_of(logs[0]) if len(logs) == 1 else self._merged(logs)
-
-    def __next__(self) -> LogBatch:
-        batch = next(self._batches, None)
-        if batch is None:
-            if not self.receipts:
-                raise no_receipt([file.name for file in self._files])
-            raise StopIteration
-        self.receipts += len(batch)
-        self.columns_present |= optional_columns(batch)
-        return batch
-
-    @property
-    def known_receipts(self) -> int:
-        """How many there are at least, by what Parquet files and compacted logs say of themselves."""
-        if self._options.on_error != "stop":  # unreadable rows are skipped, and aren't receipts
-            return 0
-        compacted = {id(file.manifest): file.manifest.receipts for file in self._files if file.manifest is not None}
-        plain = [file.path for file in self._files if file.manifest is None and file.path and file.can_reopen]
-        return sum(compacted.values()) + sum(sum(group_sizes(path)) for path in plain)
-
-    def _rows_of(self, log: Sequence[LogFile], *, counted: bool = True) -> Iterator[LogBatch]:
-        for file in log:
-            with open_log(file, self._options, self._count if counted else None) as (source, reader):
-                yield from reader(source, self._options)
-
-    def _merged(self, logs: Sequence[Sequence[LogFile]]) -> Iterator[LogBatch]:
-        return merge([self._waiting(log, index) for index, log in enumerate(logs)])
-
-    def _waiting(self, log: Sequence[LogFile], index: int) -> Waiting:
-        """Look at the log's first receipt. Where the log can be opened again, it is read from the start when it is due."""
-        can_reopen = all(file.can_reopen for file in log)
-        batches = self._rows_of(log, counted=not can_reopen)
-        ahead: list[LogBatch] = []
-        for batch in batches:
-            ahead.append(batch)
-            if len(batch):
-                break
-        first_us = int(ahead[-1].received_at_us[0]) if ahead and len(ahead[-1]) else 0
-        if can_reopen:
-            return Waiting(first_us, index, lambda: self._rows_of(log))
-        return Waiting(first_us, index, lambda: chain(ahead, batches))
-
-    def _count(self, read_bytes: int) -> None:
-        self.on_read(read_bytes)  # which may have been set after the file was opened
-
-
-def _whole_logs(files: Iterable[LogFile]) -> list[list[LogFile]]:
-    """The files in groups, each of which is one log: a file that `follows` belongs to the log of the one before."""
-    logs: list[list[LogFile]] = []
-    for file in files:
-        if file.follows:
-            logs[-1].append(file)
-        else:
-            logs.append([file])
-    return logs
-
-
-def no_receipt(names: Sequence[str]) -> LogFormatError:
-    """The error for files that together hold no receipt."""
-    shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-    return LogFormatError(shown, "no receipt in the log", hint="there is nothing to replay")
-
-
-def checked_options(options: ReadOptions) -> ReadOptions:
-    """The same options in the form that readers expect; `SettingsError` for invalid ones."""
-    if options.time_unit is not None and options.time_unit not in UNITS:
-        raise SettingsError(f"unknown time unit {options.time_unit!r}", hint=f"one of {', '.join(UNITS)}")
-    if options.on_error not in get_args(OnError):
-        raise SettingsError(f"unknown treatment of unreadable rows: {options.on_error!r}", hint="stop or skip")
-    try:
-        ZoneInfo(options.time_zone)
-    except (KeyError, ValueError, OSError) as error:  # ZoneInfoNotFoundError is a KeyError
-        raise SettingsError(
-            f"unknown time zone {options.time_zone!r}", hint="an IANA name such as Europe/Paris"
-        ) from error
-    return checked_map(options)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Waiting:
-    """A file that isn't open yet: its first key, its index among the files, and how to read it."""
-
-    first_us: int
-    index: int
-    open: Callable[[], Iterator[LogBatch]] = field(compare=False)
-
-
-class _Cursor:
-    """An open file: what is left of its current batch, with the keys of the rows."""
-
-    def __init__(self, index: int, batches: Iterator[LogBatch]) -> None:
-        self.index = index
-        self._batches = batches
-        self._latest_us = 0
-        self.keys: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self.batch: LogBatch | None = None
-        self.beside: list[LogBatch] = []
-        """Batches without rows, which still carry counts and status lines."""
-
-    def fill(self) -> bool:
-        """Read until there are rows in hand; False at the end of the file."""
-        while not len(self.keys):
-            batch = next(self._batches, None)
-            if batch is None:
-                return False
-            if not len(batch):
-                self.beside.append(batch)
-                continue
-            self.keys = np.maximum.accumulate(np.maximum(batch.received_at_us, self._latest_us))
-            self._latest_us = int(self.keys[-1])
-            self.batch = batch
-        return True
-
-    def take(self, rows: int) -> LogBatch:
-        """The next rows, as a batch of their own."""
-        assert self.batch is not None  # noqa: S101 - filled before
-        taken, self.batch = _sliced(self.batch, 0, rows), _sliced(self.batch, rows, len(self.batch))
-        self.batch.skipped, self.batch.status_lines = 0, []
-        self.keys = self.keys[rows:]
-        return taken
-
-
-def merge(waiting: Sequence[Waiting]) -> Iterator[LogBatch]:
-    """The rows of all files in their common order."""
-    to_open = sorted(waiting, reverse=True)
-    cursors: list[_Cursor] = []
-    while cursors or to_open:
-        filled = [cursor for cursor in cursors if cursor.fill()]
-        for cursor in cursors:
-            yield from cursor.beside
-            cursor.beside.clear()
-        cursors = filled
-        horizon = min(((int(cursor.keys[-1]), cursor.index) for cursor in cursors), default=None)
-        if to_open and (horizon is None or (to_open[-1].first_us, to_open[-1].index) <= horizon):
-            file = to_open.pop()
-            cursors = sorted([*cursors, _Cursor(file.index, file.open())], key=attrgetter("index"))
-        elif horizon is not None:
-            yield _up_to(horizon, cursors)
-
-
-def _up_to(horizon: tuple[int, int], cursors: Sequence[_Cursor]) -> LogBatch:
-    """All rows that can't come after any row not yet in hand.
-
-    The horizon is the smallest (last key in hand, index of the file). The keys of a file grow, so whatever that file still has,
-    and any other, comes after it. At the horizon's own key, only files of a smaller or the same index go first.
-    """
-    last_us, last_index = horizon
-    parts, keys = [], []
-    for cursor in cursors:
-        side: Literal["left", "right"] = "right" if cursor.index <= last_index else "left"
-        rows = int(np.searchsorted(cursor.keys, last_us, side=side))
-        if rows:
-            keys.append(cursor.keys[:rows])
-            parts.append(cursor.take(rows))
-    if len(parts) == 1:
-        return parts[0]
-    return _interleaved(parts, np.argsort(np.concatenate(keys), kind="stable"))
-
-
-def _sliced(batch: LogBatch, start: int, stop: int) -> LogBatch:
-    columns: dict[str, Any] = {name: getattr(batch, name) for name in _ATTRIBUTES}
-    for name, values in columns.items():
-        columns[name] = None if values is None else values[start:stop]
-    return LogBatch(**columns, skipped=batch.skipped, status_lines=batch.status_lines)
-
-
-def _interleaved(parts: Sequence[LogBatch], order: npt.NDArray[np.int64]) -> LogBatch:
-    columns: dict[str, Any] = {}
-    for name in _ATTRIBUTES:
-        arrays = [getattr(part, name) for part in parts]
-        kinds = {type(values) for values in arrays if values is not None}
-        if not kinds:
-            columns[name] = None
-        elif kinds == {np.ndarray}:
-            columns[name] = _numbers(arrays, parts)[order]
-        else:
-            columns[name] = _text(arrays, parts).take(pa.array(order))
-    status_lines = [line for part in parts for line in part.status_lines]
-    return LogBatch(**columns, skipped=sum(part.skipped for part in parts), status_lines=status_lines)
-
-
-def _numbers(arrays: Sequence[npt.NDArray[Any] | None], parts: Sequence[LogBatch]) -> npt.NDArray[Any]:
-    kind = next(values.dtype for values in arrays if values is not None)
-    pairs = zip(arrays, parts, strict=True)
-    return np.concatenate([np.zeros(len(part), kind) if values is None else values for values, part in pairs])
-
-
-def _text(arrays: Sequence[pa.Array | None], parts: Sequence[LogBatch]) -> pa.Array:
-    pairs = zip(arrays, parts, strict=True)
-    filled = [pa.repeat("", len(part)) if values is None else values for values, part in pairs]
-    if all(pa.types.is_string(values.type) for values in filled):
-        return pa.concat_arrays(filled)
-    encoded = [values if pa.types.is_dictionary(values.type) else values.dictionary_encode() for values in filled]
-    return pa.chunked_array(encoded).unify_dictionaries().combine_chunks()

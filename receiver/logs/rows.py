@@ -233,7 +233,7 @@ def _flags(values: pa.Array) -> npt.NDArray[np.int64] | None:
         return np.asarray(values.cast(pa.int64()).fill_null(0))
     if pa.types.is_integer(kind):
         numbers = values.fill_null(0).to_numpy()
-        return np.where((numbers == 0) | (numbers == 1), numbers, -1).astype(np.int64)
+        return np.where((numbers == 0) | (numbers == 1), numbers.astype(np.int64), -1)
     text = _as_text(values)
     return None if text is None else _each_value(text, lambda word: _TRUTH.get(word.lower(), -1))
 

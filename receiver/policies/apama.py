@@ -17,8 +17,8 @@ from receiver.policies.interface import (
     check_size,
     registered,
 )
+from receiver.quantities import exact_secs
 from receiver.settings import ReceiverSettings
-from receiver.words import exact_secs
 
 __all__ = ["ApamaTwoTier"]
 

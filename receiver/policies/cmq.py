@@ -24,7 +24,7 @@ from receiver.policies.interface import (
     registered,
 )
 from receiver.policies.ttl import TimeToLive
-from receiver.words import exact_secs
+from receiver.quantities import exact_secs
 
 __all__ = ["CmqKeyCache", "CmqMinimumTimeCache"]
 

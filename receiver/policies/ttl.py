@@ -17,7 +17,7 @@ from receiver.policies.interface import (
     check_size,
     registered,
 )
-from receiver.words import exact_secs
+from receiver.quantities import exact_secs
 
 __all__ = ["TimeToLive"]
 

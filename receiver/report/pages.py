@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from receiver.compare import Cause, Comparison
+from receiver.quantities import count, duration, seconds, three_digits
 from receiver.report import charts
 from receiver.report.advice import (
     MEANINGS,
@@ -51,7 +52,6 @@ from receiver.report.words import (
     size,
 )
 from receiver.simulate.figures import Analysis, DomainFigures, Grade, Kind, SettingFigures, Steps
-from receiver.words import count, duration, seconds, three_digits
 
 __all__ = ["analysis_page", "comparison_page"]
 

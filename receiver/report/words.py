@@ -1,6 +1,6 @@
 """Figures, times and hostile text as a person reads them; the table and the HTML report share these words.
 
-Those that findings share too are in `receiver.words`.
+Counts and durations, which findings and policies write too, are in `receiver.quantities`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
+from receiver.quantities import count, duration, percent, seconds, three_digits
 from receiver.simulate.figures import LogFigures
-from receiver.words import count, duration, percent, seconds, three_digits
 
 __all__ = [
     "compact",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.domains import PARTS, domain_key
+from receiver.quantities import count, duration, percent, seconds
 from receiver.simulate.figures import Finding, Kind
 from receiver.simulate.recommend import STRONG_BURSTS, STRONG_SPANS
-from receiver.words import count, duration, percent, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

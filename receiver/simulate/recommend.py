@@ -20,9 +20,9 @@ from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from receiver.quantities import seconds
 from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import Evidence, Grade, Kind, Recommendation, SettingFigures, SizedSetting, Unseen
-from receiver.words import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,14 @@
-"""Sizing on Spark: a DataFrame of receipts in, the analysis or the verdicts out (see `size_windows` and `judge`)."""
+"""Sizing on Spark: a DataFrame of receipts in, the analysis or the verdicts out (see `size_windows` and `judge`).
+
+| file | what is in it |
+|---|---|
+| `frames.py` | `size_windows` and `judge`, from a DataFrame of the caller's |
+| `sources.py` | logs at paths and URLs, tables and frames, as pieces for the steps |
+| `flow.py` | `SparkFlow`: the rows of steps as those of a DataFrame |
+| `verdicts.py`, `compacting.py` | the verdict on each receipt; a log sorted by domain and day |
+| `session.py`, `java.py`, `workers.py` | the session, the Java that it runs in, the parent of its Python workers |
+| `failures.py` | what Spark raises, in words that name the remedy |
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,9 @@ _FRAME = "the frame"
 _FILE, _ROW, _ID = "_receiver_file", "_receiver_row", "_receiver_id"
 _ORDER, _MISSING = "_receiver_order", "_receiver_order_missing"
 _GATHERED_BYTES = 32 << 20
-_RUNS_PER_TASK = 1 << 12
+_UNITS_PER_TASK = 1 << 12
+_AN_ORDER = "give a column to order by"
+_FEWER_FILES = "raise spark.sql.files.openCostInBytes, so that a task gets fewer files"
 _WHAT = "Reading receipts"
 
 
@@ -158,13 +160,11 @@ def _read_contents(contents: DataFrame, how: Reading, key: DomainKey, on_progres
 
 
 def _read_content(how: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
-    number = 0
-    for batch in batches:
-        for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-            name = unquote(path.as_py())
-            for value in pieces_of(_first_unit() + number, _batches(name, content.as_py(), how), how):
-                yield Row(0, replace(value, file=name) if isinstance(value, UnitReport) else value)
-            number += 1
+    files = (file for batch in batches for file in zip(batch.column("path"), batch.column("content"), strict=True))
+    for number, (path, content) in enumerate(files):
+        unit, name = _unit_of_task(number, _FEWER_FILES), unquote(path.as_py())
+        for value in pieces_of(unit, _batches(name, content.as_py(), how), how):
+            yield Row(0, replace(value, file=name) if isinstance(value, UnitReport) else value)
 
 
 def _batches(name: str, content: bytes, how: Reading) -> Iterator[LogBatch]:
@@ -172,10 +172,16 @@ def _batches(name: str, content: bytes, how: Reading) -> Iterator[LogBatch]:
     yield from reader(source, how.options)
 
 
-def _first_unit() -> int:
-    """Units are numbered as tasks come upon them."""
+def _partition() -> int:
     context = TaskContext.get()
-    return (0 if context is None else context.partitionId()) * _RUNS_PER_TASK
+    return 0 if context is None else context.partitionId()
+
+
+def _unit_of_task(number: int, way_on: str) -> int:
+    """The unit that a task comes upon after `number` others. Each task has its own numbers, so it can't have more units."""
+    if number >= _UNITS_PER_TASK:
+        raise SettingsError(f"more than {_UNITS_PER_TASK:,} files, or parts of files, come to one task", hint=way_on)
+    return _partition() * _UNITS_PER_TASK + number
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,15 +319,10 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _read_task(how: Reading, batches: Iterator[pa.RecordBatch], *, by_file: bool) -> Iterator[Row]:
     """Each run of rows of one file, or the whole partition, is a unit."""
-    first = _first_unit()
     for number, (file, rows) in enumerate(_runs_of_files(batches) if by_file else _whole(batches)):
-        if number == _RUNS_PER_TASK:
-            raise SettingsError(
-                f"more than {number:,} files, or parts of files, come to one task", hint="give a column to order by"
-            )
-        at = _At()
-        checked = _checked(rows, how, file or f"{_FRAME}, partition {first // _RUNS_PER_TASK}", at)
-        for value in pieces_of(first + number, checked, how, at.with_row_ids):
+        unit, at = _unit_of_task(number, _AN_ORDER), _At()
+        checked = _checked(rows, how, file or f"{_FRAME}, partition {_partition()}", at)
+        for value in pieces_of(unit, checked, how, at.with_row_ids):
             if isinstance(value, UnitReport):
                 value = replace(value, file=file, first_row=at.first_row, last_row=at.last_row)  # noqa: PLW2901
             yield Row(0, value)

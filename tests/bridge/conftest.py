@@ -7,7 +7,7 @@ import pytest
 
 from receiver.bridge import bridge as bridge_module
 from receiver.bridge.connectors import address as address_module
-from receiver.bridge.connectors import amqp_link, stomp
+from receiver.bridge.connectors import amqp_link, stomp_session
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource
 from receiver.bridge.connectors.stomp import StompSink, StompSource
@@ -97,7 +97,7 @@ def broker(request):
 
 def answer_within(monkeypatch, secs):
     """Have connectors wait no longer than that for what they ask."""
-    for module in (address_module, amqp_link, stomp):
+    for module in (address_module, amqp_link, stomp_session):
         monkeypatch.setattr(module, "ANSWER_SECS", secs)
 
 

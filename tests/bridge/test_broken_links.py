@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from receiver.bridge.connectors import Message, stomp
+from receiver.bridge.connectors import Message, stomp, stomp_session
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.demo.artemis import HOST, new_broker
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
@@ -161,8 +161,8 @@ class TestHeartbeats:
 
     @pytest.fixture(autouse=True)
     def hurried(self, monkeypatch):
-        monkeypatch.setattr(stomp, "_HEARTBEAT_MS", BEAT_MS)
-        monkeypatch.setattr(stomp, "CLOSE_SECS", 0.2)
+        monkeypatch.setattr(stomp_session, "_HEARTBEAT_MS", BEAT_MS)
+        monkeypatch.setattr(stomp_session, "CLOSE_SECS", 0.2)
 
     def test_both_sides_are_heard_while_nothing_is_said(self):
         with (

@@ -13,7 +13,7 @@ from rich.console import Console
 from receiver import TwoTierDetector, Verdict
 from receiver.bridge import probing
 from receiver.bridge.connectors import Message, sink_of, source_of
-from receiver.bridge.probed_consumer import Ending, Receipt
+from receiver.bridge.probed_consumer import Ending, ProbeReceipt
 from receiver.bridge.probing import LEAST_MESSAGES, Selectors, _needs, _out_of_order, probe
 from receiver.errors import SettingsError
 from receiver.report.probing import print_probe
@@ -142,7 +142,7 @@ def test_the_needs_are_the_least_that_catch_what_came_again(seed):
     draw = random.Random(seed)
     for _ in range(100):
         numbers = [draw.randrange(12) for _ in range(40)]
-        receipts = [Receipt(number, at_us, redelivered=False) for at_us, number in enumerate(numbers)]
+        receipts = [ProbeReceipt(number, at_us, redelivered=False) for at_us, number in enumerate(numbers)]
         window, expiry_us = _needs(receipts)
         assert missed(numbers, window=window) == 0
         assert missed(numbers, window=window - 1) > 0
@@ -167,6 +167,6 @@ def missed(numbers, *, window):
 
 def test_messages_behind_a_later_one_are_counted():
     def count(*numbers):
-        return _out_of_order([Receipt(number, 0, redelivered=False) for number in numbers])
+        return _out_of_order([ProbeReceipt(number, 0, redelivered=False) for number in numbers])
 
     assert (count(), count(1, 2, 2, 5), count(1, 3, 2, 4), count(9, 1, 2)) == (0, 0, 1, 2)

@@ -6,7 +6,9 @@ import pytest
 from running import complaint
 
 from receiver import Receiver
+from receiver.cli.bridge import _bridge_settings
 from receiver.demo.artemis import HOST
+from receiver.settings import BridgeSettings
 from tests.stores import execute
 
 NOWHERE = f"amqp://{HOST}:1/orders"
@@ -47,6 +49,7 @@ REFUSALS = {
     "windows that detect nothing": ((NOWHERE, "file:x", *STORE, "--window", "0", "--expiry", "0"), "AT_LEAST_ONCE"),
     "a window of text": ((NOWHERE, "file:x", *STORE, "--window", "x"), "--window"),
     "no time at all": ((NOWHERE, "file:x", *STORE, "--status-secs", "-1"), "status_secs"),
+    "no patience": ((NOWHERE, "file:x", *STORE, "--stuck-after-secs", "-1"), "stuck_after_secs"),
     "no number": ((NOWHERE, "file:x", *STORE, "--status-secs", "nan"), "status_secs"),
     "no idle time": ((NOWHERE, "file:x", *STORE, "--stop-when-idle", "-1"), "--stop-when-idle"),
     "a batch of none": ((NOWHERE, "file:x", *STORE, "--max-batch-size", "0"), "max_batch_size"),
@@ -95,6 +98,12 @@ def test_what_is_refused(tmp_path, bridge, what):
     said = complaint(bridge(*arguments))
     assert words in said
     assert SECRET not in said
+
+
+def test_a_setting_without_an_option_of_its_name_is_a_bug():
+    """If an option is renamed, the first run fails. Else it would be ignored without a word."""
+    with pytest.raises(KeyError, match="max_tries"):
+        _bridge_settings(dict.fromkeys(BridgeSettings.__annotations__.keys() - {"max_tries"}))
 
 
 def test_a_store_of_a_newer_version(bridge, tmp_path):

@@ -3,6 +3,7 @@
 import io
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -197,3 +198,14 @@ def test_a_log_without_rows_still_tells_its_columns(log, tmp_path):
     assert sum(map(len, batches)) == 1
     assert batches.columns_present == {"destination"}
     assert "no receipt" in refusal(log).problem
+
+
+def test_flags_of_whole_numbers_of_every_width(log):
+    for kind in (pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64(), pa.uint64()):
+        written(log, received_at=[1, 2, 3], unique_message_id=["a"] * 3, jms_redelivered=pa.array([1, 0, None], kind))
+        assert [row.jms_redelivered for row in read(log)] == [True, False, False]
+        limits = np.iinfo(kind.to_pandas_dtype())
+        for flag in {2, limits.min, limits.max} - {0}:
+            written(log, received_at=[1, 2], unique_message_id=["a"] * 2, jms_redelivered=pa.array([1, flag], kind))
+            assert refusal(log).location == f"{log}:2"
+            assert f"jms_redelivered is {flag}, expected true, false, 1, 0" in refusal(log).problem

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from receiver.message import Decision
 from receiver.policies import policy
-from receiver.words import exact_secs
+from receiver.quantities import exact_secs
 from tests.policies.models import Answer, Firsts, Last, MinimumTime, Ring, Sequence, TimeToLive, TwoTier
 
 Step = tuple[Any, ...]

@@ -41,7 +41,7 @@ from receiver.policies.cmq import CmqMinimumTimeCache
 from receiver.policies.interface import *
 from receiver.policies.interface import registered
 from receiver.policies.ttl import TimeToLive
-from receiver.words import exact_secs
+from receiver.quantities import exact_secs
 
 
 @registered(Declaration({facts}))

@@ -9,11 +9,11 @@ import pytest
 from analyses import HOSTILE_TEXTS, empty, hostile, large, of_kind, realistic
 from pages import Page
 
+from receiver.quantities import count, seconds
 from receiver.report.charts import curve_chart, marks_of, timeline_chart
 from receiver.report.pages import analysis_page
 from receiver.report.words import sanitised
 from receiver.simulate.figures import Grade, Kind, SettingFigures, Timeline
-from receiver.words import count, seconds
 
 QUESTIONS = [
     "What should I set?",

@@ -7,6 +7,8 @@ import random
 import re
 from collections import Counter
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.functions import col, monotonically_increasing_id, timestamp_micros
 
@@ -14,13 +16,14 @@ from receiver import TwoTierDetector
 from receiver.domains import Channel, domain_key
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import ReadOptions, read_logs
+from receiver.logs.files import find_files
 from receiver.report.json_object import analysis_json
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
 from receiver.spark import judge, size_windows
-from receiver.spark.sources import file_and_row
+from receiver.spark.sources import file_and_row, read_files
 from tests.docs.markdown import blocks
 from tests.logs.reading import Row, csv_bytes, parquet_bytes
 
@@ -229,6 +232,18 @@ def test_a_row_that_can_not_be_read_is_told_by_file_and_row(spark, tmp_path):
     path.write_bytes(parquet_bytes(rows))
     with pytest.raises(LogFormatError, match=r"bad\.parquet:8: received_at: "):
         size_windows(spark.read.parquet(str(path)))
+
+
+def test_a_flag_that_is_no_truth_is_refused_whoever_reads_it(spark, tmp_path):
+    """Our reader gives it unsigned, Spark's as the next larger type with a sign."""
+    path = tmp_path / "bad.parquet"
+    flags = pa.array([1, 7], pa.uint8())
+    pq.write_table(pa.table({"received_at": [1, 2], "unique_message_id": ["a", "b"], "jms_redelivered": flags}), path)
+    complaint = r"bad\.parquet:2: jms_redelivered is 7, expected true, false, 1, 0"
+    with pytest.raises(LogFormatError, match=complaint):
+        read_files(spark, find_files([str(path)]), ReadOptions(), domain_key("name:x"))
+    with pytest.raises(LogFormatError, match=complaint):
+        size_windows(spark.read.parquet(str(path)), domain="name:x")
 
 
 def test_the_notebook_of_the_documents(spark, log, capsys):

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+from functools import partial
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -12,8 +14,11 @@ from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import ReadOptions
 from receiver.report.json_object import analysis_object
 from receiver.simulate.analysis import Question, analyse
+from receiver.spark import sources
 from receiver.spark.sources import read_elsewhere
 from receiver.steps.log import chunked_log
+from receiver.steps.read import Reading
+from receiver.steps.schemas import UnitReport
 from tests.logs.reading import csv_bytes, jsonl_bytes, parquet_bytes
 from tests.spark.test_spark_frames import receipts, said_here
 
@@ -85,3 +90,34 @@ def test_a_table_and_its_order(spark, tmp_path):
 def test_what_is_not_there(spark, logs, error, complaint):
     with pytest.raises(error, match=complaint):
         said_there(spark, *logs)
+
+
+def contents(count: int) -> pa.RecordBatch:
+    files = [{"path": f"{number}.csv", "content": b"received_at,unique_message_id\n1,a\n"} for number in range(count)]
+    return pa.RecordBatch.from_pylist(files)
+
+
+def rows_of_files(count: int) -> pa.RecordBatch:
+    columns = {"received_at": [1] * count, "unique_message_id": ["a"] * count}
+    return pa.RecordBatch.from_pydict(
+        columns | {"_receiver_file": [f"{number}.parquet" for number in range(count)], "_receiver_row": [0] * count}
+    )
+
+
+@pytest.mark.parametrize(
+    ("read", "batch_of", "way_on"),
+    [
+        (sources._read_content, contents, "openCostInBytes"),
+        (partial(sources._read_task, by_file=True), rows_of_files, "a column to order by"),
+    ],
+    ids=["text", "rows of files"],
+)
+def test_a_task_has_no_more_units_than_numbers(monkeypatch, read, batch_of, way_on):
+    """The next number is the next task's: two files would become one unit, and the figures be wrong."""
+    monkeypatch.setattr(sources, "_UNITS_PER_TASK", 4)
+    how = Reading(ReadOptions(), bytes(16))
+    rows = list(read(how, iter([batch_of(2), batch_of(2)])))
+    assert [row.value.unit for row in rows if isinstance(row.value, UnitReport)] == [0, 1, 2, 3]
+    with pytest.raises(SettingsError, match="more than 4 files") as caught:
+        list(read(how, iter([batch_of(2), batch_of(3)])))
+    assert way_on in caught.value.hint

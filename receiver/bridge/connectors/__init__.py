@@ -2,6 +2,17 @@
 
 A connector for another client is a class with the methods of `Source` or `Sink`; nothing has to be inherited. Both are
 made connected. After a `BrokerError` they are of no more use: whoever has one closes it and makes another.
+
+| file | what is in it |
+|---|---|
+| `address.py` | the address of a queue or topic, and the way to its broker |
+| `amqp.py`, `stomp.py`, `kafka.py` | the source and the sink for each protocol |
+| `amqp_link.py`, `stomp_session.py`, `kafka_client.py` | their connections |
+| `amqp_message.py`, `stomp_message.py`, `kafka_message.py` | a message as each protocol encodes it |
+| `amqp_sections.py`, `stomp_frames.py`, `stomp_destination.py` | the sections of a message by AMQP; the frames of STOMP, and its names of queues and topics |
+| `amqp_stream.py` | streams of RabbitMQ |
+| `position_names.py` | how sources whose broker forgets nothing name their positions |
+| `products/` | what each broker product does differently |
 """
 
 from __future__ import annotations

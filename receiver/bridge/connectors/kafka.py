@@ -131,10 +131,8 @@ class KafkaSource(Closing):
         try:
             # What counts is in the store: the group's own positions are for figures of its lag. Where there is no store
             # they are what counts.
-            if self._positions is not None:
-                self._consumer.commit(offsets=at, asynchronous=True)
-            else:
-                self._consumer.commit(offsets=at, asynchronous=False)
+            # The library's types know literals only.
+            self._consumer.commit(offsets=at, asynchronous=self._positions is not None)  # type: ignore[call-overload]
         except (KafkaException, RuntimeError) as error:
             if self._positions is None:
                 raise failure_of(self._address, error) from error
@@ -380,8 +378,8 @@ class KafkaSink(Closing):
             raise self._failure_of(error.args[0]) from error
         if left or self._failure is not None:
             failures.append(self._failure or BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s"))
-        for failure in sorted(failures, key=lambda each: isinstance(each, MessageRefusedError)):
-            raise failure
+        if failures:  # a broker that is away comes before a message that is to blame itself
+            raise min(failures, key=lambda each: isinstance(each, MessageRefusedError))
 
     def close(self) -> None:
         with suppress(KafkaException):

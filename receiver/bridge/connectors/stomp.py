@@ -7,281 +7,20 @@ is sent asks for a receipt for each message, for the broker gives one when that 
 from __future__ import annotations
 
 import queue
-import re
-import selectors
-import socket
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
-from itertools import count
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from receiver.bridge.connectors import Delivery, Message, body_limit_bytes
-from receiver.bridge.connectors.address import (
-    ANSWER_SECS,
-    CLOSE_SECS,
-    PIECE_BYTES,
-    WOULD_WAIT,
-    BrokerAddress,
-    connected,
-    failure,
-    mute,
-)
-from receiver.bridge.connectors.products import Product, product_by_stomp
+from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.connectors.products import Product
 from receiver.bridge.connectors.stomp_destination import sending, subscribing
-from receiver.bridge.connectors.stomp_frames import Frame, FrameReader, UnreadableError
+from receiver.bridge.connectors.stomp_frames import Frame, UnreadableError
 from receiver.bridge.connectors.stomp_message import decoded, encoded_headers, unread
+from receiver.bridge.connectors.stomp_session import StompSession
 from receiver.closing import Closing
-from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, ReceiverError, SettingsError
+from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, ReceiverError
 
 __all__ = ["StompSink", "StompSource"]
-
-_VERSION = "1.2"
-_HEARTBEAT_MS = 10_000
-"""How often each side is to be heard, unless the broker wants to say or hear something less often."""
-_GRACE = 1.5
-"""After so many intervals between heartbeats without a byte the broker counts as lost."""
-_LONGEST_ERROR = 200
-"""How many characters of an error are shown; Artemis may put all properties of a message into one."""
-
-_HEARTBEATS = re.compile(r"\s*([0-9]+)\s*,\s*([0-9]+)\s*")
-
-
-class _Session:
-    """One connection. A thread reads what comes into two queues, messages apart from answers; another sends heartbeats.
-    Whoever asks for something writes by itself."""
-
-    def __init__(self, address: BrokerAddress, *, client_id: str | None = None, max_body_bytes: int) -> None:
-        first = _first_frame(address, client_id)
-        self.address = address
-        self.messages: queue.Queue[Frame | MessageRefusedError | None] = queue.Queue()
-        """None wakes whoever waits; an error stands where the message stood that it is about."""
-        self.product = Product(name="unknown")
-        """Which the broker says that it is."""
-        self.is_ready = False
-        """Whether login and destination are accepted, so that an error is about something else."""
-        self._answers: queue.Queue[str | None] = queue.Queue()
-        self._receipts = map(str, count(1))
-        self._broken: BrokerError | None = None
-        self.was_cut = False
-        """Whether the broker ended the connection, or who stands between, before either side had said why."""
-        self._closing = threading.Event()
-        self._patience_secs = ANSWER_SECS
-        """How long the broker may neither answer nor take what is sent."""
-        self._silence_secs: float | None = None
-        """How long it may say nothing at all; None before that is agreed on, and where it promises no heartbeats."""
-        self._came_at = time.monotonic()
-        """When it last sent more than a heartbeat."""
-        self._sending = threading.Lock()
-        self._touching = threading.Lock()  # TLS isn't safe for two threads
-        self._frames = FrameReader(self._more, self._refuse, max_body_bytes=max_body_bytes)
-        self._socket = connected(address)
-        self._threads: list[threading.Thread] = []
-        self._start(self._read)
-        try:
-            self._write(first.encoded())
-            self._wait_for({"CONNECTED"})
-        except BrokerError:
-            self.close()
-            raise
-
-    def check(self) -> None:
-        """Raise what the connection has broken by, if it has."""
-        if self._broken is not None:
-            raise type(self._broken)(self._broken.message, hint=self._broken.hint)
-
-    def ask(self, *frames: Frame) -> None:
-        """Send these frames, and wait until the broker has given a receipt for each of them.
-
-        They are waited for as long as anything comes, such as a large message before them; but not while closing.
-        """
-        self.begin_asking(*frames)()
-
-    def begin_asking(self, *frames: Frame) -> Callable[[], None]:
-        """The same, but what it returns waits for the receipts; it is called before anything else is asked, if ever."""
-        receipts = set()
-        for frame in frames:
-            self.check()
-            receipts.add(receipt := next(self._receipts))
-            self._write(frame._replace(headers={**frame.headers, "receipt": receipt}).encoded())
-        return partial(self._wait_for, receipts)
-
-    def close(self, *last: Frame) -> None:
-        """End the connection, after these frames and their receipts."""
-        self._closing.set()
-        self._patience_secs = min(self._patience_secs, CLOSE_SECS)
-        with suppress(BrokerError):
-            for frame in (*last, Frame("DISCONNECT")):
-                self.ask(frame)
-        self._break(self._lost("the connection is closed"))
-        for thread in self._threads:  # the first, which reads, starts the others
-            thread.join()
-        with self._sending:
-            self._socket.close()
-
-    def _start(self, run: Callable[..., None], *arguments: float) -> None:
-        thread = threading.Thread(target=run, args=arguments, name="receiver stomp", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _read(self) -> None:
-        error, is_cut = self._lost("the connection has ended"), True
-        try:
-            while (frame := self._frames.read()) is not None:
-                self._handle(frame)
-        except BrokerError as broken:
-            error, is_cut = type(broken)(f"{self.address}: {broken.message}", hint=broken.hint), False
-        except Exception as broken:  # noqa: BLE001 - whoever waits would never hear of it
-            error, is_cut = failure(self.address, broken, "is lost"), isinstance(broken, ConnectionError)
-        self._break(error, is_cut=is_cut)
-
-    def _handle(self, frame: Frame) -> None:
-        if frame.command == "MESSAGE":
-            self.messages.put(frame)
-        elif frame.command == "RECEIPT":
-            self._answers.put(frame.headers.get("receipt-id"))
-        elif frame.command == "CONNECTED":
-            self._agree(frame.headers)
-        else:
-            self._break(self._error_of(frame))
-
-    def _agree(self, headers: Mapping[str, str]) -> None:
-        if (version := headers.get("version", "1.0")) != _VERSION:
-            raise BrokerRefusedError(f"it speaks STOMP {version}, and not {_VERSION}", hint="reach it by AMQP")
-        beats = _HEARTBEATS.fullmatch(headers.get("heart-beat", "0,0"))
-        if beats is None:
-            raise BrokerError(f"its heart-beat is {headers['heart-beat']!r:.80}", hint="reach it by AMQP")
-        sends_ms, wants_ms = map(int, beats.groups())
-        if sends_ms:
-            self._silence_secs = max(sends_ms, _HEARTBEAT_MS) / 1_000 * _GRACE
-        self.product = product_by_stomp(headers.get("server", ""))
-        if wants_ms:
-            self._start(self._beat, max(wants_ms, _HEARTBEAT_MS) / 1_000)
-        self._answers.put("CONNECTED")
-
-    def _error_of(self, frame: Frame) -> BrokerError:
-        said, dialect = _said(frame), self.product.stomp
-        why = f"{self.address} refuses: {said:.{_LONGEST_ERROR}}"
-        if not self.is_ready or _says(dialect.refusals, said):
-            return BrokerRefusedError(why, hint="check user, password, name, and what this user may do")
-        if _says(dialect.faults, said):
-            return MessageRefusedError(why, hint="don't send this message")
-        if dialect.refusals is None:
-            # Nobody has written down what it means by its words. To try for ever would hide a refusal.
-            return BrokerRefusedError(
-                why, hint="see the broker's log: the meaning of this product's errors isn't known here"
-            )
-        return BrokerError(why, hint="connect again")
-
-    def _beat(self, secs: float) -> None:
-        while not self._closing.wait(secs) and self._broken is None:
-            with suppress(BrokerError):
-                self._write(b"\n")
-
-    def _wait_for(self, answers: set[str]) -> None:
-        heard_at = time.monotonic()
-        while answers:
-            moved_at = heard_at if self._closing.is_set() else max(heard_at, self._came_at)
-            quiet_secs = time.monotonic() - moved_at
-            if quiet_secs >= self._patience_secs:
-                self._break(mute(self.address))
-            self.check()
-            with suppress(queue.Empty):
-                answers.discard(self._answers.get(timeout=self._patience_secs - quiet_secs) or "")
-                heard_at = time.monotonic()
-
-    def _write(self, data: bytes) -> None:
-        try:
-            if not self._sending.acquire(timeout=self._patience_secs):
-                raise TimeoutError(_takes_nothing(self._patience_secs))
-            try:
-                self._write_all(memoryview(data))
-            finally:
-                self._sending.release()
-        except (OSError, ValueError) as error:
-            self._break(failure(self.address, error, "is lost"), is_cut=isinstance(error, ConnectionError))
-        self.check()
-
-    def _write_all(self, left: memoryview) -> None:
-        while left:
-            written = self._tried(self._socket.send, left[:PIECE_BYTES])
-            if written is not None:
-                left = left[written:]
-            elif not self._waits(selectors.EVENT_WRITE, self._patience_secs):
-                raise TimeoutError(_takes_nothing(self._patience_secs))
-
-    def _more(self) -> bytes:
-        while (data := self._tried(self._socket.recv, PIECE_BYTES)) is None:
-            if not self._waits(selectors.EVENT_READ, self._silence_secs):
-                raise TimeoutError(f"it sent nothing for {self._silence_secs:g} s, not even a heartbeat")
-        if data.strip(b"\r\n"):
-            self._came_at = time.monotonic()
-        return bytes(data)
-
-    def _tried(self, do: Callable[[Any], Any], what: Any) -> Any:
-        """What `do` returns, or None if it would have to wait."""
-        with self._touching:
-            try:
-                return do(what)
-            except WOULD_WAIT:
-                return None
-
-    def _waits(self, event: int, secs: float | None) -> bool:
-        """Wait until the socket is ready for that; whether it was in time."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._socket, event)
-            return bool(selector.select(secs))
-
-    def named(self, error: MessageRefusedError) -> MessageRefusedError:
-        """The same, with the address."""
-        return MessageRefusedError(f"{self.address}: {error.message}", hint=error.hint)
-
-    def _refuse(self, error: MessageRefusedError) -> None:
-        self.messages.put(error if isinstance(error, UnreadableError) else self.named(error))
-
-    def _lost(self, why: str) -> BrokerError:
-        return BrokerError(f"{self.address}: {why}", hint="connect again")
-
-    def _break(self, why: BrokerError, *, is_cut: bool = False) -> None:
-        """The connection is of no more use: wake all who wait for an answer, for a message, or at the socket."""
-        if self._broken is None:
-            self._broken, self.was_cut = why, is_cut
-        self.messages.put(None)
-        self._answers.put(None)
-        with self._touching, suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-
-def _first_frame(address: BrokerAddress, client_id: str | None) -> Frame:
-    # `host` only where a virtual host is named: RabbitMQ would take the broker's own name for one.
-    headers = {"accept-version": _VERSION, "heart-beat": f"{_HEARTBEAT_MS},{_HEARTBEAT_MS}"}
-    named = {"host": address.vhost, "login": address.user, "passcode": address.password, "client-id": client_id}
-    headers |= {name: value for name, value in named.items() if value is not None}
-    if any(set(value) & set("\r\n\0") for value in headers.values()):  # here nothing can be escaped
-        raise SettingsError(
-            f"{address}: STOMP can't express the end of a line in a user, password, virtual host or subscription",
-            hint="choose another, or AMQP",
-        )
-    return Frame("STOMP", headers)
-
-
-def _said(frame: Frame) -> str:
-    """An ERROR's message, with its body where that isn't the same and more: RabbitMQ's message alone is hardly a word."""
-    said = frame.headers.get("message", "")
-    more = " ".join(frame.body.decode("utf-8", "replace").split())
-    if said and (more in said or said in more):
-        return said
-    return ": ".join(filter(None, [said, more])) or "it says ERROR"
-
-
-def _says(pattern: str | None, said: str) -> bool:
-    return pattern is not None and re.match(pattern, said) is not None
-
-
-def _takes_nothing(secs: float) -> str:
-    return f"it accepted nothing for {secs:g} s"
 
 
 class StompSource(Closing):
@@ -289,7 +28,7 @@ class StompSource(Closing):
 
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int | None = None) -> None:
         self._refused: MessageRefusedError | None = None
-        self._session = _Session(
+        self._session = StompSession(
             address, client_id=address.subscription, max_body_bytes=body_limit_bytes(max_body_bytes)
         )
         self.product = self._session.product
@@ -354,7 +93,7 @@ class StompSink(Closing):
     """Messages to a queue or a topic."""
 
     def __init__(self, address: BrokerAddress) -> None:
-        self._session = _Session(address, max_body_bytes=body_limit_bytes())
+        self._session = StompSession(address, max_body_bytes=body_limit_bytes())
         self.product = self._session.product
         try:
             self._headers = sending(address, self.product)
@@ -400,7 +139,7 @@ def _is_stream(address: BrokerAddress, product: Product) -> bool:
     probe = product.stomp.probe
     if probe is None or address.is_topic:
         return False
-    session = _Session(address, max_body_bytes=body_limit_bytes())  # the answer ends it
+    session = StompSession(address, max_body_bytes=body_limit_bytes())  # the answer ends it
     try:
         session.ask(Frame("SUBSCRIBE", {**subscribing(address, product), **probe}))
     except BrokerRefusedError as error:

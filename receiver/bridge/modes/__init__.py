@@ -1,6 +1,12 @@
 """What the modes differ in: what is done with a batch before it is acknowledged, and what after.
 
-A `Flow` is one way to do that. `DirectFlow`, which keeps nothing, is here; those with an inbox have files of their own.
+A `Flow` is one way to do that. Here is what all of them share.
+
+| file | what is in it |
+|---|---|
+| `inbox_flow.py` | AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox |
+| `controlled_flow.py` | APP_CONTROLLED: the target is served in the transaction that detects duplicates |
+| `direct_flow.py` | BEST_EFFORT: messages wait in memory |
 """
 
 from __future__ import annotations
@@ -13,18 +19,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from receiver.bridge.connectors import Advance, Source
 from receiver.bridge.received import Received
-from receiver.bridge.targets import Target
-from receiver.durable.receiver import Receiver
 from receiver.durable.status import Rate, Status
-from receiver.errors import IdFormatError, OutputError
+from receiver.errors import IdFormatError
 from receiver.message import NEW, Decision
-from receiver.settings import BridgeSettings
 from receiver.store.inbox import Inbox
 
 if TYPE_CHECKING:
     from receiver.durable.batch import Batch
 
-__all__ = ["Admitted", "DirectFlow", "Figures", "Flow", "Taken", "admit", "judged", "log_failure", "log_refused"]
+__all__ = ["Admitted", "Figures", "Flow", "Taken", "admit", "judged", "log_failure", "log_refused"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _OF_RECEIPT: Final = 5
@@ -161,68 +164,3 @@ def log_failure(
     level = logging.ERROR if is_last else logging.WARNING
     _LOGGER.log(level, "%s: %r %s, and is %s: %s", target, message.unique_message_id, how, what, why)
     return is_last
-
-
-@dataclass(slots=True)
-class _Waiting:
-    message: Received
-    tries: int = 0
-
-
-class DirectFlow:
-    """Acknowledged messages wait for the target in memory, and are lost with the process."""
-
-    def __init__(self, receiver: Receiver, target: Target, figures: Figures, settings: BridgeSettings) -> None:
-        self._receiver = receiver
-        """One of `memory://` that only observes: for the figures, and the log that it records."""
-        self._target = target
-        self._figures = figures
-        self._max_tries = settings.max_tries
-        self._waiting: list[_Waiting] = []
-
-    def prepare(self) -> None:
-        """Nothing to do, for nothing is kept that could be waiting."""
-
-    def attach(self, source: Source) -> None:
-        """Nothing to do: where it goes on is the broker's to know."""
-
-    def before_acknowledging(self, taken: Taken) -> None:
-        with self._receiver.batch() as batch:
-            judged(batch, taken.messages, taken.refused)
-        self._waiting += map(_Waiting, taken.messages)
-        self._figures.waiting = len(self._waiting)
-
-    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        del is_enough  # what isn't handed on by the end is lost
-        why = ""
-        while self._waiting and not why:
-            outcome = self._target.deliver([waiting.message for waiting in self._waiting], None)
-            self._figures.delivered += len(outcome.delivered)
-            self._figures.failed += len(outcome.failed)
-            done = set(outcome.delivered)
-            for index, problem in outcome.failed.items():
-                if self._is_dropped(self._waiting[index], problem, is_final=index in outcome.final):
-                    done.add(index)
-                else:
-                    why = problem
-            self._waiting = [waiting for index, waiting in enumerate(self._waiting) if index not in done]
-            self._figures.waiting = len(self._waiting)
-        if why:
-            raise OutputError(f"{self._target.name}: a message failed: {why}", hint="it is tried again")
-
-    def _is_dropped(self, waiting: _Waiting, why: str, *, is_final: bool) -> bool:
-        """Count a try that failed; whether it was the last."""
-        waiting.tries += 1
-        name, message, tries = self._target.name, waiting.message, waiting.tries
-        if not log_failure(name, message, tries, self._max_tries, why, is_final=is_final, then="dropped"):
-            return False
-        self._figures.parked += 1
-        return True
-
-    def tend(self) -> None:
-        """Nothing to do, for nothing is kept."""
-
-    def close(self) -> None:
-        if self._waiting:
-            _LOGGER.error("%d messages are lost: they were acknowledged, but not handed on", len(self._waiting))
-            self._waiting = []

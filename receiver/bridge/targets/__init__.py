@@ -1,4 +1,11 @@
-"""What a bridge asks of whatever it hands messages to."""
+"""What a bridge asks of whatever it hands messages to.
+
+| file | what is in it |
+|---|---|
+| `file_target.py` | lines of JSON in a file or on standard output |
+| `broker_target.py` | another broker |
+| `python_target.py` | a function of the application's |
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The broker products that are known, one small file each, and which of them a broker says that it is."""
+"""The broker products that are known, one small file each, and which of them a broker says that it is.
+
+| file | what is in it |
+|---|---|
+| `product.py` | `Product`: what products may do differently, a record for each protocol |
+| `artemis.py`, `classic.py` | ActiveMQ Artemis, and ActiveMQ Classic |
+| `qpid.py`, `rabbitmq.py` | Qpid Broker-J, and RabbitMQ |
+"""
 
 from __future__ import annotations
 
