@@ -25,6 +25,8 @@ _OFFSETS = range(1, 3_900)
 """One of these is added to all ports of a broker. None of the ports then lies among those that the system takes for
 connections, so they are still free when the broker is started again."""
 _STARTS_SECS = _STOPS_SECS = 60
+_CLAIMS: list[ExitStack] = []
+"""What keeps others from the ports that were given out."""
 
 
 class Server:
@@ -97,14 +99,30 @@ class Server:
 
 
 def free_ports(*usual: int) -> list[int]:
-    """A free port for each of the usual ones, higher by one number for all of them."""
+    """A free port for each of the usual ones, higher by one number for all of them.
+
+    Nobody else gets them here as long as this process lives, for a broker listens only later, and not while it is down.
+    """
     for offset in random.sample(_OFFSETS, len(_OFFSETS)):
         ports = [port + offset for port in usual]
-        with ExitStack() as stack:
+        with ExitStack() as claims:
             try:
                 for port in ports:
-                    stack.enter_context(socket.create_server((HOST, port)))
+                    claims.enter_context(_claim(port))
+                    socket.create_server((HOST, port)).close()
             except OSError:
                 continue
+            _CLAIMS.append(claims.pop_all())
             return ports
     raise BrokerError("all ports that a broker could listen on are taken")
+
+
+def _claim(port: int) -> socket.socket:
+    """The UDP port of the same number, of which no broker makes use."""
+    claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        claim.bind((HOST, port))
+    except OSError:
+        claim.close()
+        raise
+    return claim
