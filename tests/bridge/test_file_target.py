@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -244,11 +245,14 @@ def test_a_full_disk_loses_nothing(route, caplog):
     send(route, "1", "2")
     bridge = open_bridge(route.origin, f"file:{route.file}", route.store)
     route.plan("taken", lambda: [route.file.unlink(missing_ok=True), route.file.symlink_to("/dev/full")])
-    stopping = threading.Timer(0.3, bridge.stop)
-    stopping.start()
+
+    def stop_once_it_is_said():
+        while "No space left on device" not in caplog.text:
+            time.sleep(0.01)
+        bridge.stop()
+
+    threading.Thread(target=stop_once_it_is_said, daemon=True).start()
     bridge.run()
-    stopping.join()
-    assert "No space left on device" in caplog.text
     assert (route.waiting(), route.queued, bridge.figures.delivered) == (2, [], 0)
     assert bridge.figures.connection_errors == 0
     # And the messages wait for that very target, as whoever names another one is shown.
