@@ -22,8 +22,8 @@ from tests.stores import execute
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-SOON_SECS = 20
-PATIENCE_SECS = 120
+SOON_SECS = 60
+PATIENCE_SECS = 300
 SMALL = {"x_stream_max_segment_size_bytes": 4_000}
 """Segments of a few messages."""
 SHORT = SMALL | {"x_max_length_bytes": 20_000}
