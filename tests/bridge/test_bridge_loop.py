@@ -22,6 +22,7 @@ from receiver.errors import (
 from receiver.retrying import Backoff
 from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings
 from tests.bridge.bridged import TEN, Route, open_from, send
+from tests.bridge.test_connectors import SOON_SECS
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -211,7 +212,8 @@ def test_a_busy_store_is_waited_for_and_nothing_acknowledged_meanwhile(tmp_path,
         later.start()
 
     def let_go():
-        while not bridge.figures.connection_errors:
+        until = time.monotonic() + SOON_SECS
+        while not bridge.figures.connection_errors and time.monotonic() < until:
             time.sleep(0.01)
         seen.append((list(route.broker.queue("orders")), route.effects()))
         other.execute("ROLLBACK")
@@ -224,6 +226,7 @@ def test_a_busy_store_is_waited_for_and_nothing_acknowledged_meanwhile(tmp_path,
     other.close()
     assert seen == [([], []), "acknowledged"]
     assert route.effects() == TEN
+    assert bridge.figures.connection_errors > 0
 
 
 def test_a_stop_while_the_store_is_busy_leaves_all_to_the_broker(route):
