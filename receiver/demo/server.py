@@ -25,8 +25,6 @@ _OFFSETS = range(1, 3_900)
 """One of these is added to all ports of a broker. None of the ports then lies among those that the system takes for
 connections, so they are still free when the broker is started again."""
 _STARTS_SECS = _STOPS_SECS = 60
-_CLAIMS: list[ExitStack] = []
-"""What keeps others from the ports that were given out."""
 
 
 class Server:
@@ -107,18 +105,18 @@ def free_ports(*usual: int) -> list[int]:
         ports = [port + offset for port in usual]
         with ExitStack() as claims:
             try:
-                for port in ports:
-                    claims.enter_context(_claim(port))
-                    socket.create_server((HOST, port)).close()
+                claimed = [claims.enter_context(_claimed(port)) for port in ports]
             except OSError:
                 continue
-            _CLAIMS.append(claims.pop_all())
+            for claim in claimed:
+                claim.detach()  # so that nothing closes it
             return ports
     raise BrokerError("all ports that a broker could listen on are taken")
 
 
-def _claim(port: int) -> socket.socket:
-    """The UDP port of the same number, of which no broker makes use."""
+def _claimed(port: int) -> socket.socket:
+    """The UDP port of the same number as a free one, for no broker makes use of it."""
+    socket.create_server((HOST, port)).close()
     claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         claim.bind((HOST, port))

@@ -63,7 +63,7 @@ DIFFERS = {
 }
 """Where a product does otherwise than the table says."""
 DOC = Path(__file__).resolve().parents[2] / "docs" / "brokers.md"
-SOON_SECS = 20
+SOON_SECS = 60
 
 
 def queue_of(product, protocol, name=None):

@@ -21,7 +21,7 @@ from tests.stores import execute
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-SOON_SECS = 20
+SOON_SECS = 60
 
 
 @pytest.fixture
