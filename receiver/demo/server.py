@@ -97,14 +97,30 @@ class Server:
 
 
 def free_ports(*usual: int) -> list[int]:
-    """A free port for each of the usual ones, higher by one number for all of them."""
+    """A free port for each of the usual ones, higher by one number for all of them.
+
+    Nobody else gets them here as long as this process lives, for a broker listens only later, and not while it is down.
+    """
     for offset in random.sample(_OFFSETS, len(_OFFSETS)):
         ports = [port + offset for port in usual]
-        with ExitStack() as stack:
+        with ExitStack() as claims:
             try:
-                for port in ports:
-                    stack.enter_context(socket.create_server((HOST, port)))
+                claimed = [claims.enter_context(_claimed(port)) for port in ports]
             except OSError:
                 continue
+            for claim in claimed:
+                claim.detach()  # so that nothing closes it
             return ports
     raise BrokerError("all ports that a broker could listen on are taken")
+
+
+def _claimed(port: int) -> socket.socket:
+    """The UDP port of the same number as a free one, for no broker makes use of it."""
+    socket.create_server((HOST, port)).close()
+    claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        claim.bind((HOST, port))
+    except OSError:
+        claim.close()
+        raise
+    return claim

@@ -1,6 +1,8 @@
 """Bridges over a broker in memory that come, die on purpose and come again; and what has reached their target."""
 
 import json
+import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +28,10 @@ TEN = [str(number) for number in range(10)]
 STEPS = ["taken", "committing", "committed", "acknowledged", "delivering", "delivered", "confirmed"]
 """The way of a batch where there is an inbox. `committing`: in the transaction of the ids; `delivering`: half of it is
 handed on; `delivered`: all of it, and nothing confirmed."""
+
+
+IDLE_SECS = 30
+"""So long a real broker may give nothing while something is expected of it."""
 
 
 class DiedError(BaseException):
@@ -220,6 +226,20 @@ class Route:
 def send(route: Route, *ids: str) -> None:
     """Messages without a source."""
     route.send(*(message(id_) for id_ in ids))
+
+
+def run_until(bridge: Bridge, is_done: Callable[[], bool]) -> None:
+    """Let it run until that is so: how long a real broker may give nothing meanwhile, nobody knows."""
+
+    def stop() -> None:
+        while not (is_done() or bridge.figures.has_ended):
+            time.sleep(0.02)
+        bridge.stop()
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    bridge.run(stop_when_idle_secs=IDLE_SECS)
+    stopping.join()
 
 
 def open_from(route: Route, connect: Callable[[], Source], to: str | None = None, **options: Any) -> Bridge:

@@ -13,6 +13,7 @@ from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource
 from receiver.bridge.connectors.stomp import StompSink, StompSource
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.modes import inbox_flow
+from receiver.bridge.targets import python_target
 from receiver.demo.artemis import HOST, Broker, new_broker
 from receiver.retrying import Backoff
 from tests.bridge.bridged import Route
@@ -125,11 +126,12 @@ def store(request):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Bridges that wait hardly at all, so that whole lives of them take no time."""
+    """Bridges that wait hardly at all, so that whole lives of them take no time; but functions may take theirs."""
     monkeypatch.setattr(bridge_module, "_WAIT_SECS", 0.002)
     monkeypatch.setattr(bridge_module, "_TEND_SECS", 0.01)
     monkeypatch.setattr(inbox_flow, "_BACKOFF", Backoff(0.005, 30))
     monkeypatch.setattr(bridge_module, "_BACKOFF", Backoff(0.002, 30))
+    monkeypatch.setattr(python_target, "_LONG_SECS", 60.0)
 
 
 @pytest.fixture

@@ -46,6 +46,12 @@ def in_queue(address: str) -> list[Effect]:
     return effects
 
 
+def has_nothing(address: str) -> bool:
+    """Whether the queue is empty; what is there stays."""
+    with source_of(BrokerAddress.parse(address)) as source:
+        return not source.take(1, wait_secs=EMPTY_SECS)
+
+
 def in_table(url: str) -> list[Effect]:
     with engine_of(url).connect() as connection:
         return [Effect(id_, body.encode()) for id_, body in connection.execute(text(booking.BOOKED))]

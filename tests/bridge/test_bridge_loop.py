@@ -4,6 +4,7 @@ import signal
 import sqlite3
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,8 +19,10 @@ from receiver.errors import (
     StoreBusyError,
     StoreCorruptError,
 )
+from receiver.retrying import Backoff
 from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings
 from tests.bridge.bridged import TEN, Route, open_from, send
+from tests.bridge.test_connectors import SOON_SECS
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -157,9 +160,12 @@ def test_refusals_with_hours_between_them_are_not_in_a_row(route, monkeypatch):
         take = source.take
 
         def taking(at_most, *, wait_secs):
-            if len(refusals) < 8 and taking.asked:
-                refusals.append(NO)
-                raise NO
+            if taking.asked:
+                if len(refusals) == 8:
+                    bridge.stop()
+                else:
+                    refusals.append(NO)
+                    raise NO
             taking.asked = True
             return take(at_most, wait_secs=wait_secs)
 
@@ -168,7 +174,6 @@ def test_refusals_with_hours_between_them_are_not_in_a_row(route, monkeypatch):
         return source
 
     bridge = open_from(route, connect)
-    threading.Timer(1.0, bridge.stop).start()
     bridge.run()
     assert len(refusals) == 8
 
@@ -202,14 +207,20 @@ def test_a_busy_store_is_waited_for_and_nothing_acknowledged_meanwhile(tmp_path,
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
     seen = []
 
+    def keep():
+        other.execute("BEGIN IMMEDIATE")
+        later.start()
+
     def let_go():
+        until = time.monotonic() + SOON_SECS
+        while not bridge.figures.connection_errors and time.monotonic() < until:
+            time.sleep(0.01)
         seen.append((list(route.broker.queue("orders")), route.effects()))
         other.execute("ROLLBACK")
 
-    route.plan("taken", lambda: other.execute("BEGIN IMMEDIATE"))
-    later = threading.Timer(0.5, let_go)
+    later = threading.Thread(target=let_go, daemon=True)
+    route.plan("taken", keep)
     route.plan("acknowledged", lambda: seen.append("acknowledged"))
-    later.start()
     bridge.run(stop_when_idle_secs=0)
     later.join()
     other.close()
@@ -302,8 +313,13 @@ def test_a_stop_while_the_target_is_down_ends_soon_and_loses_nothing(tmp_path, s
     send(route, *TEN)
     bridge = route.open()
     bridge._target._connect = Failing(bridge._target._connect, None, *[DOWN] * 10_000)
-    route.plan("acknowledged", bridge._target.close)
-    threading.Timer(0.3, bridge.stop).start()
+    stopping = threading.Timer(0.3, bridge.stop)
+
+    def lose_target():
+        bridge._target.close()
+        stopping.start()
+
+    route.plan("acknowledged", lose_target)
     bridge.run()
     assert (route.waiting(), route.queued, route.effects()) == (10, [], [])
     route.run()
@@ -332,24 +348,35 @@ def test_a_signal_may_stop_it_wherever_it_is(route):
 
 
 def test_idle_is_counted_from_the_last_message_or_connection(route, monkeypatch):
-    """A broker that was away has had no chance to show that something waits."""
+    """A broker that was away has had no chance to show that something waits. The clock is the test's."""
+    now_secs = 0.0
+
+    def wait(secs):
+        nonlocal now_secs
+        now_secs += secs
+        return False
+
+    monkeypatch.setattr(bridge_module, "time", SimpleNamespace(monotonic=lambda: now_secs, time_ns=time.time_ns))
     monkeypatch.setattr(bridge_module, "_WAIT_SECS", 0.05)
-    empty = Failing(source_that(route, take=[DOWN]), None, *[DOWN] * 6)
-    send(route, "1")
-    bridge = open_from(route, empty)
-    behind = empty._behind
+    monkeypatch.setattr(bridge_module, "_BACKOFF", Backoff(0.1, 30))
+    monkeypatch.setattr(bridge_module.Bridge, "_stops_within", lambda _bridge, secs: wait(secs))
+    behind = source_that(route, take=[DOWN])
 
     def slow_to_show():
         source = behind()
-        take, shown_at = source.take, time.monotonic() + 0.15
-        source.take = lambda at_most, wait_secs: (
-            take(at_most, wait_secs=wait_secs) if time.monotonic() > shown_at else time.sleep(wait_secs) or []
-        )
+        take, shown_at = source.take, now_secs + 0.15
+
+        def taking(at_most, *, wait_secs):
+            taken = take(at_most, wait_secs=0) if now_secs > shown_at else []
+            return taken or wait(wait_secs) or []
+
+        source.take = taking
         return source
 
-    empty._behind = slow_to_show
-    bridge.run(stop_when_idle_secs=0.3)
+    send(route, "1")
+    open_from(route, Failing(slow_to_show, None, *[DOWN] * 6)).run(stop_when_idle_secs=0.3)
     assert route.effects() == ["1"]
+    assert now_secs > 3
 
 
 def test_what_was_running_is_closed_whatever_ends_it(route):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -17,6 +18,7 @@ from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.errors import ClosedError, OutputError, SettingsError
 from receiver.store.tables import InboxRow
 from tests.bridge.bridged import Route, open_from, send
+from tests.bridge.test_connectors import SOON_SECS
 from tests.store.waiting import add, opened_inbox
 
 pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(3)]
@@ -244,10 +246,15 @@ def test_a_full_disk_loses_nothing(route, caplog):
     send(route, "1", "2")
     bridge = open_bridge(route.origin, f"file:{route.file}", route.store)
     route.plan("taken", lambda: [route.file.unlink(missing_ok=True), route.file.symlink_to("/dev/full")])
-    stopping = threading.Timer(0.3, bridge.stop)
-    stopping.start()
+
+    def stop_once_it_is_said():
+        until = time.monotonic() + SOON_SECS
+        while "No space left on device" not in caplog.text and time.monotonic() < until:
+            time.sleep(0.01)
+        bridge.stop()
+
+    threading.Thread(target=stop_once_it_is_said, daemon=True).start()
     bridge.run()
-    stopping.join()
     assert "No space left on device" in caplog.text
     assert (route.waiting(), route.queued, bridge.figures.delivered) == (2, [], 0)
     assert bridge.figures.connection_errors == 0

@@ -28,7 +28,7 @@ AT_ONCE = 20
 MESSAGES = {"quick": 500, "small": 2_000, "long": 12_000}
 KILLS = {"quick": 1, "small": 4, "long": 100}
 SENT_AGAIN = 0.05
-PATIENCE_SECS = 120
+PATIENCE_SECS = 300
 SHORT = [scaled((Mode.EXACTLY_ONCE, "sqlite", "file")), pytest.param((Mode.APP_CONTROLLED, "postgresql", "table"))]
 LONG = [(Mode.EXACTLY_ONCE, "sqlite", "table"), (Mode.EXACTLY_ONCE, "postgresql", "file")]
 

@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 import uuid
 
 import pytest
@@ -12,12 +13,15 @@ from rich.console import Console
 
 from receiver import TwoTierDetector, Verdict
 from receiver.bridge import probing
-from receiver.bridge.connectors import Message, sink_of, source_of
+from receiver.bridge.connectors import DUPLICATE_ID, Message, sink_of, source_of
+from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.probed_consumer import Ending, ProbeReceipt
 from receiver.bridge.probing import LEAST_MESSAGES, Selectors, _needs, _out_of_order, probe
 from receiver.errors import SettingsError
 from receiver.report.probing import print_probe
 from tests.bridge.conftest import address_of, product_of
+from tests.bridge.test_connectors import SOON_SECS
 
 SECS_US = 1_000_000
 
@@ -38,12 +42,24 @@ def is_empty(address):
         return source.take(1, wait_secs=0.5) == []
 
 
+def frozen_for_two_seconds(monkeypatch, steps):
+    """Only what a frozen consumer holds has to come so soon; for all else the broker may take its time."""
+    collect, patience_secs = probing._Run._collect, iter([2])
+
+    def collecting(run, expected):
+        run._patience_secs = next(patience_secs, SOON_SECS) if Ending.FROZEN in steps[-1][0] else SOON_SECS
+        return collect(run, expected)
+
+    monkeypatch.setattr(probing._Run, "_collect", collecting)
+
+
 @pytest.mark.artemis
 @pytest.mark.thinned(2)
 def test_what_consumers_held_comes_again_and_nothing_else(queue, monkeypatch):
     monkeypatch.setattr(probing, "_QUIET_SECS", 0.3)
     steps = []
-    seen = probe(queue, messages=400, patience_secs=2, say=lambda *step: steps.append(step))
+    frozen_for_two_seconds(monkeypatch, steps)
+    seen = probe(queue, messages=400, say=lambda *step: steps.append(step))
     closed, killed, acknowledging, frozen = seen.redeliveries
     for each in seen.redeliveries:
         assert (each.missing, each.acknowledged_again) == (0, 0)
@@ -81,7 +97,7 @@ PRODUCTS = {
 def test_other_products_are_probed_too_and_what_they_lack_is_said(request, monkeypatch, name):
     monkeypatch.setattr(probing, "_QUIET_SECS", 0.3)
     queue = product_of(request, name).address(f"probe-{uuid.uuid4().hex}")
-    seen = probe(queue, messages=LEAST_MESSAGES, endings=[Ending.KILLED], patience_secs=10)
+    seen = probe(queue, messages=LEAST_MESSAGES, endings=[Ending.KILLED], patience_secs=SOON_SECS)
     (killed,) = seen.redeliveries
     assert (killed.held, killed.again, killed.missing) == (50, 50, 0)
     answers = not name.startswith("amqp-rabbitmq")
@@ -93,27 +109,53 @@ def test_other_products_are_probed_too_and_what_they_lack_is_said(request, monke
     assert is_empty(queue)
 
 
+@pytest.mark.parametrize("drops", [True, False])
+def test_a_slow_broker_drops_known_ids_or_not_as_a_fast_one(monkeypatch, drops):
+    """What it gives first comes only after a while."""
+    monkeypatch.setattr(probing, "_QUIET_SECS", 0.01)
+    broker, looks = MemoryBroker(), []
+
+    def slow_source(address):
+        source = broker.source(address.name)
+        take = source.take
+
+        def taking(at_most, *, wait_secs):
+            looks.append(wait_secs)
+            return take(at_most, wait_secs=0) if len(looks) > 5 else time.sleep(0.02) or []
+
+        source.take = taking
+        return source
+
+    monkeypatch.setattr(probing, "source_of", slow_source)
+    monkeypatch.setattr(probing, "DUPLICATE_ID", DUPLICATE_ID if drops else "another")
+    monkeypatch.setattr(probing, "sink_of", lambda address: broker.sink(address.name))
+    address = BrokerAddress.parse("amqp://localhost/queue/probed")
+    assert probing._Run(address, 10, 60).drops_known_ids() is drops
+    assert len(looks) > 5
+
+
 @pytest.mark.artemis
 @pytest.mark.slow
 @pytest.mark.parametrize("queue", ["stomp"], indirect=True)
 def test_the_command(queue):
-    command = [sys.executable, "-m", "receiver", "probe", str(queue), "--messages", "100", "--patience", "1", "--json"]
+    command = [sys.executable, "-m", "receiver", "probe", str(queue), "--messages", "100", "--patience", "3", "--json"]
     printed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     assert [each["ending"] for each in printed["redeliveries"]] == [*Ending]
-    assert printed["redeliveries"][-1]["first_secs"] > 1
-    assert printed["asks_for"]["expiry_secs"] >= 2
+    assert printed["redeliveries"][-1]["first_secs"] > 3
+    assert printed["asks_for"]["expiry_secs"] >= 6
 
 
 @pytest.mark.artemis
 @pytest.mark.slow
 @pytest.mark.parametrize("queue", ["stomp"], indirect=True)
-def test_a_queue_in_use_is_left_alone(queue):
+def test_a_queue_in_use_is_left_alone(queue, monkeypatch):
+    monkeypatch.setattr(probing, "_QUIET_SECS", float(SOON_SECS))
     with sink_of(queue) as sink:
         sink.send([Message(body=b"an order", is_text=True)])
     with pytest.raises(SettingsError, match="isn't empty"):
         probe(queue)
     with source_of(queue) as source:
-        (delivery,) = source.take(2, wait_secs=5)
+        (delivery,) = source.take(2, wait_secs=SOON_SECS)
         assert delivery.message.body == b"an order"
 
 

@@ -16,7 +16,7 @@ from receiver.bridge.received import PASSED, Passed
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.store.inbox import Inbox
 from receiver.store.upkeep import parked_rows, retry_parked
-from tests.bridge.bridged import DiedError, message
+from tests.bridge.bridged import DiedError, message, run_until
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import bodies, take, texts
 
@@ -228,20 +228,21 @@ def test_a_real_broker_carries_the_mark_by_either_protocol(running_artemis, sqli
     way = {"a": forth, "b": back}
     at = {queue: partial(address_of, running_artemis, path=f"queue/{queue}-{name}") for queue in way}
 
-    def run(source, target, selector=""):
+    def run(source, target, count, selector=""):
         taken = f"{at[source](protocol=way[source])}{selector}"
-        open_bridge(taken, str(at[target](protocol=way[source])), sqlite_url).run(stop_when_idle_secs=0.5)
+        bridge = open_bridge(taken, str(at[target](protocol=way[source])), sqlite_url)
+        run_until(bridge, lambda: bridge.figures.delivered + bridge.figures.parked == count)
 
     with CONNECTORS[forth][1](at["a"](protocol=forth)) as sink:
         sink.send(texts("1", "2"))
-    run("a", "b")
-    run("b", "a")
+    run("a", "b", 2)
+    run("b", "a", 2)
     with CONNECTORS[forth][1](at["a"](protocol=forth)) as sink:
         sink.send(texts("3"))
-    run("a", "b", selector=f"?selector={PASSED}%20IS%20NULL")
+    run("a", "b", 1, selector=f"?selector={PASSED}%20IS%20NULL")
     with CONNECTORS[back][0](at["b"](protocol=back)) as source:
         came = take(source, 1)
         assert bodies(came) == ["3"]
         source.acknowledge(came)
-    run("a", "b")
+    run("a", "b", 2)
     assert [row.error[:20] for row in parked_rows(sqlite_url)] == ["it has come back to "] * 2

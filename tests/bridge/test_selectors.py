@@ -7,6 +7,7 @@ import pytest
 from receiver.bridge import BrokerAddress, Message, sink_of, source_of
 from receiver.errors import BrokerRefusedError, SettingsError
 from tests.bridge.conftest import address_of
+from tests.bridge.test_connectors import SOON_SECS
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
@@ -21,7 +22,7 @@ def send(broker, protocol, path, colours):
 def taken(address, count):
     with source_of(address) as source:
         came = []
-        while len(came) < count and (more := source.take(10, wait_secs=5)):
+        while len(came) < count and (more := source.take(10, wait_secs=SOON_SECS)):
             came += more
         source.acknowledge(came)
         assert source.take(10, wait_secs=0.1) == []

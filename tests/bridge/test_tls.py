@@ -1,6 +1,5 @@
 """Through TLS, against a real broker: each side proves who it is, and without proof nothing is said."""
 
-import socket
 import threading
 import time
 import uuid
@@ -13,18 +12,13 @@ from cryptography.hazmat.primitives import serialization
 from receiver.bridge.connectors import Message, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress, Tls
 from receiver.demo.artemis import HOST, new_broker
+from receiver.demo.server import free_ports
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import SOON_SECS, bodies, take, texts
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 ACCEPTOR = "org.apache.activemq.artemis.core.remoting.impl.netty.NettyAcceptorFactory"
-
-
-def free_port():
-    """One on loopback that nobody listens on just now."""
-    with socket.create_server((HOST, 0)) as listener:
-        return listener.getsockname()[1]
 
 
 class Certified:
@@ -42,7 +36,7 @@ class Certified:
         client.private_key_pem.write_to_path(self.key_file)
         client.private_key_and_cert_chain_pem.write_to_path(self.both_file)
         server.private_key_and_cert_chain_pem.write_to_path(self.server_file)
-        self.port, self.strict_port = free_port(), free_port()
+        self.port, self.strict_port = free_ports(5671, 5670)
 
     def acceptors(self):
         strict = {"needClientAuth": "true", "trustStorePath": self.ca_file, "trustStoreType": "PEM"}

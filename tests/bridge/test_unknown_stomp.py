@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("hasty")
 
 ERROR = b"ERROR\nmessage:nothing here is for you\n\n\0"
 CONNECTED = b"CONNECTED\nversion:1.2\nserver:Mule/1\n\n\0"
-GIVES_UP_SECS = 10
+GIVES_UP_SECS = 60
 
 
 @contextmanager

@@ -82,7 +82,7 @@ class Broker(Server):
         admin = self.admin()  # kept by its name, for its answers end with it
         made = admin.create_topics([NewTopic(topic, partitions, 1, config=given)], operation_timeout=ANSWERS_SECS)
         made[topic].result(ANSWERS_SECS)
-        time.sleep(0.1)  # until all that asks has heard of it
+        self._until(lambda: self._leaders(topic) == partitions)
 
     def new_topic(self, partitions: int = 1, **config: str) -> str:
         """The name of a topic of its own."""
@@ -94,7 +94,20 @@ class Broker(Server):
         admin = self.admin()
         (deleted,) = admin.delete_topics([topic]).values()
         deleted.result(ANSWERS_SECS)
+        self._until(lambda: self._leaders(topic) == 0)
         time.sleep(0.5)
+
+    def _leaders(self, topic: str) -> int:
+        """How many partitions of a topic it serves, as it says to all who ask."""
+        shown = self.admin().list_topics(topic, timeout=ANSWERS_SECS).topics[topic]
+        return sum(partition.leader >= 0 for partition in shown.partitions.values())
+
+    def _until(self, is_so: Callable[[], bool]) -> None:
+        """What it has taken from one, it says to others a moment later."""
+        give_up = time.monotonic() + ANSWERS_SECS
+        while not is_so():
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
 
     def address(self, topic: str, group: str | None = None, **options: str) -> str:
         """The address of a topic as the bridge takes it."""

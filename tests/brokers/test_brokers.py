@@ -15,7 +15,7 @@ from receiver.errors import MissingProgramError
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-SECS = 20
+SECS = 60
 
 
 class Amqp:

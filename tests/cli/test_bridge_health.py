@@ -13,6 +13,7 @@ from running import RECEIVER, complaint
 
 from receiver.bridge.connectors import Message, sink_of
 from receiver.demo.artemis import HOST, new_broker
+from receiver.demo.server import free_ports
 
 SOON_SECS = 60
 STORE = ("--store", "sqlite:///r.db")
@@ -26,8 +27,9 @@ def book(message):
 
 
 def free_port():
-    with socket.create_server((HOST, 0)) as free:
-        return free.getsockname()[1]
+    """One that nobody gets before the bridge listens."""
+    (port,) = free_ports(8080)
+    return port
 
 
 def soon(condition, more=lambda: ""):

@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.bridge.options import Mode
+from receiver.demo import server
 from receiver.demo.plan import DemoOutcome, DemoPlan, Effects, kills
 from receiver.demo.process import ChildProcess, interruptible, uninterrupted
 from receiver.demo.sender import SenderJournal, Sent
+from receiver.demo.server import free_ports
+from receiver.errors import BrokerError
 
 
 @given(seed=st.integers(0, 10**6), secs=st.integers(5, 3_600))
@@ -36,6 +39,14 @@ def test_a_journal_outlives_its_writer(tmp_path):
     SenderJournal(file).start()
     SenderJournal(file).send(7)
     assert SenderJournal(file).read() == Sent(starts=2, confirmed=30, tries=37)
+
+
+def test_a_port_that_was_given_out_is_nobody_elses(monkeypatch):
+    """Though nothing listens there yet."""
+    (port,) = free_ports(9092)
+    monkeypatch.setattr(server, "_OFFSETS", range(1, 2))
+    with pytest.raises(BrokerError, match="are taken"):
+        free_ports(port - 1)
 
 
 def test_effects_are_counted_by_id(tmp_path):

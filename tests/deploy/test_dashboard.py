@@ -5,7 +5,6 @@ import math
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from receiver.bridge.connectors import Message, sink_of
 from receiver.bridge.metrics import export
 from receiver.bridge.opening import open_bridge
 from receiver.demo.artemis import HOST
+from receiver.demo.server import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text(encoding="utf-8"))
@@ -65,11 +65,6 @@ def test_each_query_is_about_the_domains_chosen_and_each_panel_explains_itself()
     assert len(corners) == len(panels)
 
 
-def free_port():
-    with socket.create_server((HOST, 0)) as free:
-        return free.getsockname()[1]
-
-
 @contextmanager
 def process(log, *command, cwd):
     with log.open("wb") as output:
@@ -109,7 +104,7 @@ def order(number):
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("prometheus"), reason="no prometheus (Debian, Ubuntu: apt install prometheus)")
 def test_a_real_prometheus_has_data_for_each_query_of_a_real_bridge(tmp_path, running_artemis):
-    metrics_port, port = free_port(), free_port()
+    metrics_port, port = free_ports(9100, 9090)
     queue = f"amqp://{HOST}:{running_artemis.amqp_port}/queue/dashboard"
     (tmp_path / "prometheus.yml").write_text(
         f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{RULES}]\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_SECS = 120
+_SECS = 300
 
 
 def sections(page: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 SCRIPT = blocks("docs/embedding.md", "python", "In an event loop")[1]
 KILLS = {"quick": 1, "small": 5, "long": 100}
 SENT_PER_KILL = 200
-SECS = 60
+SECS = 180
 
 
 @pytest.mark.quick

@@ -39,7 +39,7 @@ def taken(source, count):
     while len(deliveries) < count and quiet < 20:
         more = source.take(count - len(deliveries), wait_secs=0.25)
         deliveries, quiet = deliveries + more, 0 if more else quiet + 1
-    time.sleep(0.5)  # what is behind has arrived in the source by now, and no store has heard of it
+    time.sleep(3)  # what is behind has arrived in the source by now, and no store has heard of it
     return deliveries
 
 def left(mode):
@@ -122,7 +122,7 @@ def test_sigterm_stops_it_cleanly(script, tmp_path):
         try:
             assert any("taking messages" in line for line in client.stderr)
             client.terminate()
-            said, complaints = client.communicate(timeout=30)
+            said, complaints = client.communicate(timeout=120)
         finally:
             client.kill()
     assert (client.returncode, said) == (0, "stopped\n"), complaints

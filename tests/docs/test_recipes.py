@@ -40,7 +40,7 @@ if sys.argv[1:]:
             os.kill(os.getpid(), signal.SIGKILL)
 """
 ROWS, PIKA, KAFKA, NATS, SQS, REDIS = range(6)
-WAITS_SECS = 60
+WAITS_SECS = 180
 SENT_AT_ONCE = 20
 
 

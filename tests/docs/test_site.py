@@ -60,7 +60,7 @@ def site(tmp_path_factory):
         check=False,
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
+        timeout=600,
     )
     assert ran.returncode == 0, ran.stderr
     return folder

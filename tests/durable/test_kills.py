@@ -12,6 +12,7 @@ from tests.durable import journal
 from tests.durable.checks import assert_sound
 from tests.durable.stream import stream_of
 from tests.durable.worker import PROCESSES, Job, Worker, open_receiver, working
+from tests.postgres import wait_for_the_dead
 
 BATCH_SIZE = 50
 BATCHES_PER_KILL = 10
@@ -27,6 +28,7 @@ def live_and_die(job: Job, chosen: random.Random) -> Worker:
         worker.listen(at_most=chosen.randrange(2 * BATCHES_PER_KILL))
         time.sleep(chosen.uniform(0, LONGEST_BATCH_SECS))
         worker.kill()
+        wait_for_the_dead(job.url)
         return worker
 
 
@@ -111,6 +113,7 @@ def test_kills_while_the_store_is_made(unmade_store_url, seed, campaign):
         with working(replace(job, count=0)) as worker:
             time.sleep(chosen.uniform(0, LONGEST_OPENING_SECS))
             worker.kill()
+        wait_for_the_dead(unmade_store_url)
         print(worker.heard)
     with working(job) as worker:
         worker.listen()

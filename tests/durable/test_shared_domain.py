@@ -9,6 +9,7 @@ import pytest
 from tests.durable import journal
 from tests.durable.checks import assert_sound
 from tests.durable.stream import Received, stream_of
+from tests.durable.worker import PROCESSES as FORKED
 from tests.durable.worker import Job, open_receiver, working
 from tests.model import Model
 
@@ -20,9 +21,10 @@ SMALL = "apama:window=20,expiry=0.1"
 def received_together(job: Job) -> dict[int, list[Received]]:
     """Work through a stream in each of the processes, all at the same time; the streams."""
     journal.make(job.url)
+    start = FORKED.Barrier(PROCESSES)
     with ExitStack() as stack:
         workers = [
-            stack.enter_context(working(replace(job, stream=number, yields=True))) for number in range(PROCESSES)
+            stack.enter_context(working(replace(job, stream=number, yields=True), start)) for number in range(PROCESSES)
         ]
         for worker in workers:
             worker.listen()
@@ -32,6 +34,7 @@ def received_together(job: Job) -> dict[int, list[Received]]:
 
 
 def interleavings(turns: list[tuple[int, int, str]]) -> int:
+    """How often it was another's turn. Whoever pauses lets others go on, if they have begun by then."""
     return sum(before[0] != after[0] for before, after in itertools.pairwise(turns))
 
 

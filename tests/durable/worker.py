@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from typing import NamedTuple
 
 from sqlalchemy import NullPool, create_engine
@@ -72,12 +73,14 @@ def open_receiver(url: str, policy: str, max_sources: int = 0) -> Receiver:
     return Receiver.open(url, connection_id="broker", destination="queue://orders", **options)
 
 
-def work(job: Job, reports: Connection) -> None:
+def work(job: Job, start: Barrier | None, reports: Connection) -> None:
     receipts = stream_of(job.seed, job.stream, job.count)
     chosen = random.Random(f"{job.seed} {job.stream}")
     own = create_engine(job.url, poolclass=NullPool) if job.joins else None
     with open_receiver(job.url, job.policy, job.max_sources) as orders:
         reports.send(Report("opened"))
+        if start is not None:
+            start.wait(PATIENCE_SECS)
 
         def receive(first: int) -> str:
             received = receipts[first : first + job.batch_size]
@@ -155,10 +158,10 @@ class Worker:
 
 
 @contextmanager
-def working(job: Job) -> Iterator[Worker]:
-    """A process at work on the job; dead at the end, whatever happens."""
+def working(job: Job, start: Barrier | None = None) -> Iterator[Worker]:
+    """A process at work on the job, with others from the same start; dead at the end, whatever happens."""
     ours, theirs = PROCESSES.Pipe(duplex=False)
-    process = PROCESSES.Process(target=work, args=(job, theirs))
+    process = PROCESSES.Process(target=work, args=(job, start, theirs))
     process.start()
     theirs.close()
     try:

@@ -17,6 +17,7 @@ from receiver import Recording
 from receiver.errors import LogFormatError
 from tests.durable.opened import opened, send
 from tests.durable.worker import PROCESSES
+from tests.postgres import wait_for_the_dead
 from tests.stores import engine_of
 
 CALLERS = ["before the caller's commit", "the caller has committed"]
@@ -45,6 +46,7 @@ def live_to_the_end(life):
     """The exit status: -9 for a life that killed itself."""
     with living(life) as process:
         process.join(ENDS_SECS)
+        wait_for_the_dead(life.url)
         return process.exitcode
 
 
@@ -159,6 +161,7 @@ def test_processes_killed_at_random(life, pytestconfig, seed):
             time.sleep(chosen.uniform(0, 0.5))
             for process in processes:
                 process.kill()
+        wait_for_the_dead(life.url)
         life = replace(life, number=first + 3)
     opened(life.url, record=Recording(life.path, keep_files=None)).close()  # a fast machine makes more than are kept
     committed = booked(life.url)

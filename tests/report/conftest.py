@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE_MS = 180_000
 ARGUMENTS = [
     "--headless",
     "--no-sandbox",
@@ -26,7 +27,7 @@ def browser():
     if CHROMIUM is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE_MS)
         yield opened
         opened.close()
 
@@ -41,6 +42,7 @@ def opened(browser, tmp_path):
         file = Path(tmp_path, "report.html")
         file.write_text(html, encoding="utf-8")
         page = browser.new_page(**options)
+        page.set_default_timeout(PATIENCE_MS)
         pages.append(page)
         page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))

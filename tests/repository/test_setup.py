@@ -35,7 +35,7 @@ def run(checkout: Path, **pythons: str) -> subprocess.CompletedProcess[str]:
         (tools / name).chmod(0o755)
     command = [shutil.which("sh"), str(checkout / "bin" / "receiver"), "--help"]
     ran = subprocess.run(
-        command, env={"PATH": str(tools)}, cwd=tools, capture_output=True, text=True, check=False, timeout=60
+        command, env={"PATH": str(tools)}, cwd=tools, capture_output=True, text=True, check=False, timeout=300
     )
     assert ran.stdout == ""
     assert not list((checkout / ".venv").glob("installed-*"))
@@ -101,7 +101,7 @@ def test_the_first_command_of_the_readme_can_write_its_report(checkout):
     assert first.endswith("--report report.html")
     tools = make_python(checkout, NOTING).parent
     command = [shutil.which("sh"), *first.split()[1:]]
-    subprocess.run(command, env={"PATH": str(tools)}, cwd=checkout, capture_output=True, check=True, timeout=60)
+    subprocess.run(command, env={"PATH": str(tools)}, cwd=checkout, capture_output=True, check=True, timeout=300)
     calls = (checkout / ".venv" / "bin" / "python.calls").read_text().splitlines()
     (installs,) = (call for call in calls if " install " in call)
     assert "report" in installs.rpartition("[")[2].rstrip("]").split(",")
@@ -123,7 +123,7 @@ def test_the_first_run_says_what_it_installs_and_how_far_it_is(checkout, on_a_te
     command = [shutil.which("sh"), str(checkout / "bin" / "receiver"), "--help"]
     reader, writer = os.openpty() if on_a_terminal else os.pipe()
     ran = subprocess.run(
-        command, env={"PATH": str(python.parent)}, stdout=subprocess.PIPE, stderr=writer, check=True, timeout=60
+        command, env={"PATH": str(python.parent)}, stdout=subprocess.PIPE, stderr=writer, check=True, timeout=300
     )
     os.close(writer)
     said = everything_from(reader).decode().replace("\r\n", "\n")

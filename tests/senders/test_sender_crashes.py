@@ -16,6 +16,7 @@ from tests.durable.checks import assert_sound
 from tests.durable.forked import forked
 from tests.durable.proxy import Cut, proxied
 from tests.durable.worker import PATIENCE_SECS, PROCESSES
+from tests.postgres import wait_for_the_dead
 from tests.senders.making import application, billing, gateway, numbers, pending_keys, sending
 
 KILLS = 5
@@ -84,6 +85,7 @@ def test_killed_before_it_is_confirmed(store_url, broker, engine, step):
     with sending(send_invoices, store_url, broker, step) as sender:
         *_, (said, reference, key) = sender.listen(1 if step == "made" else 2)
         sender.kill()
+    wait_for_the_dead(store_url)
     assert (said, reference) == (step, "invoice 0")
     assert pending_keys(store_url) == {reference: key}
     with sending(send_invoices, store_url, broker, None) as sender:
@@ -104,6 +106,7 @@ def test_keys_through_kills_at_random_moments(store_url, broker, engine, seed):
             sender.listen(chosen.randrange(1, MESSAGES // 2))
             time.sleep(chosen.uniform(0, LONGEST_PAUSE_SECS))
             sender.kill()
+        wait_for_the_dead(store_url)
         pending = pending_keys(store_url)
         made = {reference: key for _, reference, key in sender.heard}
         unconfirmed = [f"invoice {number}" for number in range(confirmed_up_to(engine), MESSAGES)]
@@ -148,6 +151,7 @@ def test_numbers_through_kills_at_random_moments(store_url, broker, engine, seed
             sender.listen(chosen.randrange(1, 8))
             time.sleep(chosen.uniform(0, LONGEST_PAUSE_SECS))
             sender.kill()
+    wait_for_the_dead(store_url)
     if joins:
         with engine.connect() as connection:
             used = sorted(numbers(connection.scalars(text("SELECT id FROM outbox")).all()))

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 UP = {"Master": r"spark://127\.0\.0\.1:\d+", "Worker": "Successfully registered with master"}
 """What each prints when it is up."""
-UP_SECS = 120
+UP_SECS = 300
 SHORT = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
 """Java's best compiler never pays here."""
 ASKED = ROOT / "examples" / "artemis-receipts.csv.gz", "--domain", "destination", "--json"
@@ -82,7 +82,7 @@ def submitted(master: str, *options) -> subprocess.CompletedProcess[str]:
     ]
     python = {"PYSPARK_PYTHON": str(outside), "PYSPARK_DRIVER_PYTHON": sys.executable}
     return subprocess.run(
-        command, env={**os.environ, **SHORT, **python}, capture_output=True, encoding="utf-8", check=False, timeout=300
+        command, env={**os.environ, **SHORT, **python}, capture_output=True, encoding="utf-8", check=False, timeout=900
     )
 
 
