@@ -39,6 +39,7 @@ __all__ = ["GridCounts", "WindowAsked", "WindowCounts", "is_caught", "replay_gri
 
 _NOTHING = -1
 _AHEAD = 16
+_SPARSE = 32
 _ROWS_WORTH_THREADS = 20_000
 
 _Int64s = npt.NDArray[np.int64]
@@ -75,7 +76,7 @@ class GridCounts(NamedTuple):
 
 # The steps are inlined by force: a call would count references to each array, which costs more than the step.
 @compiled(forceinline=True)
-def _first_not_before(times: _Int64s, start: int, end: int, time: int) -> int:
+def _searched(times: _Int64s, start: int, end: int, time: int) -> int:
     """The first row from `start` on whose time isn't before `time`, at most `end`; near rows are found fastest."""
     stride = 1
     probe = start
@@ -91,6 +92,13 @@ def _first_not_before(times: _Int64s, start: int, end: int, time: int) -> int:
         else:
             end = middle
     return start
+
+
+@compiled(forceinline=True)
+def _first_not_before(times: _Int64s, sparse_times: _Int64s, start: int, end: int, time: int) -> int:
+    """The same, searched among each 32nd time first: these lie close together, and are in the processor's cache sooner."""
+    near = _searched(sparse_times, start // _SPARSE, end // _SPARSE, time)
+    return _searched(times, max(start, _SPARSE * (near - 1)), end, time)
 
 
 # A set of rows has a bit for each row, so that it stays in the processor's cache and is counted by the word.
@@ -172,6 +180,7 @@ def _is_any_due(clock_us: int, in_queues: int, due_us: _Int64s, room: _Int32s) -
 @compiled(forceinline=True)
 def _move_limits(
     times: _Int64s,
+    sparse_times: _Int64s,
     clock: int,
     expiries_us: _Int64s,
     spilled: _Int64s,
@@ -185,7 +194,7 @@ def _move_limits(
         return
     for e in range(len(room)):
         if room[e] < in_queues and due_us[e] < times[clock]:
-            moved = _first_not_before(times, limit[e], clock, times[clock] - expiries_us[e])
+            moved = _first_not_before(times, sparse_times, limit[e], clock, times[clock] - expiries_us[e])
             room[e] += _count(spilled, limit[e], moved)
             limit[e] = moved
             due_us[e] = times[moved] + expiries_us[e]
@@ -208,7 +217,7 @@ def _note_need(need_us: int, duplicate: int, expiries_us: _Int64s, needing: _Int
 
 @compiled(forceinline=True)
 def _limits(
-    times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Int64s, start: int
+    times: _Int64s, sparse_times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Int64s, start: int
 ) -> tuple[_Int32s, _Int64s, _Int32s, _Int32s]:
     """Limits, the clocks after which they move, room and peaks before row `start`, where no id was counted yet."""
     limit = np.zeros(len(expiries_us), np.int32)
@@ -219,7 +228,7 @@ def _limits(
             limit[e] = len(times)  # remembers no id that spilled
             continue
         if clock != _NOTHING:
-            limit[e] = _first_not_before(times, 0, clock, times[clock] - expiries_us[e])
+            limit[e] = _first_not_before(times, sparse_times, 0, clock, times[clock] - expiries_us[e])
         due_us[e] = times[limit[e]] + expiries_us[e]
         room[e] -= _count(spilled, limit[e], start)
     return limit, due_us, room, np.zeros_like(room)
@@ -228,6 +237,7 @@ def _limits(
 @compiled()
 def _replay(
     rows: DomainRows,
+    sparse_times: _Int64s,
     counted_from: int,
     window: int,
     expiries_us: _Int64s,
@@ -252,7 +262,7 @@ def _replay(
         start, end = (counted_from, len(times)) if counting else (0, counted_from)
         asked_us = expiries_us if counting else expiries_us[:0]
         # Room is for ids that queues may hold before a peak may be passed.
-        limit, due_us, room, peaks = _limits(times, clock, asked_us, spilled, start)
+        limit, due_us, room, peaks = _limits(times, sparse_times, clock, asked_us, spilled, start)
         needing[:] = 0
         for row in range(start, end):
             queue, number, previous, old = source[row], several[row], earlier[row], replaced[row]
@@ -285,7 +295,7 @@ def _replay(
                 _add(spilled, spilling)
                 in_queues -= 1
             if _take_room(spilling, in_queues, limit, room):
-                _move_limits(times, clock, asked_us, spilled, in_queues, limit, due_us, room)
+                _move_limits(times, sparse_times, clock, asked_us, spilled, in_queues, limit, due_us, room)
                 _raise_peaks(in_queues, room, peaks)
     peak_ids[:] = peaks
     counted = np.count_nonzero(earlier[counted_from:] != _NOTHING)
@@ -308,9 +318,10 @@ def replay_windows(
             np.full(rows.duplicates if each.with_needs else 0, _NOTHING, np.int64),
         )
         if counted_from < len(rows.source):
-            _replay(rows, counted_from, each.window, np.array(each.expiries_us, np.int64), *counts)
+            _replay(rows, sparse_times, counted_from, each.window, np.array(each.expiries_us, np.int64), *counts)
         return counts._replace(needs_us=counts.needs_us[uncounted:])
 
+    sparse_times = rows.received_at_us[::_SPARSE].copy()
     uncounted = np.count_nonzero(rows.earlier[:counted_from] != _NOTHING)
     if threads == 1 or len(rows.source) < _ROWS_WORTH_THREADS:
         return list(map(replay, asked))
