@@ -13,7 +13,7 @@ from numba.np.arrayobj import make_array
 
 from receiver.errors import LogFormatError
 
-__all__ = ["MOST_NUMBERED", "check_numbered", "compiled", "prefetch"]
+__all__ = ["MOST_NUMBERED", "check_numbered", "compiled", "ones", "prefetch"]
 
 MOST_NUMBERED = 2**31 - 2
 """The most receipts, ids or names. Two numbers are taken: the missing id's, and the largest, for "after all rows"."""
@@ -54,6 +54,17 @@ def _prefetch(_typing: Any, column: Any, _index: Any) -> Any:
 prefetch: Callable[[Any, Any], None] = cast("Any", intrinsic(_prefetch))
 """In compiled functions, `prefetch(column, index)` has a value brought into the cache, without waiting for it. It changes
 nothing, so the index may lie behind the column's end."""
+
+
+def _ones(_typing: Any, word: Any) -> Any:
+    def instruction(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return word(word), instruction
+
+
+ones: Callable[[int], int] = cast("Any", intrinsic(_ones))
+"""In compiled functions, how many bits of a word are set."""
 
 
 def check_numbered(count: int, what: str) -> None:

@@ -32,18 +32,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from receiver.simulate.compiled import compiled, prefetch
+from receiver.simulate.compiled import compiled, ones, prefetch
 from receiver.simulate.rows import DomainRows
 
 __all__ = ["GridCounts", "WindowAsked", "WindowCounts", "is_caught", "replay_grid", "replay_windows"]
 
 _NOTHING = -1
 _AHEAD = 16
+_SPARSE = 32
 _ROWS_WORTH_THREADS = 20_000
 
 _Int64s = npt.NDArray[np.int64]
 _Int32s = npt.NDArray[np.int32]
-_Flags = npt.NDArray[np.bool_]
 
 
 class WindowAsked(NamedTuple):
@@ -76,7 +76,7 @@ class GridCounts(NamedTuple):
 
 # The steps are inlined by force: a call would count references to each array, which costs more than the step.
 @compiled(forceinline=True)
-def _first_not_before(times: _Int64s, start: int, end: int, time: int) -> int:
+def _searched(times: _Int64s, start: int, end: int, time: int) -> int:
     """The first row from `start` on whose time isn't before `time`, at most `end`; near rows are found fastest."""
     stride = 1
     probe = start
@@ -92,6 +92,39 @@ def _first_not_before(times: _Int64s, start: int, end: int, time: int) -> int:
         else:
             end = middle
     return start
+
+
+@compiled(forceinline=True)
+def _first_not_before(times: _Int64s, sparse_times: _Int64s, start: int, end: int, time: int) -> int:
+    """The same, searched among each 32nd time first: these lie close together, and are in the processor's cache sooner."""
+    near = _searched(sparse_times, start // _SPARSE, end // _SPARSE, time)
+    return _searched(times, max(start, _SPARSE * (near - 1)), end, time)
+
+
+# A set of rows has a bit for each row, so that it stays in the processor's cache and is counted by the word.
+@compiled(forceinline=True)
+def _is_in(rows: _Int64s, row: int) -> bool:
+    return bool(rows[row >> 6] >> (row & 63) & 1)
+
+
+@compiled(forceinline=True)
+def _add(rows: _Int64s, row: int) -> None:
+    rows[row >> 6] |= 1 << (row & 63)
+
+
+@compiled(forceinline=True)
+def _remove(rows: _Int64s, row: int) -> None:
+    rows[row >> 6] &= ~(1 << (row & 63))
+
+
+@compiled(forceinline=True)
+def _count(rows: _Int64s, start: int, end: int) -> int:
+    """How many rows of the set are from `start` on and before `end`."""
+    first, last = start >> 6, end >> 6
+    count = ones(rows[last] & ((1 << (end & 63)) - 1)) - ones(rows[first] & ((1 << (start & 63)) - 1))
+    for word in range(first, last):
+        count += ones(rows[word])
+    return count
 
 
 @compiled(forceinline=True)
@@ -127,12 +160,12 @@ def _give_room(recalled: int, limit: _Int32s, room: _Int32s) -> None:
 @compiled(forceinline=True)
 def _take_room(spilled: int, in_queues: int, limit: _Int32s, room: _Int32s) -> bool:
     """Count the id spilled under each E that doesn't forget it at once. -> whether room is short under any."""
-    is_short = np.int32(0)
+    least = np.int32(in_queues)
     for e in range(len(room)):  # of 32 bits and without a branch, for wide vector instructions
         left = np.int32(room[e] - np.int32(np.int32(spilled) >= limit[e]))
         room[e] = left
-        is_short |= np.int32(left < np.int32(in_queues))
-    return bool(is_short)
+        least = min(least, left)
+    return bool(least < np.int32(in_queues))
 
 
 @compiled(forceinline=True)
@@ -147,9 +180,10 @@ def _is_any_due(clock_us: int, in_queues: int, due_us: _Int64s, room: _Int32s) -
 @compiled(forceinline=True)
 def _move_limits(
     times: _Int64s,
+    sparse_times: _Int64s,
     clock: int,
     expiries_us: _Int64s,
-    spilled: _Flags,
+    spilled: _Int64s,
     in_queues: int,
     limit: _Int32s,
     due_us: _Int64s,
@@ -160,11 +194,8 @@ def _move_limits(
         return
     for e in range(len(room)):
         if room[e] < in_queues and due_us[e] < times[clock]:
-            moved = _first_not_before(times, limit[e], clock, times[clock] - expiries_us[e])
-            forgotten = 0
-            for row in range(limit[e], moved):
-                forgotten += spilled[row]
-            room[e] += forgotten
+            moved = _first_not_before(times, sparse_times, limit[e], clock, times[clock] - expiries_us[e])
+            room[e] += _count(spilled, limit[e], moved)
             limit[e] = moved
             due_us[e] = times[moved] + expiries_us[e]
 
@@ -186,7 +217,7 @@ def _note_need(need_us: int, duplicate: int, expiries_us: _Int64s, needing: _Int
 
 @compiled(forceinline=True)
 def _limits(
-    times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Flags, start: int
+    times: _Int64s, sparse_times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Int64s, start: int
 ) -> tuple[_Int32s, _Int64s, _Int32s, _Int32s]:
     """Limits, the clocks after which they move, room and peaks before row `start`, where no id was counted yet."""
     limit = np.zeros(len(expiries_us), np.int32)
@@ -197,16 +228,16 @@ def _limits(
             limit[e] = len(times)  # remembers no id that spilled
             continue
         if clock != _NOTHING:
-            limit[e] = _first_not_before(times, 0, clock, times[clock] - expiries_us[e])
+            limit[e] = _first_not_before(times, sparse_times, 0, clock, times[clock] - expiries_us[e])
         due_us[e] = times[limit[e]] + expiries_us[e]
-        for row in range(limit[e], start):
-            room[e] -= spilled[row]
+        room[e] -= _count(spilled, limit[e], start)
     return limit, due_us, room, np.zeros_like(room)
 
 
 @compiled()
 def _replay(
     rows: DomainRows,
+    sparse_times: _Int64s,
     counted_from: int,
     window: int,
     expiries_us: _Int64s,
@@ -217,12 +248,12 @@ def _replay(
     """Replay a domain under one window, into one row of each result."""
     # Arrays within a tuple are slow to reach.
     times, source, earlier, replaced = rows.received_at_us, rows.source, rows.earlier, rows.replaced
-    several, slab_index, slab_row, replaced_by = rows.several, rows.slab_index, rows.slab_row, rows.replaced_by
+    several, slab_row, replaced_by = rows.several, rows.slab_row, rows.replaced_by
     mark = rows.slab_start.astype(np.int32)
     length = np.zeros(len(mark), np.int32)
     held = np.zeros(rows.several_ids, np.int32)  # of each id of several sources: how many queues hold it
     newest = np.zeros(rows.several_ids, np.int32)  # and its newest receipt
-    spilled = np.zeros(len(times), np.bool_)  # newest receipts of ids that are in no queue
+    spilled = np.zeros(len(times) // 64 + 1, np.int64)  # set of the newest receipts of ids that are in no queue
     in_queues = 0  # distinct ids
     clock = _NOTHING
     duplicates = 0
@@ -231,21 +262,21 @@ def _replay(
         start, end = (counted_from, len(times)) if counting else (0, counted_from)
         asked_us = expiries_us if counting else expiries_us[:0]
         # Room is for ids that queues may hold before a peak may be passed.
-        limit, due_us, room, peaks = _limits(times, clock, asked_us, spilled, start)
+        limit, due_us, room, peaks = _limits(times, sparse_times, clock, asked_us, spilled, start)
         needing[:] = 0
         for row in range(start, end):
             queue, number, previous, old = source[row], several[row], earlier[row], replaced[row]
             if previous == _NOTHING:
                 in_queues += 1
-            elif spilled[previous]:
-                spilled[previous] = False
+            elif _is_in(spilled, previous):
+                _remove(spilled, previous)
                 in_queues += 1
                 _give_room(previous, limit, room)
                 need_us = max(1, times[clock] - times[previous])  # E = 0 catches nothing
                 _note_need(need_us, duplicates, asked_us, needing, needs_us)
             duplicates += previous != _NOTHING
 
-            replaces = old != _NOTHING and slab_index[old] >= mark[queue]
+            replaces = old != _NOTHING and old >= slab_row[mark[queue]]
             if number != _NOTHING:
                 newest[number] = row
                 held[number] += not replaces
@@ -261,10 +292,10 @@ def _replay(
                 clock = max(clock, gone)
                 spilling = _last_of_id(gone, several, held, newest)
             if spilling != _NOTHING:
-                spilled[spilling] = True
+                _add(spilled, spilling)
                 in_queues -= 1
             if _take_room(spilling, in_queues, limit, room):
-                _move_limits(times, clock, asked_us, spilled, in_queues, limit, due_us, room)
+                _move_limits(times, sparse_times, clock, asked_us, spilled, in_queues, limit, due_us, room)
                 _raise_peaks(in_queues, room, peaks)
     peak_ids[:] = peaks
     counted = np.count_nonzero(earlier[counted_from:] != _NOTHING)
@@ -287,9 +318,10 @@ def replay_windows(
             np.full(rows.duplicates if each.with_needs else 0, _NOTHING, np.int64),
         )
         if counted_from < len(rows.source):
-            _replay(rows, counted_from, each.window, np.array(each.expiries_us, np.int64), *counts)
+            _replay(rows, sparse_times, counted_from, each.window, np.array(each.expiries_us, np.int64), *counts)
         return counts._replace(needs_us=counts.needs_us[uncounted:])
 
+    sparse_times = rows.received_at_us[::_SPARSE].copy()
     uncounted = np.count_nonzero(rows.earlier[:counted_from] != _NOTHING)
     if threads == 1 or len(rows.source) < _ROWS_WORTH_THREADS:
         return list(map(replay, asked))
