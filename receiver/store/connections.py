@@ -71,11 +71,9 @@ class Guarded:
 
     def _acquire_to_close(self) -> bool:
         """As `_acquire`, and nobody will have it again; False if it is closed already, or is a parent's to close."""
-        if self._is_closed or self.is_forked_off:
-            return False
-        self._wait()
-        if self._is_closed:
-            self._thread_lock.release()
+        try:
+            self._acquire()
+        except ClosedError:
             return False
         self._is_closed = True
         return True
