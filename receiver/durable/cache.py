@@ -3,14 +3,20 @@
 The policy here has recorded exactly the rows of the log up to its serial number. Whatever may break that (a batch
 that fails, a commit that nobody confirmed, a transaction that its caller may have rolled back) drops the cache, and the
 next batch reads the log again: the log is the truth.
+
+A log may also lose its last commits, and then go on with others under the same numbers: a standby that never got them
+takes over, or an older copy is restored. So memory is kept only where the log is shown to go on from it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import closing
+from itertools import chain
+from operator import attrgetter
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from receiver.detector import GONE, TwoTierDetector
 from receiver.durable.events import Duplicate
@@ -69,16 +75,21 @@ def policy_of(state: DomainState) -> Policy:
     return policy_of_kind(state.policy, state.window_size, state.expiry_us)
 
 
-def _continues(known: DomainState, state: DomainState) -> bool:
-    """Whether a log may have come from one state to another by appending: not if an older copy of it was restored."""
-    # Retiring a source changes or deletes rows that may be recorded here already.
-    same = (known.store_id, known.generation, known.retired_sources) == (
-        state.store_id,
-        state.generation,
-        state.retired_sources,
-    )
+_unchanged_by_appending = attrgetter("store_id", "generation", "window_size", "expiry_us", "retired_sources")
+"""Resizing, and retiring a source, change or delete rows that may be recorded here already."""
+
+
+def _may_continue(known: DomainState, state: DomainState) -> bool:
+    """Whether a log may have come from one state to another by appending."""
+    same = _unchanged_by_appending(known) == _unchanged_by_appending(state)
     went_on = known.last_seq <= state.last_seq and known.latest_us <= state.latest_us
     return same and went_on and (known.clock_us or 0) <= (state.clock_us or 0)
+
+
+def _receipt_of(row: Sequence[Any]) -> tuple[Any, ...]:
+    """What distinguishes a row from any other that may have its number."""
+    named = ReceiptRow._make(row)
+    return named.seq, named.received_at_us, named.message_source_id, named.unique_message_id
 
 
 class making_sense:  # noqa: N801 - as `receiver.store.engine.translated`, for the same reasons
@@ -105,6 +116,10 @@ class DomainCache:
 
     def __init__(self, retirement: Retirement) -> None:
         self._state: DomainState | None = None
+        self._server_run: Hashable = None
+        """The run of the server that the log was last read or written in."""
+        self._newest: tuple[Any, ...] | None = None
+        """The newest row that is recorded here; None before the first."""
         self._retirement = retirement
         self.sizes = 0, 0
         """The window in ids and the expiry in microseconds, as of the last batch; 0 where the policy has none."""
@@ -144,23 +159,33 @@ class DomainCache:
 
         Returns whether the log had changed since.
         """
-        known = self._state
-        if known == state:
+        known, known_run = self._state, self._server_run
+        self._server_run = log.server_run
+        if known == state:  # also in another run of the server: the last writer's random number shows that it goes on
             return False
         self._state = None  # unless all goes well
         with making_sense(state):
-            if known is None or not _continues(known, state):
+            may_continue = known is not None and known_run == self._server_run and _may_continue(known, state)
+            if not (may_continue and self._has_read_on(log, state)):
                 self._load(log, state)
                 if known is not None and known.retired_sources != state.retired_sources:
                     self._retirement.wait(state.latest_us)
                 else:
                     self._retirement.look_soon()
-            elif (known.last_seq, known.clock_us) != (state.last_seq, state.clock_us):  # a clock may move by itself
-                self._replay(log, state)
-                # Who appended those rows, or moved the clock, deletes what that made others forget.
-                self.policy.keep_forgotten()
-                self._outdated.clear()
             self.advance(state)
+        return True
+
+    def _has_read_on(self, log: DomainLog, state: DomainState) -> bool:
+        """Read what is new in the log, behind the newest row that is recorded here; False, and nothing read, if that
+        row isn't there any more, or is another."""
+        with closing(log.rows_after(self.policy.serial - 1, state.last_seq)) as pages:
+            page = next(pages, None)
+            if page is None or _receipt_of([column[0] for column in page]) != self._newest:
+                return False
+            self._replay(chain([cast("ReceiptColumns", tuple(column[1:] for column in page))], pages), state)
+        # Who appended those rows, or moved the clock, deletes what that made others forget.
+        self.policy.keep_forgotten()
+        self._outdated.clear()
         return True
 
     def _load(self, log: DomainLog, state: DomainState) -> None:
@@ -168,15 +193,18 @@ class DomainCache:
         self.policy.keep_forgotten()
         self.histories, self._history_rows = {}, {}
         self._outdated, self._deletable = [], []
-        self._replay(log, state)
+        self._newest = None
+        self._replay(log.rows_after(0, state.last_seq), state)
         self._note_forgotten()  # what was left undeleted
         self._silent_as_of_us = -_SILENT_LAG_US
 
-    def _replay(self, log: DomainLog, state: DomainState) -> None:
+    def _replay(self, pages: Iterable[ReceiptColumns], state: DomainState) -> None:
         replay = self.policy.replay
-        for columns in log.rows_after(self.policy.serial, state.last_seq):
+        for columns in pages:
             self._note_histories(columns)
             replay(zip(*columns, strict=True), None)
+            if columns[0]:
+                self._newest = _receipt_of([column[-1] for column in columns])
         replay((), state.clock_us)
         if (self.policy.serial, self.policy.latest_us) != (state.last_seq, state.latest_us):
             raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
@@ -256,8 +284,13 @@ class DomainCache:
         needs = with_needs(self.needs, duplicates, latest_us)
         return self._needs_stored if needs is self.needs else needs_stored(needs)
 
-    def advance(self, state: DomainState) -> None:
-        """Note that the log is in this state now, and that the policy has recorded exactly its rows."""
+    def advance(self, state: DomainState, appended: Sequence[ReceiptValues] = ()) -> None:
+        """Note that the log is in this state now, and that the policy has recorded exactly its rows.
+
+        `appended`: those of a batch of our own.
+        """
+        if appended:
+            self._newest = _receipt_of(appended[-1])
         if state.needs_by_hour != self._needs_stored:
             self.needs, self._needs_stored = needs_read(state.needs_by_hour), state.needs_by_hour
         self._state = state

@@ -116,7 +116,7 @@ class Transaction:
                 tally.batch_secs = (committed_ns - self._began_ns) / 1e9
                 tally.commit_secs = (committed_ns - committing_ns) / 1e9
                 session.outcomes.count(tally)
-            cache.advance(state)
+            cache.advance(state, rows)
             log.give_back_space()
         except BaseException:
             cache.drop()

@@ -6,7 +6,7 @@ that are left and from the domain's own row. Nothing here knows what counts as a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from operator import itemgetter
 from typing import NamedTuple, NoReturn, Protocol, cast
 
@@ -82,7 +82,13 @@ class DomainLog(Protocol):
     def begin_reading(self) -> DomainState:
         """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
+    @property
+    def server_run(self) -> Hashable:
+        """Identifies the run of the server that the transaction under way is in: the time from its start, or from its
+        last crash, to its end. Within one run no commit is lost. None where there is no server.
+        """
+
+    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
         """The rows numbered above `seq`, in order, some hundreds at a time; the last one there is has the number `last_seq`."""
 
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
@@ -136,7 +142,7 @@ class MemoryLog:
 
     begin_if_free = begin_reading = begin
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
+    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
         if seq < last_seq:
             rows = (row for row in self._rows.values() if _seq_of(row) > seq)
             yield cast("ReceiptColumns", tuple(zip(*rows, strict=True)))
@@ -163,7 +169,7 @@ class MemoryLog:
 
     commit = rollback = discard = give_back_space = close = _nothing
 
-    holder = None
+    holder = server_run = None
 
     @property
     def connection(self) -> NoReturn:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import pairwise
@@ -119,6 +119,7 @@ class SqlLog(ABC):
     """One domain's log through a connection of the receiver's own, made when it is first needed."""
 
     naps = False
+    server_run: Hashable = None
     placeholder: str
     for_update: str
     """What makes a SELECT lock its rows."""
@@ -181,9 +182,9 @@ class SqlLog(ABC):
         """Have the domain to ourselves until the caller's transaction ends; `SettingsError` if there is none."""
 
     @abstractmethod
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]: ...
+    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]: ...
 
-    def pages_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
+    def pages_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
         """As `rows_after`, by a statement for each few rows: a cursor that stays open can't be awaited here."""
         while seq < last_seq and (rows := self.cursor.execute(self.sql_page_after, (self.domain_id, seq)).fetchall()):
             yield receipt_rows.read_columns(rows)
@@ -361,6 +362,10 @@ class JoinedLog:
         self.begin = self.begin_if_free = log.lock_in_callers_transaction  # it never naps
         self.last_batch = log.last_batch
         self.rows_after = log.pages_after if log.is_awaited else log.rows_after
+
+    @property
+    def server_run(self) -> Hashable:
+        return self._log.server_run
 
     def is_over(self) -> bool:
         """Whether the caller's transaction has ended."""

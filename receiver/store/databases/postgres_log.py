@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import Any, NamedTuple
 
-from sqlalchemy import Engine, Table
+from sqlalchemy import Connection, Engine, Table
 from sqlalchemy.dialects import postgresql
 
 from receiver.errors import SettingsError
@@ -26,7 +26,7 @@ from receiver.store.sql_log import (
 )
 from receiver.store.tables import DomainState, receipt_rows, receipts
 
-__all__ = ["READING", "WRITING", "PostgresLog", "TableVacuum", "autocommits", "lock_timeout_ms", "types_of"]
+__all__ = ["READING", "WRITING", "PostgresLog", "TableVacuum", "autocommits", "lock_timeout_ms", "run_of", "types_of"]
 
 _LEAST_VACUUMED = 1_000
 
@@ -112,6 +112,24 @@ _DIVISION_BY_ZERO = "22012"
 _IDLE, _FAILED = 0, 3  # of libpq's PGTransactionStatusType
 
 
+_RUN = "receiver_server_run"
+_SQL_RUN = (
+    "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
+    " || ' ' || (SELECT coalesce(extract(epoch FROM stats_reset)::text, '') FROM pg_stat_bgwriter)"
+)
+"""When the server was started, and since when it counts, which begins anew as it recovers from a crash: that too loses
+commits where synchronous_commit is off."""
+
+
+def run_of(connection: Connection, driver: Any) -> str:
+    """Identifies the run of the server, as `DomainLog.server_run`; asked once for each connection of the driver."""
+    run: str | None = connection.info.get(_RUN)
+    if run is None:
+        (run,) = driver.execute(_SQL_RUN).fetchone()
+        connection.info[_RUN] = run
+    return str(run)
+
+
 def autocommits(driver: Any) -> bool:
     """Whether each statement is committed by itself. A transaction begun by hand, as a receiver's own is, prevents that."""
     return bool(driver.autocommit) and (not hasattr(driver, "pgconn") or driver.pgconn.transaction_status == _IDLE)
@@ -168,9 +186,14 @@ class PostgresLog(SqlLog):
             self._messages = PsycopgMessages(self.dbapi)
             self.dbapi.autocommit = True  # so that the driver begins no transaction, for which it would wait once more
             self.cursor.execute(self._sql_prepare, prepare=False)
+            self._note_server_run()
         except BaseException:
             self.discard()  # for nothing would prepare it later
             raise
+
+    def _note_server_run(self) -> None:
+        assert self._connection is not None  # noqa: S101 - just made, or given
+        self.server_run = run_of(self._connection, self.dbapi)
 
     def begin(self) -> DomainState:
         return self.fetched(self._begun(_LOCKING))
@@ -208,7 +231,7 @@ class PostgresLog(SqlLog):
     def in_transaction(self) -> bool:
         return self.is_awaited or self.dbapi.pgconn.transaction_status != _IDLE
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
+    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
         parameters = (self.domain_id, seq)
         if last_seq - seq <= ROWS_AT_ONCE:
             # With a limit, the server plans it once and for all.
@@ -307,6 +330,7 @@ class PostgresLog(SqlLog):
         before = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
         (caller_waits, _) = self.dbapi.execute(before, (waited,)).fetchone()
         state = self.read(self.sql_lock)
+        self._note_server_run()
         self.dbapi.execute("SELECT set_config('lock_timeout', %s, true)", (caller_waits,))
         return state
 

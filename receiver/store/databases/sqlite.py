@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -151,7 +151,7 @@ class SqliteLog(SqlLog):
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
         return self.read(self.sql_lock)
 
-    def rows_after(self, seq: int, last_seq: int) -> Iterator[ReceiptColumns]:
+    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
         del last_seq
         cursor = self.dbapi.execute(self.sql_rows_after, (self.domain_id, seq))
         while rows := cursor.fetchmany(ROWS_AT_ONCE):
