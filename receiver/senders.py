@@ -2,18 +2,24 @@
 
 `DedupKeyMaker` makes a key for each message and keeps it until its send is confirmed, as TDMQ CMQ asks of producers;
 `SequenceIdMaker` makes numbered ids, as Apama's senders give them. Each maker is open on a store, with a connection that
-threads share, or a guest in the caller's transaction. Nothing is kept in memory: each call asks the store, so that any
-number of processes may make ids under one name.
+threads share, or a guest in the caller's transaction. Each call asks the store, so that any number of processes may make
+ids under one name.
+
+A store can lose its last commits: its standby takes over without them, or an older copy is restored. So each maker keeps
+in memory what it has given, and gives no number again and no other key for a message, whatever the store says. A process
+that starts after the loss knows nothing of it.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable
 from typing import NamedTuple, Self, TypeVar
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import ColumnElement, Connection, delete, select
+from sqlalchemy import ColumnElement, Connection, case, delete, event, select
 
 from receiver.closing import Closing
 from receiver.errors import SettingsError
@@ -79,6 +85,10 @@ class Pending(NamedTuple):
     """When the key was made, by the clock of the process that made it; microseconds since 1970."""
 
 
+_MOST_GIVEN = 10_000
+"""Keys that a maker keeps in memory: more than a sender has on the way."""
+
+
 class DedupKeyMaker(Maker):
     """Makes one key for each message of a sender, however often the message is sent; made by `DedupKeyMaker.open`.
 
@@ -113,6 +123,8 @@ class DedupKeyMaker(Maker):
 
     def __init__(self, sender: str, url: str, settings: StoreSettings | None) -> None:
         self._sender = name_bytes("sender", sender)
+        self._given: dict[bytes, str] = {}
+        """The newest keys that were given here and not confirmed, by reference."""
         super().__init__(url, settings)
 
     def key_for(self, reference: str, *, connection: Connection | None = None) -> str:
@@ -130,7 +142,7 @@ class DedupKeyMaker(Maker):
 
         def make(connection: Connection) -> str:
             key = {"sender": self._sender, "reference": stored}
-            new = {"made_at_us": time.time_ns() // 1_000, "dedup_key": uuid.uuid4().hex}
+            new = {"made_at_us": time.time_ns() // 1_000, "dedup_key": self._given.get(stored) or uuid.uuid4().hex}
             # The key that is there stays. Written again as it is, it can't be confirmed by others before it is read,
             # and there is no violation of a constraint, which would abort a caller's transaction.
             unchanged = {"made_at_us": dedup_keys.c.made_at_us}
@@ -138,7 +150,10 @@ class DedupKeyMaker(Maker):
             kept: str = connection.execute(select(dedup_keys.c.dedup_key).where(self._is(stored))).scalar_one()
             return kept
 
-        return self._run(make, connection)
+        given = self._given[stored] = self._run(make, connection)
+        while len(self._given) > _MOST_GIVEN:
+            self._given.pop(next(iter(self._given)), None)
+        return given
 
     def confirm(self, reference: str, *, connection: Connection | None = None) -> None:
         """Forget the key, as the broker has the message. A reference that isn't pending is no error.
@@ -152,6 +167,7 @@ class DedupKeyMaker(Maker):
         """
         stored = name_bytes("reference", reference)
         self._run(lambda own: own.execute(delete(dedup_keys).where(self._is(stored))), connection)
+        self._given.pop(stored, None)
 
     def pending(self) -> list[Pending]:
         """The messages that have a key and aren't confirmed, oldest first. Send them again after a crash.
@@ -186,6 +202,10 @@ class SequenceIdMaker(Maker):
     transaction numbers have no gap either: rolled back, they are given to the next who asks. Until it ends, others of
     the source wait. Without it a number is committed before it is returned: who dies before the send leaves a gap.
 
+    A store that loses its last commits, as an asynchronous standby may when it takes over, doesn't know the last numbers.
+    A maker goes on behind those that it has given itself. Where others share the source, or a process starts after the
+    loss, give the source a new name then.
+
     Threads may share it. A process forked off must open its own.
     """
 
@@ -207,6 +227,11 @@ class SequenceIdMaker(Maker):
     def __init__(self, message_source_id: str, url: str, settings: StoreSettings | None) -> None:
         self._stored_source = name_bytes("message_source_id", message_source_id)
         self._source = message_source_id
+        self._given = 0
+        """The largest number that was given here and committed."""
+        self._guard = threading.Lock()
+        self._taken: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
+        """The largest number that was taken in the transaction under way on a caller's connection; 0 for none."""
         super().__init__(url, settings)
 
     def next(self, *, connection: Connection | None = None) -> str:
@@ -227,12 +252,35 @@ class SequenceIdMaker(Maker):
             raise SettingsError(f"count must be a whole number from 0 to {_MOST_AT_ONCE:,}, not {count!r:.80}")
 
         def take(connection: Connection) -> int:
-            first = {"message_source_id": self._stored_source, "last_seq_no": count}
-            later = {"last_seq_no": sequences.c.last_seq_no + count}
+            given, kept = self._given, sequences.c.last_seq_no
+            first = {"message_source_id": self._stored_source, "last_seq_no": given + count}
+            later = {"last_seq_no": case((kept < given, given), else_=kept) + count}
             database_of(connection).insert_or_update(connection, sequences, first, later)
             ours = sequences.c.message_source_id == self._stored_source
-            last: int = connection.execute(select(sequences.c.last_seq_no).where(ours)).scalar_one()
+            last: int = connection.execute(select(kept).where(ours)).scalar_one()
             return last
 
         last = self._run(take, connection)
+        if connection is None:
+            self._note_given(last)
+        else:
+            self._note_taken(connection, last)
         return [f"{number}:{self._source}" for number in range(last - count + 1, last + 1)]
+
+    def _note_given(self, last: int) -> None:
+        with self._guard:
+            self._given = max(self._given, last)
+
+    def _note_taken(self, connection: Connection, last: int) -> None:
+        """Note a number as given once its caller commits. What a savepoint took back before counts too: better a gap."""
+        if connection not in self._taken:
+            event.listen(connection, "commit", self._on_commit)
+            event.listen(connection, "rollback", self._on_rollback)
+        self._taken[connection] = last
+
+    def _on_commit(self, connection: Connection) -> None:
+        self._note_given(self._taken[connection])
+        self._taken[connection] = 0
+
+    def _on_rollback(self, connection: Connection) -> None:
+        self._taken[connection] = 0

@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
-from sqlalchemy import Connection, Executable, Select, Subquery, exists, func, literal, or_, select, union_all, update
+from sqlalchemy import (
+    Connection,
+    Executable,
+    Select,
+    Subquery,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    union_all,
+    update,
+)
 
 from receiver.closing import Closing
 from receiver.errors import SettingsError, StoreCorruptError, StoreError
@@ -85,8 +97,9 @@ class Inbox(Closing):
     Threads may share it: their leases don't overlap, nor do those of any process. A process forked off must open its own.
     """
 
-    def __init__(self, kept: KeptConnection, reader: KeptConnection, target_id: int, domain_id: int) -> None:
-        self.target_id = target_id
+    def __init__(self, kept: KeptConnection, reader: KeptConnection, target: str, domain_id: int) -> None:
+        self.target_id = target_id_of(kept, domain_id, target)
+        self._stored_name = to_bytes(target)
         self._kept = kept
         self._domain_id = domain_id
         self._reader = reader
@@ -96,7 +109,7 @@ class Inbox(Closing):
         self._vacuum = database.vacuum_of(inbox.name, truncates=True)
         self._bundle_vacuum = database.vacuum_of(bundles.name, truncates=True)
         store_ids = self._read(select(domains.c.store_id).where(domains.c.domain_id == domain_id))
-        self.sql = _sql_of(kept, target_id, domain_id, [row.store_id for row in store_ids])
+        self.sql = _sql_of(kept, self.target_id, domain_id, [row.store_id for row in store_ids])
 
     @classmethod
     def open(cls, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> Self:
@@ -106,7 +119,7 @@ class Inbox(Closing):
         """
         kept = KeptConnection(url, store_settings, "inbox")
         reader = KeptConnection(url, store_settings, "inbox", only_reads=True)
-        return cls(kept, reader, target_id_of(kept, domain_id, target), domain_id)
+        return cls(kept, reader, target, domain_id)
 
     def close(self) -> None:
         """End the connections to the store. Closing again does nothing, and so does a process forked off."""
@@ -123,6 +136,11 @@ class Inbox(Closing):
         with translated(self._kept.url):
             (receipts,) = driver_of(connection).execute(self.sql.first_sequence).fetchone()
             return int(receipts)
+
+    def server_run(self, connection: Connection) -> Hashable:
+        """Identifies the run of the store's server that the connection leads to; within one no commit is lost."""
+        with translated(self._kept.url):
+            return database_of(connection).server_run(connection)
 
     def add_columns(self, connection: Connection, columns: InboxColumns, *, packs: bool) -> None:
         """Have these messages wait, if and when the transaction on the connection is committed.
@@ -233,6 +251,8 @@ class Lease:
         self.connection = connection
         self.has_more = False
         """Whether more wait than `sequence_numbers` has given."""
+        self.server_run = of.server_run(connection)
+        """Identifies the run of the store's server."""
         self._inbox = of
         self._target_id = of.target_id
         self._state = state

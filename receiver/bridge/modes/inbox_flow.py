@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -74,7 +74,9 @@ class Dispatcher:
         self._positions: Positions | None = None
         """Of the source, where it has any."""
         self.at_hand: dict[int, Received] = {}
-        """Messages that needn't be read back, by sequence number."""
+        """Messages that needn't be read back, by sequence number: of the latest batch, until it is handed on."""
+        self.at_hand_of: Hashable = None
+        """The run of the store's server that has committed them. Another may have given their numbers to others."""
 
     def prepare(self) -> None:
         """Begin to deliver what others have left; what waits for another target is only reported."""
@@ -99,15 +101,18 @@ class Dispatcher:
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Lease the target until nothing is left that is due, or until `is_enough`."""
-        has_more = True
-        while has_more:
-            began = time.monotonic()
-            has_more = self._hand_on_due()
-            if has_more:
-                # Who waits for a file of SQLite looks ten times a second whether it is free.
-                time.sleep(min(_LONGEST_PAUSE_SECS, (time.monotonic() - began) / 5))
-                if is_enough():
-                    return
+        try:
+            has_more = True
+            while has_more:
+                began = time.monotonic()
+                has_more = self._hand_on_due()
+                if has_more:
+                    # Who waits for a file of SQLite looks ten times a second whether it is free.
+                    time.sleep(min(_LONGEST_PAUSE_SECS, (time.monotonic() - began) / 5))
+                    if is_enough():
+                        return
+        finally:
+            self.at_hand = {}
         if not self._due_secs:  # nothing is left, also of what other bridges put there
             self._figures.waiting = 0
         if self._confirmed_bytes > _GIVE_BACK_BYTES:
@@ -184,7 +189,7 @@ class Dispatcher:
         self.at_hand = {number: message for number, message in self.at_hand.items() if number not in delivered}
 
     def _messages(self, lease: Lease, numbers: Sequence[int]) -> list[Received]:
-        messages = self.at_hand
+        messages = self.at_hand if self.at_hand_of == lease.server_run else {}
         missing = [number for number in numbers if number not in messages]
         if missing:
             messages = messages | {row.sequence: Received.of_row(row) for row in lease.rows(missing)}
@@ -221,10 +226,11 @@ class InboxFlow(Dispatcher):
         with self._receiver.batch() as batch:
             admitted = self.admit(batch, taken)
             kept = self._kept(admitted.messages, batch.connection) if admitted.messages else {}
+            server_run = self._inbox.server_run(batch.connection)
         log_refused(taken, admitted.refused)
         self._figures.parked += len(admitted.refused)
         self._figures.waiting += len(kept)
-        self.at_hand = kept
+        self.at_hand, self.at_hand_of = kept, server_run
 
     def close(self) -> None:
         super().close()

@@ -77,7 +77,8 @@ class FileTarget:
     def ready(self, lease: Lease) -> bool:
         try:
             self._lock()
-            if self._is_as_left() and lease.confirmed_bytes == self._length:
+            # Another may have cut it and written as much: where the store had lost what it had confirmed to us.
+            if self._is_as_left() and (lease.confirmed_bytes, lease.tail_digest) == (self._length, self._tail_digest()):
                 return True
             return self._opened(lease)
         except OSError as error:
@@ -227,7 +228,10 @@ class FileTarget:
         return self._file.read(length - start)
 
     def _save(self, lease: Lease) -> None:
-        lease.save_file(self._length, hashlib.sha256(self._tail).digest())
+        lease.save_file(self._length, self._tail_digest())
+
+    def _tail_digest(self) -> bytes:
+        return hashlib.sha256(self._tail).digest()
 
     def _error(self, error: OSError) -> OutputError:
         self.close()  # how long it is isn't known any more

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,6 +136,11 @@ class Database(ABC):
     @abstractmethod
     def is_replaced(self, driver: Any) -> bool:
         """Whether the address leads to another database by now than this connection."""
+
+    def server_run(self, connection: Connection) -> Hashable:
+        """Identifies the run of the server that the connection leads to, as `receiver.store.log.DomainLog.server_run`."""
+        del connection
+        return None
 
     @abstractmethod
     def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:

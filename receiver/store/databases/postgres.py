@@ -22,6 +22,7 @@ from receiver.store.databases.postgres_log import (
     TableVacuum,
     autocommits,
     lock_timeout_ms,
+    run_of,
     types_of,
 )
 from receiver.store.sql_log import driver_of
@@ -170,6 +171,9 @@ class Postgres(Database):
 
     def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
         """Nothing to do, for a connection inherited by a fork does no harm to others."""
+
+    def server_run(self, connection: Connection) -> str:
+        return run_of(connection, driver_of(connection))
 
     def autocommits(self, connection: Connection) -> bool:
         return autocommits(driver_of(connection))
