@@ -65,6 +65,7 @@ class TargetState(NamedTuple):
     confirmed_bytes: int | None
     tail_digest: bytes | None
     store_id: int
+    name: bytes
 
 
 class _Sql(NamedTuple):
@@ -188,7 +189,8 @@ class Inbox(Closing):
         else:
             # Not by the driver, as all that follows: this is what begins the transaction, and may find the server gone.
             values = connection.exec_driver_sql(self.sql.lock).one_or_none()
-        if values is None:
+        # A store that has lost the commit by which it was made may have given its number to another.
+        if values is None or values[-1] != self._stored_name:
             raise StoreError(
                 "the target is gone from the database",
                 hint="was its domain dropped, or the database replaced? Open it again",
@@ -417,7 +419,7 @@ def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, store_ids: Seq
     def text(query: Select[Any]) -> str:
         return str(query.compile(kept.engine, compile_kwargs={"literal_binds": True}))
 
-    state = select(targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.store_id).join_from(
+    state = select(targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.store_id, targets.c.target).join_from(
         targets, domains, domains.c.domain_id == targets.c.domain_id
     )
     # A file of SQLite gives the numbers of a domain that was dropped, and of its targets, to others.

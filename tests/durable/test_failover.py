@@ -1,0 +1,250 @@
+"""A failover of PostgreSQL whose standby lacks the last commits: nothing is used that memory alone still knows.
+
+What the new primary has is what counts. A message whose id it doesn't have is new, for its effect is gone with the id;
+one whose id it has is a duplicate, also if it came to others since.
+"""
+
+import uuid
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import NullPool, create_engine, make_url, text
+
+from receiver.durable.retiring_by_hand import retire_sources
+from receiver.errors import StoreError
+from receiver.store.inbox import Inbox
+from receiver.store.schema import migrate
+from tests.durable.async_opened import orders_and_engine, run
+from tests.durable.async_opened import send as async_send
+from tests.durable.checks import assert_sound
+from tests.durable.opened import DUPLICATE, NEW, opened, send, sizes, undone
+from tests.postgres import shown
+from tests.senders.making import application, billing, gateway, numbers
+from tests.standby import primary_and_standby
+
+LOST = ["lost 1", "lost 2", "lost 3"]
+OTHERS = ["other 1", "other 2", "other 3"]
+TAILS = pytest.mark.parametrize("tail", [[], ["the same"]], ids=["other tails", "one tail"])
+"""With the second, the newest row that memory knows is there again, to the byte, behind rows that it doesn't know."""
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with primary_and_standby() as pair:
+        pair.primary.ask("CREATE DATABASE made")
+        migrate(make_url(pair.primary.url).set(database="made"))
+        yield pair
+
+
+@pytest.fixture
+def url(pair):
+    """A new database on the pair."""
+    name = f"receiver_test_{uuid.uuid4().hex}"
+    pair.primary.ask(f"CREATE DATABASE {name} TEMPLATE made")
+    yield shown(make_url(pair.url).set(database=name))
+    pair.primary.ask(f"DROP DATABASE {name} WITH (FORCE)")  # each that is left is copied to every new standby
+
+
+@contextmanager
+def lost(pair):
+    """What is committed within is lost: the standby takes over without it."""
+    pair.detach()
+    try:
+        yield
+    finally:
+        pair.fail_over()
+        pair.build_standby()
+
+
+@TAILS
+@pytest.mark.parametrize("only_follows", [False, True], ids=["writes", "follows"])
+def test_batches_of_its_own(pair, url, tail, only_follows):
+    with opened(url) as orders, opened(url) as another:
+        send(orders, "kept")
+        with lost(pair):
+            send(another if only_follows else orders, *LOST, *tail)
+            assert undone(orders, LOST[0]) == [DUPLICATE]
+        with opened(url) as new:
+            send(new, *OTHERS, *tail)
+        assert send(orders, LOST[0], OTHERS[0], LOST[1], OTHERS[2], "kept") == [
+            NEW,
+            DUPLICATE,
+            NEW,
+            DUPLICATE,
+            DUPLICATE,
+        ]
+    assert_sound(url)
+
+
+@TAILS
+def test_batches_in_the_callers_transactions(pair, url, tail):
+    """Whose connections memory knows nothing of."""
+    engine = create_engine(url, poolclass=NullPool)
+    with opened(url) as orders:
+        with lost(pair), engine.begin() as connection:
+            send(orders, *LOST, *tail, connection=connection)
+        with opened(url) as new:
+            send(new, *OTHERS, *tail)
+        with engine.begin() as connection:
+            assert send(orders, LOST[0], OTHERS[0], connection=connection) == [NEW, DUPLICATE]
+        assert orders.status().rx == 2, "the lost batch was never known to be committed"
+    assert_sound(url)
+
+
+@TAILS
+@pytest.mark.parametrize(("driver", "joins"), [("psycopg", False), ("psycopg", True), ("asyncpg", True)])
+def test_tasks(pair, url, tail, driver, joins):
+    async def received(orders, engine, *ids):
+        if not joins:
+            return await async_send(orders, *ids)
+        async with engine.begin() as connection:
+            return await async_send(orders, *ids, connection=connection)
+
+    async def main():
+        async with orders_and_engine(url, driver) as (orders, engine):
+            with lost(pair):
+                await received(orders, engine, *LOST, *tail)
+            with opened(url) as new:
+                send(new, *OTHERS, *tail)
+            assert await received(orders, engine, LOST[0], OTHERS[0]) == [NEW, DUPLICATE]
+
+    run(main())
+    assert_sound(url)
+
+
+@TAILS
+@pytest.mark.parametrize("policy", ["artemis:id_cache_size=100", "ttl:expiry=60", "solace-lookup"])
+def test_other_policies(pair, url, tail, policy):
+    with opened(url, policy=policy) as orders:
+        with lost(pair):
+            send(orders, *LOST, *tail)
+        with opened(url) as new:
+            send(new, *OTHERS, *tail)
+        assert send(orders, LOST[0], OTHERS[0]) == [NEW, DUPLICATE]
+
+
+def test_nothing_is_lost_and_nobody_has_been_there(pair, url):
+    """The last writer's random number shows it, so nothing is read anew."""
+    with opened(url) as orders:
+        send(orders, *OTHERS)
+        with lost(pair):
+            pass
+        policy = orders._session.cache.policy
+        assert send(orders, OTHERS[0], "new") == [DUPLICATE, NEW]
+        assert orders._session.cache.policy is policy
+
+
+def test_a_cut_link_alone_costs_no_reading(pair, url):
+    with opened(url) as orders, opened(url) as another:
+        send(orders, *OTHERS)
+        pair.proxy.cut()
+        send(another, *LOST)
+        policy = orders._session.cache.policy
+        assert send(orders, OTHERS[0], LOST[0], "new") == [DUPLICATE, DUPLICATE, NEW]
+        assert orders._session.cache.policy is policy
+
+
+def test_a_server_that_recovers_has_another_run(pair, url):
+    """It may have lost commits, where synchronous_commit is off."""
+    with opened(url) as orders:
+        send(orders, "1")
+        before = orders._session.log.server_run
+        pair.primary.crash()
+        assert send(orders, "1", "2") == [DUPLICATE, NEW]
+        assert orders._session.log.server_run != before
+
+
+def test_sources_that_were_retired(pair, url):
+    with opened(url, settings=sizes(2, 0)) as orders:
+        with orders.batch() as batch:
+            for source in ("a", "b"):
+                batch.receive(f"of {source}", source, received_at_us=0)
+        with lost(pair):
+            retire_sources(url, sources=["a"])
+            assert undone(orders, "of a", "of b") == [NEW, DUPLICATE]
+        retire_sources(url, sources=["b"])
+        assert send(orders, "of a", "of b") == [DUPLICATE, NEW]
+
+
+def test_sizes_that_were_changed(pair, url):
+    with opened(url, settings=sizes(4, 0)) as orders:
+        send(orders, "1", "2", "3", "4")
+        with lost(pair), opened(url, settings=sizes(1, 0)):
+            assert undone(orders, "3") == [NEW]
+        with opened(url, settings=sizes(3, 0)):
+            pass
+        assert undone(orders, "2") == [DUPLICATE]
+        assert undone(orders, "1") == [NEW]
+
+
+def test_numbers_never_go_back(pair, url):
+    """Whatever the store says: the sender knows better."""
+    with gateway(url) as ids:
+        given = numbers([ids.next()])
+        with lost(pair):
+            given += numbers(ids.next_many(3))
+        given += numbers([ids.next(), *ids.next_many(2)])
+        assert given == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_numbers_of_committed_transactions_never_go_back(pair, url):
+    engine = application(url)
+    with gateway(url) as ids:
+        with lost(pair):
+            with engine.begin() as connection:
+                assert numbers(ids.next_many(2, connection=connection)) == [1, 2]
+            with engine.connect() as connection:
+                assert numbers([ids.next(connection=connection)]) == [3]
+                connection.rollback()
+                assert numbers([ids.next(connection=connection)]) == [3]
+                connection.commit()
+                assert numbers(ids.next_many(2, connection=connection)) == [4, 5]
+                connection.rollback()
+        with engine.begin() as connection:
+            assert numbers([ids.next(connection=connection)]) == [4], "a gap, or a number twice"
+
+
+def test_keys_stay_the_same_until_they_are_confirmed(pair, url):
+    with billing(url) as keys:
+        with lost(pair):
+            key, confirmed = keys.key_for("invoice 1"), keys.key_for("invoice 2")
+            keys.confirm("invoice 2")
+        assert keys.key_for("invoice 1") == key
+        assert keys.key_for("invoice 2") != confirmed
+
+
+def test_a_target_whose_number_is_anothers(fresh_postgres_url):
+    """A standby that was restored may give it again. What waits for the other target isn't ours to hand on."""
+    with (
+        opened(fresh_postgres_url) as orders,
+        Inbox.open(fresh_postgres_url, domain_id=orders.domain_id, target="file:/a") as ours,
+    ):
+        with ours.lease():
+            pass
+        engine = create_engine(fresh_postgres_url, poolclass=NullPool)
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE receiver_target SET target = '\\x6f74686572'"))
+        with pytest.raises(StoreError, match="the target is gone"), ours.lease():
+            pass
+
+
+def test_a_loss_that_the_connection_does_not_show(store_url):
+    """As through a pooler, or where an older copy was put into the place of a file: rows tell."""
+    engine = create_engine(store_url, poolclass=NullPool)
+    tables = ["receiver_domain", "receiver_receipt"]
+    with opened(store_url) as orders:
+        send(orders, "kept")
+        with engine.begin() as connection:
+            copies = {name: connection.execute(text(f"SELECT * FROM {name}")).mappings().all() for name in tables}  # noqa: S608
+        send(orders, *LOST)
+        with engine.begin() as connection:
+            for name, rows in copies.items():
+                connection.execute(text(f"DELETE FROM {name}"))  # noqa: S608
+                for row in rows:
+                    columns = ", ".join(row)
+                    values = ", ".join(f":{column}" for column in row)
+                    connection.execute(text(f"INSERT INTO {name} ({columns}) VALUES ({values})"), dict(row))  # noqa: S608
+        with opened(store_url) as new:
+            send(new, *OTHERS)
+        assert send(orders, LOST[0], OTHERS[0], "kept") == [NEW, DUPLICATE, DUPLICATE]
+    assert_sound(store_url)

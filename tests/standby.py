@@ -1,0 +1,195 @@
+"""A real primary of PostgreSQL and its standby, which takes over at the same address: a failover, as often as one likes."""
+
+import asyncio
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import NullPool, create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
+
+from tests import links
+from tests.durable.server import ENDS_SECS, is_dead
+from tests.postgres import shown, sqlalchemy_url, wheel_server
+
+_OPTIONS = "-c listen_addresses= -c fsync=off -c wal_keep_size=256MB -c max_wal_senders=8"
+"""Kills need no sync: what was written to a file outlives its process."""
+
+
+class _Node:
+    """One server on its folder, which is its socket's folder too."""
+
+    def __init__(self, folder: Path, programs: Path, user: str | None) -> None:
+        self.folder = folder
+        self._programs = programs
+        self._user = user
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg://postgres:@/postgres?host={self.folder}"
+
+    def run(self, program: str, *arguments: str) -> None:
+        command = [str(self._programs / program), *arguments]
+        done = subprocess.run(  # noqa: PLW1510 - what it said is shown
+            command, user=self._user, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/"
+        )
+        log = self.folder / "log"
+        assert done.returncode == 0, done.stdout + done.stderr + (log.read_text() if log.exists() else "")
+
+    def start(self) -> None:
+        log = str(self.folder / "log")
+        options = f"{_OPTIONS} -k {self.folder}"
+        self.run("pg_ctl", "-w", "-t", "120", "-D", str(self.folder), "-l", log, "-o", options, "start")
+
+    def copied_to(self, folder: Path, *, follows: bool = True) -> "_Node":
+        """Another server with what this one has, which follows it."""
+        copy = _Node(folder, self._programs, self._user)
+        follow = ["-R"] * follows
+        self.run("pg_basebackup", "-D", str(folder), *follow, "-c", "fast", "-d", f"host={self.folder} user=postgres")
+        for lock in folder.glob(".s.PGSQL.*"):  # of the one that was copied, whose folder is its socket's too
+            lock.unlink()
+        copy.start()
+        return copy
+
+    def ask(self, *statements: str) -> Any:
+        """What the last of these statements gives."""
+        engine = create_engine(self.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        with engine.connect() as connection:
+            for statement in statements[:-1]:
+                connection.execute(text(statement))
+            result = connection.execute(text(statements[-1]))
+            return result.scalar() if result.returns_rows else None
+
+    def wait_until(self, query: str) -> None:
+        give_up = time.monotonic() + ENDS_SECS
+        while not self.ask(query):
+            assert time.monotonic() < give_up, query
+            time.sleep(0.01)
+
+    def crash(self) -> None:
+        """Kill -9 of one child: the postmaster ends all others, and the server recovers from its log."""
+        import psutil
+
+        psutil.Process(self.ask("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'")).kill()
+        give_up = time.monotonic() + ENDS_SECS
+        while True:
+            try:
+                self.ask("SELECT 1")
+            except OperationalError:
+                assert time.monotonic() < give_up
+                time.sleep(0.01)
+            else:
+                return
+
+    def kill(self) -> None:
+        """Kill -9 of the postmaster and all its children, at once."""
+        import psutil
+
+        postmaster = psutil.Process(int((self.folder / "postmaster.pid").read_text().split()[0]))
+        postmaster.suspend()  # so that it starts no child between the list and the kill
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        for process in processes:
+            process.kill()
+        give_up = time.monotonic() + ENDS_SECS
+        while not all(map(is_dead, processes)):
+            assert time.monotonic() < give_up, f"still alive: {processes}"
+            time.sleep(0.01)
+
+
+class _Link(links.Link):
+    """A link that passes on everything."""
+
+    async def from_client(self, reader: Any) -> None:
+        await _pumped(reader, self.server)
+
+    async def from_server(self, reader: Any) -> None:
+        await _pumped(reader, self.client)
+
+
+async def _pumped(reader: Any, writer: Any) -> None:
+    while some := await reader.read(1 << 16):
+        writer.write(some)
+        await writer.drain()
+
+
+class Pair:
+    """A primary and its standby, and the one address of whoever is the primary; made by `primary_and_standby`."""
+
+    def __init__(self, folder: Path, first: _Node, *, is_synchronous: bool) -> None:
+        self._folder = folder
+        self._is_synchronous = is_synchronous
+        self._copies = 0
+        self.primary = first
+        self.standby = self._new_standby()
+        self.proxy = links.Proxy(self._connect, _Link)
+
+    async def _connect(self) -> links.Streams:
+        return await asyncio.open_unix_connection(f"{self.primary.folder}/.s.PGSQL.5432")
+
+    @property
+    def url(self) -> str:
+        """The address for clients, by psycopg."""
+        return shown(make_url(self.primary.url).set(host="127.0.0.1", port=self.proxy.port, query={}))
+
+    def detach(self) -> None:
+        """Have the standby miss all that is committed from now on."""
+        self.catch_up()
+        self.standby.ask("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
+        self.standby.wait_until("SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
+
+    def catch_up(self) -> None:
+        """Until the standby has what is committed."""
+        position = self.primary.ask("SELECT pg_current_wal_lsn()")
+        self.standby.wait_until(f"SELECT pg_last_wal_replay_lsn() >= '{position}'")
+
+    def fail_over(self) -> None:
+        """Kill -9 the primary, and have the standby take over."""
+        self.proxy.reachable = False
+        self.primary.kill()
+        self.proxy.cut()
+        self.standby.ask("SELECT pg_promote(true, 120)")
+        self.standby.wait_until("SELECT NOT pg_is_in_recovery()")
+        lost, self.primary = self.primary, self.standby
+        self.proxy.reachable = True
+        shutil.rmtree(lost.folder, ignore_errors=True)
+
+    def build_standby(self) -> None:
+        """A new standby of whoever is the primary now."""
+        self.standby = self._new_standby()
+
+    def _new_standby(self) -> _Node:
+        self._copies += 1
+        standby = self.primary.copied_to(self._folder / f"copy{self._copies}")
+        self.primary.wait_until("SELECT EXISTS (SELECT FROM pg_stat_replication WHERE state = 'streaming')")
+        if self._is_synchronous:
+            self.primary.ask("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+            self.primary.wait_until("SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
+        return standby
+
+    def close(self) -> None:
+        for node in (self.standby, self.primary):
+            if (node.folder / "postmaster.pid").exists():
+                node.kill()
+
+
+@contextmanager
+def primary_and_standby(*, is_synchronous: bool = False) -> Iterator[Pair]:
+    """A pair of servers of their own, in a temporary folder; gone at the end."""
+    with wheel_server() as made, tempfile.TemporaryDirectory(prefix="receiver-standby-") as name:
+        folder = Path(name)
+        if made.system_user is not None:
+            shutil.chown(folder, made.system_user)
+        folder.chmod(0o755)
+        source = _Node(Path(str(make_url(sqlalchemy_url(made)).query["host"])), made.bin_path, made.system_user)
+        primary = source.copied_to(folder / "first", follows=False)
+        pair = Pair(folder, primary, is_synchronous=is_synchronous)
+        try:
+            with links.serving(pair.proxy):
+                yield pair
+        finally:
+            pair.close()
