@@ -26,6 +26,8 @@ _TEXTS = fields_of_kind(InboxRow, str)
 _OBJECTS = fields_of_kind(InboxRow, Mapping)
 _BYTES = fields_of_kind(InboxRow, bytes)
 _AS_JSON = tuple(name for name in InboxRow._fields if name not in {"sequence", "tries", *_OBJECTS, *_BYTES})
+_ADDED_SINCE = {name: [default] for name, default in InboxRow._field_defaults.items()}
+"""What a bundle that an earlier version packed may lack: fields whose values are those of all its messages then."""
 _OFTEN_PROPERTIES = ("unique_message_id", "message_source_id")
 """Columns whose values a property mostly repeats. The bundle then has the column's name, not the values."""
 _TEXT = {str}
@@ -69,7 +71,7 @@ def columns_of(runs: str, packed: bytes) -> InboxColumns:
     numbers = numbers_of(runs)
     count = len(numbers)
     head, _, rest = packed.partition(_END)
-    stored = json.loads(head)
+    stored = _ADDED_SINCE | json.loads(head)
     fields: dict[str, Sequence[Any]] = {name: _lengthened(stored[name], count) for name in (*_AS_JSON, *_BYTES)}
     for name in _OBJECTS:
         fields[name] = _objects(stored[name], fields, count)
@@ -129,7 +131,7 @@ def _objects(stored: Any, known: Mapping[str, Sequence[Any]], count: int) -> lis
     if isinstance(stored, dict):
         columns = [known[values] if isinstance(values, str) else values for values in stored.values()]
         stored = [dict(zip(stored, values, strict=True)) for values in zip(*columns, strict=True)] or [{}] * count
-    return list(map(revived, stored))
+    return list(map(revived, _lengthened(stored, count)))
 
 
 def _lengthened(values: Sequence[Any], count: int) -> Sequence[Any]:

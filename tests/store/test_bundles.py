@@ -8,6 +8,8 @@ from sqlalchemy import text
 from receiver.errors import StoreCorruptError
 from receiver.store import inbox as of_store
 from receiver.store.bundles import bundle_of, columns_of, rows_of
+from receiver.store.engine import NONSENSE
+from receiver.store.tables import InboxRow
 from tests.store.waiting import all_of, in_columns, message, opened_inbox, receive, waiting_in
 from tests.stores import engine_of
 
@@ -101,7 +103,64 @@ def test_every_value_comes_back_as_it_was():
         assert list(map(repr, back)) == list(map(repr, each))
 
 
-@pytest.mark.parametrize("values", [{"destination": ["a"] * 7}, {"headers": [{}]}])
+BY_EARLIER_VERSIONS = {
+    # Objects one by one, as the first version of the table 0008 packed them.
+    "objects": {"headers": [{"JMSType": "a"}], "properties": [{"id": f"{number}:gateway"} for number in range(8)]},
+    # Properties by name, with the name of a column that has the same values.
+    "by name": {"headers": {"JMSType": ["a"] * 8}, "properties": {"id": "unique_message_id"}},
+}
+
+
+@pytest.mark.parametrize("lacking", [[], ["body_kind"], ["amqp"], ["body_kind", "amqp"]], ids=" ".join)
+@pytest.mark.parametrize("form", BY_EARLIER_VERSIONS)
+def test_what_earlier_versions_packed_is_read(store_url, form, lacking):
+    """A field that was added since has its default."""
+    fields = {
+        "received_at_us": [1_777_629_600_000_000 + number for number in range(8)],
+        "jms_timestamp_ms": [None],
+        "redelivered": [False],
+        "is_text": [True],
+        "unique_message_id": [f"{number}:gateway" for number in range(8)],
+        "message_source_id": [None],
+        "destination": ["queue://orders"],
+        "message_id": ["ID:broker-1"],
+        "body": [1],
+        "body_kind": [None],
+        "amqp": [None],
+    } | BY_EARLIER_VERSIONS[form]
+    packed = (
+        json.dumps({name: values for name, values in fields.items() if name not in lacking}).encode() + b"\n01234567"
+    )
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, *TEN[:8])
+        with engine_of(store_url).begin() as connection:
+            connection.execute(text("UPDATE receiver_bundle SET packed = :packed"), {"packed": packed})
+        assert waiting_in(inbox) == [
+            message(
+                number,
+                body=str(number).encode(),
+                is_text=True,
+                headers={"JMSType": "a"},
+                properties={"id": f"{number}:gateway"},
+            )
+            for number in range(8)
+        ]
+
+
+@pytest.mark.parametrize(
+    "missing", sorted(set(InboxRow._fields) - InboxRow._field_defaults.keys() - {"sequence", "tries"})
+)
+def test_a_field_that_was_always_there_has_no_default(missing):
+    """A bundle without it is damaged."""
+    bundle = bundle_of(in_columns([message(number) for number in range(8)]))
+    head, end, bodies = bundle.packed.partition(b"\n")
+    fields = json.loads(head)
+    del fields[missing]
+    with pytest.raises(NONSENSE):
+        columns_of(bundle.runs, json.dumps(fields).encode() + end + bodies)
+
+
+@pytest.mark.parametrize("values", [{"destination": ["a"] * 7}, {"headers": [{}] * 7}])
 def test_values_that_are_missing_are_noticed(values):
     bundle = bundle_of(in_columns([message(number) for number in range(8)]))
     head, end, bodies = bundle.packed.partition(b"\n")
