@@ -14,13 +14,14 @@ CHANNEL = {"connection_id": "broker-a", "destination": "queue://orders"}
 
 @dataclass(frozen=True)
 class Message:
-    unique_message_id: str
+    unique_message_id: str | None
     message_source_id: str | None = "gateway-1"
     cents: int = 100
+    body: bytes = b""
 
 
 class Broker:
-    def __init__(self, *ids: str) -> None:
+    def __init__(self, *ids: str | None) -> None:
         self.waiting = [Message(id_) for id_ in ids]
         self.sent: list[Message] = []
         self.acknowledged: list[Message] = []
@@ -48,6 +49,14 @@ class Payment(Base):
     number: Mapped[int] = mapped_column(primary_key=True)
     reference: Mapped[str]
     cents: Mapped[int]
+
+
+class Aside(Base):
+    """Messages that have no id."""
+
+    __tablename__ = "aside"
+    number: Mapped[int] = mapped_column(primary_key=True)
+    body: Mapped[bytes]
 
 
 class CrashError(Exception):

@@ -58,9 +58,9 @@ def rows(store_url):
     engine = create_engine(store_url, poolclass=NullPool)
     Base.metadata.create_all(engine)
 
-    def read(what="count(*)"):
+    def read(what="count(*)", table="payment"):
         with engine.connect() as connection:
-            return list(connection.scalars(text(f"SELECT {what} FROM payment")))  # noqa: S608
+            return list(connection.scalars(text(f"SELECT {what} FROM {table}")))  # noqa: S608
 
     return read
 
@@ -109,3 +109,13 @@ def test_each_payment_is_one_row_whatever_is_killed(channel, queue, consumer, ro
         time.sleep(0.5)  # what is left are duplicates
         process.kill()
     assert sorted(rows("reference")) == sorted(sent)
+
+
+@pytest.mark.parametrize("missing", [None, ""])
+def test_a_message_without_an_id_is_put_aside(channel, queue, consumer, rows, missing):
+    publish(channel, queue, ["1", missing, "2"])
+    with consumer() as process:
+        until(lambda: rows() == [2], process)
+        process.kill()
+    assert sorted(rows("reference")) == ["1", "2"]
+    assert set(rows("body", "aside")) == {b'{"cents": 100}'}

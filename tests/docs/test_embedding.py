@@ -20,7 +20,7 @@ from receiver.bridge.memory import MemoryBroker
 from receiver.errors import StoreBusyError, StoreError
 from receiver.senders import DedupKeyMaker
 from receiver.store.inbox import Inbox
-from tests.docs.bridge import CHANNEL, Broker, CrashError, Payment, orders_of, pay, verdicts
+from tests.docs.bridge import CHANNEL, Aside, Broker, CrashError, Payment, orders_of, pay, verdicts
 from tests.docs.markdown import blocks, commands, sections
 from tests.docs.markdown import run as run_command
 
@@ -108,6 +108,27 @@ def test_ten_lines(store_url, names):
     names["broker"] = Broker("2", "3")
     run(ten_lines, store_url, names)
     assert [message.unique_message_id for message in delivered] == ["1", "2", "3"]
+
+
+@shows("Messages without an id")
+@pytest.mark.parametrize("missing", [None, ""])
+def test_without_an_id(store_url, names, missing):
+    Aside.metadata.create_all(engine := create_engine(store_url, poolclass=NullPool))
+    broker, delivered = Broker("1", missing, "2"), []
+    (block,) = PYTHON["Messages without an id"]
+    with Receiver.open(store_url, **CHANNEL) as orders:
+        names |= {"orders": orders, "broker": broker, "deliver": delivered.append, "text": text}
+        for _ in range(2):
+            names["messages"] = broker.receive(9)
+            run(block, store_url, names)
+            broker.waiting = names["messages"]  # as after a crash
+        status = orders.status()
+        assert (status.rx, status.unchecked) == (4, 0)
+        with orders.batch() as batch:  # and this is why
+            assert [batch.receive(missing).verdict.value for _ in range(2)] == ["unchecked", "unchecked"]
+    assert [message.unique_message_id for message in delivered] == ["1", "2"]
+    with engine.connect() as connection:
+        assert connection.scalars(text("SELECT body FROM aside")).all() == [b"", b""]  # nothing is lost
 
 
 @pytest.mark.parametrize("dies", ["inside the block", "before the acknowledgement"])
