@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BridgeSettings",
     "CompareSettings",
+    "IdReuse",
     "ReceiverSettings",
     "Recording",
     "SimulateSettings",
@@ -30,7 +32,6 @@ __all__ = [
 _LARGEST_MARGIN = 1000
 _LONGEST_WAIT_SECS = 86_400
 _SHORTEST_ROTATION_SECS = 0.001
-_ID_REUSE = ("duplicate", "deliver")
 _SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 _MOST = 10**12
 """The most that any setting may be: far beyond use, and so many seconds in microseconds still fit 64 bits."""
@@ -121,12 +122,21 @@ def _checked(name: str, value: object, *, least: float, whole: bool = False) -> 
         raise SettingsError(f"{name} must be {kind} from {least:g} to {_MOST:,}, not {value!r:.80}")
 
 
-def checked_id_reuse(value: str | None) -> str:
-    """What becomes of a known id that comes with another body: `duplicate` or `deliver`; None takes the default."""
+class IdReuse(StrEnum):
+    """What becomes of a known id that comes with another body. It is reported either way."""
+
+    DUPLICATE = "duplicate"
+    """It is dropped as a duplicate."""
+    DELIVER = "deliver"
+
+
+def checked_id_reuse(value: str | None) -> IdReuse:
+    """None takes the default."""
     value = default("receiver", "id_reuse") if value is None else value
-    if value not in _ID_REUSE:
-        raise SettingsError(f"id_reuse must be one of {', '.join(_ID_REUSE)}, not {value!r:.80}")
-    return str(value)
+    try:
+        return IdReuse(value)
+    except ValueError:
+        raise SettingsError(f"id_reuse must be one of {', '.join(IdReuse)}, not {value!r:.80}") from None
 
 
 def expiry_us_of(secs: float) -> int:

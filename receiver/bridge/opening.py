@@ -65,6 +65,8 @@ class BridgeOptions:
     """W and E; None: those that the domain has."""
     policy: str | None = None
     """Another system's rule, as in `Receiver.open`."""
+    id_reuse: str | None = None
+    """What becomes of a known id that comes with another body, as in `Receiver.open`."""
     record: str | None = None
     """Where receipts are recorded, as in `Receiver.open`."""
     tls: Tls = field(default_factory=Tls)
@@ -122,6 +124,7 @@ def open_bridge(
             settings=options.windows,
             policy=options.policy,
             observe_only=not mode.detects,
+            id_reuse=options.id_reuse,
             store_settings=options.store_settings,
             record=options.record,
         )

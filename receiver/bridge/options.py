@@ -64,9 +64,9 @@ class IdRule:
     """The property with the id. A message sent on to a broker has its id there too, even if a function said it."""
     source_property: str = _SOURCE
     """The property with the source."""
-    function: Callable[[Message], tuple[str | int | None, str | int | None]] | str | None = None
-    """Returns a message's id and source, each None if it has none. Text is `MODULE:FUNCTION`, which `open_bridge`
-    imports. None: the two properties have them."""
+    function: Callable[[Message], tuple[str | int | bytes | None, str | int | bytes | None]] | str | None = None
+    """Returns a message's id and source, each None if it has none. Bytes are judged as `0x` and their hexadecimal digits.
+    Text is `MODULE:FUNCTION`, which `open_bridge` imports. None: the two properties have them."""
     missing: MissingIds = MissingIds.MESSAGE_ID
     """What becomes of a message without an id."""
 
@@ -85,8 +85,8 @@ class IdRule:
         """The message's id and source, each None if it has none.
 
         Raises:
-            MessageRefusedError: The message can't be read, a value can't be an id (bytes, true or false, a number with
-                a fraction), an id is required and missing, or the function failed.
+            MessageRefusedError: The message can't be read, a value can't be an id (true or false, a number with a
+                fraction, bytes of a property), an id is required and missing, or the function failed.
         """
         if message.refused is not None:
             raise MessageRefusedError(message.refused)
@@ -113,7 +113,8 @@ class IdRule:
         try:
             result: Any = function(_read_only(message))
             if isinstance(result, tuple) and len(result) == _PAIR:
-                return _text(result[0], "the function's", "id"), _text(result[1], "the function's", "source")
+                id_, source = map(_without_bytes, result)
+                return _text(id_, "the function's", "id"), _text(source, "the function's", "source")
             why = not_done(result) or f"it returned {result!r:.80}, not (id, source)"
         except MessageRefusedError:
             raise
@@ -125,6 +126,12 @@ class IdRule:
         return f"it has no property {self.id_property}" if self.function is None else "the function gave it no id"
 
 
+def _without_bytes(value: object) -> object:
+    if not isinstance(value, bytes):
+        return value
+    return f"0x{value.hex()}" if value else None
+
+
 def _text(value: object, whose: str, name: str) -> str | None:
     if value.__class__ is str or value is None:  # as most have it
         return value or None
@@ -132,7 +139,8 @@ def _text(value: object, whose: str, name: str) -> str | None:
         return str.__str__(value) or None
     if isinstance(value, int) and not isinstance(value, bool):
         return int.__repr__(value)
-    raise MessageRefusedError(f"{whose} {name} is {value!r:.80}, neither text nor a whole number")
+    remedy = "; a function (--ids) can return bytes" if isinstance(value, bytes) and value else ""
+    raise MessageRefusedError(f"{whose} {name} is {value!r:.80}, neither text nor a whole number{remedy}")
 
 
 def _read_only(message: Message) -> Message:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from math import isfinite
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from receiver.bridge.connectors import Message, Property
+from receiver.bridge.connectors import UNREAD, Message, Property
 from receiver.message import LATEST_US
 from receiver.store.tables import InboxColumns, InboxRow
 from receiver.store.values import base64_of, dumped, to_bytes
@@ -66,6 +66,22 @@ class Received(NamedTuple):
     def text(self) -> str:
         """The body as text; `UnicodeDecodeError` where it is none."""
         return self.body.decode()
+
+    @property
+    def body_digest(self) -> str | None:
+        """SHA-256 of the body as it came, in hexadecimal digits. It tells an id that was used twice from a duplicate.
+
+        Of AMQP's own kinds of body it is that of one encoding of their values; None where they have none.
+        """
+        body = self.body
+        if self.body_kind is not None and self.body_kind != UNREAD:
+            from receiver.bridge.connectors.amqp_sections import WRONG, canonical
+
+            try:
+                body = canonical(body)
+            except WRONG:
+                return None
+        return sha256(body).hexdigest()
 
     def row(self, sequence: int) -> InboxRow:
         """The message as the inbox keeps it, not yet tried."""

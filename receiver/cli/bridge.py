@@ -20,7 +20,7 @@ from receiver.cli.options import Domain, FromPasswordFile, TlsCa, TlsCert, TlsKe
 from receiver.cli.serving import Listening, load_metrics, serve
 from receiver.cli.streams import plain_output
 from receiver.errors import SettingsError
-from receiver.settings import BridgeSettings, ReceiverSettings
+from receiver.settings import BridgeSettings, IdReuse, ReceiverSettings
 
 if TYPE_CHECKING:
     from receiver.bridge.bridge import Bridge
@@ -95,6 +95,14 @@ _IdFunction = Annotated[
 _MissingId = Annotated[
     MissingIds,
     typer.Option(help="What to do with a message without id: message-id takes its JMSMessageID, refuse parks it."),
+]
+_IdReuse = Annotated[
+    IdReuse | None,
+    typer.Option(
+        help="What to do with a known id that comes with another body: duplicate drops the message, deliver hands it on. "
+        "[default: {receiver.id_reuse}]",
+        show_default=False,
+    ),
 ]
 _Window = Annotated[
     int | None,
@@ -182,6 +190,7 @@ def bridge(
     source_property: _SourceProperty = _IDS.source_property,
     ids: _IdFunction = None,
     missing_ids: _MissingId = _IDS.missing,
+    id_reuse: _IdReuse = None,
     window: _Window = None,
     expiry: _Expiry = None,
     policy: _OtherPolicy = None,
@@ -224,6 +233,7 @@ def bridge(
         ids=IdRule(id_property=id_property, source_property=source_property, function=ids, missing=missing_ids),
         windows=_windows(window, expiry),
         policy=policy,
+        id_reuse=id_reuse,
         record=record,
         settings=_bridge_settings(locals()),
         tls=Tls(ca_file=tls_ca, cert_file=tls_cert, key_file=tls_key),

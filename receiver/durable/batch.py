@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 
 from sqlalchemy import Connection
 
-from receiver.durable.cache import History, row_of
+from receiver.durable.cache import row_of
 from receiver.durable.events import Duplicate
 from receiver.durable.needs import need_of
 from receiver.durable.status import Counters, Tally, headroom_of
@@ -22,7 +22,6 @@ from receiver.policies.cmq import CmqMinimumTimeCache
 
 __all__ = ["Batch", "BatchOptions"]
 
-_UNKNOWN = History(None, ())
 _LATEST_MS = LATEST_US // 1_000
 
 
@@ -70,7 +69,6 @@ class Batch:
         cache = self._cache = self._transaction.cache
         policy = self._policy = cache.policy
         self._receive: Callable[..., Decision] = policy.receive
-        self._histories = cache.histories
         self._sizes = cache.sizes
         self._clamped_before = policy.clock_clamped
         options = self._options
@@ -179,7 +177,8 @@ class Batch:
             redelivered: What the broker says (JMSRedelivered), for the figures.
             jms_timestamp_ms: When it was sent (JMSTimestamp), in milliseconds since 1970; None or 0 if not set. For the
                 figures, and for the policy `cmq:retry=...,network=...`.
-            body_digest: Any text that distinguishes bodies, such as a hash. With it, reused ids are noticed.
+            body_digest: Any text that distinguishes bodies, such as a hash. With it, a reused id is noticed, if the id had a
+                digest when it first came.
 
         Raises:
             SettingsError: An argument is invalid. Nothing has changed, and the batch may go on.
@@ -211,10 +210,11 @@ class Batch:
         """As `receive`, for whoever in the package has many receipts."""
         if received_at_us is None:
             received_at_us = time.time_ns() // 1000
-        says_more = redelivered is not False or body_digest is not None or not self._is_simple
+        says_more = redelivered is not False or not self._is_simple
         is_sent_at = jms_timestamp_ms is not None  # as most messages of a broker say
         if (
             says_more
+            or (body_digest is not None and body_digest.__class__ is not str)
             or received_at_us.__class__ is not int
             or received_at_us > LATEST_US
             or (is_sent_at and not (jms_timestamp_ms.__class__ is int and 0 <= jms_timestamp_ms <= _LATEST_MS))
@@ -227,54 +227,50 @@ class Batch:
         now_us = self._policy.latest_us
         if redelivered:
             self._tally.note_redelivered(received_at_us, jms_timestamp_ms)
-        if self._records and (says_more or is_sent_at or not id_ or received_at_us != now_us):
+        if self._records and (says_more or is_sent_at or body_digest or not id_ or received_at_us != now_us):
             receipt = Receipt(id_, source, received_at_us, bool(redelivered), jms_timestamp_ms, body_digest)
             self._tally.full_receipts.append((len(self._rows) + self._unchecked, receipt))
         if not id_:
             self._unchecked += 1
-        elif decision.age_us is None and not body_digest:  # new, and nothing more to record
-            if self._histories:
-                self._cache.forget_history(id_)
+        elif decision.age_us is None:  # new
+            digests = self._cache.note_new(id_, body_digest) if body_digest or self._cache.has_histories else None
             rows = self._rows
             seq = self._next_seq + len(rows)
-            rows.append((seq, now_us, None, source or None, id_, None, self._policy.policy_state))
+            rows.append((seq, now_us, None, source or None, id_, digests, self._policy.policy_state))
         else:
-            decision = self._with_history(id_, source, decision, redelivered, body_digest)
+            decision = self._known(id_, source, decision, redelivered, body_digest)
         return decision
 
-    def _with_history(
+    def _known(
         self, id_: str, source: str | None, decision: Decision, redelivered: bool, body_digest: str | None
     ) -> Decision:
-        """Record a receipt whose row says more: when its id first came, or with which bodies."""
+        """Record a duplicate, whose row says more: when its id first came, and with which bodies."""
+        assert decision.age_us is not None  # noqa: S101
         now_us = self._policy.latest_us
-        if not self._policy.keeps_ids:  # so there is nothing to hold the body against
+        known = self._cache.history_of(id_)
+        last_us = now_us - decision.age_us
+        first_us = last_us if known.first_received_at_us is None else known.first_received_at_us
+        # The digests of an id that first came without one would lack its own: it would be delivered again.
+        if not known.body_digests:
             body_digest = None
-        if decision.age_us is None:  # it is new
-            history = History(None, (body_digest,) if body_digest else ())
-        else:
-            known = self._histories.get(id_, _UNKNOWN)
-            last_us = now_us - decision.age_us
-            first_us = last_us if known.first_received_at_us is None else known.first_received_at_us
-            history = known.extended(first_us, body_digest)
-            if body_digest and known.body_digests:
-                decision = replace(decision, body_differs=body_digest not in known.body_digests)
-            if self._observe_only or (decision.body_differs and self._delivers_reused):
-                decision = replace(decision, delivered_anyway=True)
-            if self._transactional is not None and not decision.deliver:
-                self._rejected.append(id_)
-            headroom = headroom_of(decision, *self._sizes)
-            # When the receipt just before came: the second value of its row.
-            before_us = self._rows[-1][1] if self._rows else self._transaction.latest_us
-            need = need_of(decision, self._sizes[0], before_us - last_us)
-            domain = self._options.domain
-            self._tally.note_duplicate(
-                Duplicate(domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom, need)
-            )
+        history = known.extended(first_us, body_digest)
+        if body_digest:
+            decision = replace(decision, body_differs=body_digest not in known.body_digests)
+        if self._observe_only or (decision.body_differs and self._delivers_reused):
+            decision = replace(decision, delivered_anyway=True)
+        if self._transactional is not None and not decision.deliver:
+            self._rejected.append(id_)
+        headroom = headroom_of(decision, *self._sizes)
+        # When the receipt just before came: the second value of its row.
+        before_us = self._rows[-1][1] if self._rows else self._transaction.latest_us
+        need = need_of(decision, self._sizes[0], before_us - last_us)
+        domain = self._options.domain
+        self._tally.note_duplicate(
+            Duplicate(domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom, need)
+        )
         seq = self._next_seq + len(self._rows)
         self._cache.note(seq, id_, history)
-        self._rows.append(
-            row_of(seq, id_, source, now_us, history, self._policy.policy_state if decision.age_us is None else None)
-        )
+        self._rows.append(row_of(seq, id_, source, now_us, history))
         return decision
 
     def _check(

@@ -54,19 +54,25 @@ class History(NamedTuple):
         return History(first_received_at_us, known)
 
 
-def row_of(  # noqa: PLR0917 - per receipt, and keywords cost
-    seq: int, id_: str, source: str | None, received_at_us: int, history: History, policy_state: int | None
-) -> ReceiptRow:
+_UNKNOWN = History(None, ())
+
+
+def row_of(seq: int, id_: str, source: str | None, received_at_us: int, history: History) -> ReceiptRow:
+    """The row of a duplicate."""
     digests = _stored(history.body_digests) if history.body_digests else None
-    return ReceiptRow(seq, received_at_us, history.first_received_at_us, source or None, id_, digests, policy_state)
+    return ReceiptRow(seq, received_at_us, history.first_received_at_us, source or None, id_, digests)
 
 
-def _stored(body_digests: Iterable[str]) -> str:
+def _stored(body_digests: Sequence[str]) -> str:
+    if len(body_digests) == 1 and body_digests[0].isalnum() and body_digests[0].isascii():
+        return f'["{body_digests[0]}"]'  # as of nearly each message, in a seventh of the time
     # Escaped first: JSON itself spells a character and the two surrogates of its UTF-16 form alike.
     return json.dumps([digest.encode("unicode_escape").decode() for digest in body_digests])
 
 
 def _digests_of(stored: str) -> tuple[str, ...]:
+    if stored.isascii() and stored[2:-2].isalnum() and stored == f'["{stored[2:-2]}"]':
+        return (stored[2:-2],)
     return tuple(digest.encode().decode("unicode_escape") for digest in json.loads(stored))
 
 
@@ -135,7 +141,8 @@ class DomainCache:
         """What the domain's duplicates needed, as of the last batch."""
         self._needs_stored: str | None = None
         self.policy: Policy
-        self.histories: dict[str, History] = {}
+        self._histories: dict[str, History | str] = {}
+        """A text has the digests of an id that came once, as its row has them: most ids have no more."""
         # Where duplicates refresh nothing, a duplicate's row is needed only for the bodies of its id.
         self._history_rows: dict[str, int] = {}
         """The number of the row that says with which bodies an id came."""
@@ -191,7 +198,7 @@ class DomainCache:
     def _load(self, log: DomainLog, state: DomainState) -> None:
         self.policy = policy_of(state)
         self.policy.keep_forgotten()
-        self.histories, self._history_rows = {}, {}
+        self._histories, self._history_rows = {}, {}
         self._outdated, self._deletable = [], []
         self._newest = None
         self._replay(log.rows_after(0, state.last_seq), state)
@@ -212,19 +219,41 @@ class DomainCache:
     def _note_histories(self, columns: ReceiptColumns) -> None:
         """Note the histories that these rows have."""
         seqs, _, firsts_us, _, ids, digests_stored, _ = columns
-        histories = self.histories
+        histories = self._histories
         for seq, first_us, id_, digests in zip(seqs, firsts_us, ids, digests_stored, strict=True):
-            if first_us is not None or digests is not None:
-                self.note(seq, id_, History(first_us, _digests_of(digests) if digests else ()))
+            known = _digests_of(digests) if digests is not None else ()
+            if first_us is not None:
+                self.note(seq, id_, History(first_us, known))
+            elif digests is not None:
+                self._note_new(id_, digests)
             elif id_ in histories:
                 self.forget_history(id_)
+
+    @property
+    def has_histories(self) -> bool:
+        return bool(self._histories)
+
+    def history_of(self, id_: str) -> History:
+        known = self._histories.get(id_, _UNKNOWN)
+        return History(None, _digests_of(known)) if isinstance(known, str) else known
+
+    def note_new(self, id_: str, body_digest: str | None) -> str | None:
+        """Note the first body of a new id; its digest as the row has it, None where nothing would be held against it."""
+        digests = _stored((body_digest,)) if body_digest and self.policy.keeps_ids else None
+        self._note_new(id_, digests)
+        return digests
+
+    def _note_new(self, id_: str, digests: str | None) -> None:
+        self.forget_history(id_)
+        if digests is not None and self.policy.keeps_ids:
+            self._histories[id_] = digests
 
     def note(self, seq: int, id_: str, history: History) -> None:
         """Note an id's history, which this row has; no older row of the id is needed any more."""
         self.forget_history(id_)
         policy = self.policy
         if policy.keeps_ids:
-            self.histories[id_] = history
+            self._histories[id_] = history
         if not policy.records_duplicates and history.first_received_at_us is not None:
             if policy.keeps_ids and history.body_digests:
                 self._history_rows[id_] = seq
@@ -232,13 +261,13 @@ class DomainCache:
                 self._outdated.append(seq)
 
     def forget_history(self, id_: str) -> None:
-        self.histories.pop(id_, None)
+        self._histories.pop(id_, None)
         if id_ in self._history_rows:
             self._outdated.append(self._history_rows.pop(id_))
 
     def _note_forgotten(self) -> None:
-        if len(self.histories) > 2 * self.policy.remembered_ids + _FEW_HISTORIES:
-            for id_ in [id_ for id_ in self.histories if id_ not in self.policy]:
+        if len(self._histories) > 2 * self.policy.remembered_ids + _FEW_HISTORIES:
+            for id_ in [id_ for id_ in self._histories if id_ not in self.policy]:
                 self.forget_history(id_)
         self._deletable += self.policy.take_forgotten()
         self._deletable += self._outdated

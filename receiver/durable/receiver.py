@@ -20,7 +20,7 @@ from receiver.durable.status import Counters, Status, Tally
 from receiver.durable.transaction import Transaction
 from receiver.errors import SettingsError
 from receiver.recording import Recorder
-from receiver.settings import ReceiverSettings, Recording, StoreSettings, checked_id_reuse
+from receiver.settings import IdReuse, ReceiverSettings, Recording, StoreSettings, checked_id_reuse
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
@@ -102,7 +102,7 @@ class Receiver(Closing):
         key.check(channel)
         _check_options(settings, store_settings, on_duplicate)
         _check_flags(observe_only=observe_only, reject_batches=reject_batches)
-        id_reuse = checked_id_reuse(id_reuse)
+        reuse = checked_id_reuse(id_reuse)
         store_settings = store_settings or StoreSettings()
         wants = wanted(settings, policy, reject_batches=reject_batches)
         opened = open_log(_text("url", url), key, channel, wants, store_settings)
@@ -118,7 +118,7 @@ class Receiver(Closing):
             domain=key.name(channel),
             observe_only=observe_only,
             reject_batches=reject_batches,
-            delivers_reused_ids=id_reuse == "deliver",
+            delivers_reused_ids=reuse is IdReuse.DELIVER,
             is_recorded=recorder is not None,
         )
         return cls(session, options, on_duplicate, recorder)

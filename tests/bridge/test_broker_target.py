@@ -1,15 +1,16 @@
 """A broker as a target: what it refuses, and what goes out to it."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from receiver.bridge.connectors import Message, check_body
+from receiver.bridge.connectors import DUPLICATE_ID, Message, check_body
 from receiver.bridge.memory import MemoryBroker, MemorySink
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.received import PASSED
-from receiver.bridge.targets.broker_target import BrokerTarget
+from receiver.bridge.targets.broker_target import ORIGINAL_DUPLICATE_ID, BrokerTarget
 from receiver.errors import MessageRefusedError
 from receiver.settings import ReceiverSettings
 from receiver.store.upkeep import parked_rows
@@ -79,7 +80,7 @@ def test_a_message_that_a_broker_refuses_is_found_and_the_others_go(tmp_path, st
     assert (bridge.figures.delivered, bridge.figures.parked) == (5, 1)
 
 
-def test_what_goes_out_carries_its_id_and_nothing_of_the_sender_before(tmp_path, sqlite_url):
+def test_what_goes_out_carries_its_id_and_its_senders_duplicate_id_by_another_name(tmp_path, sqlite_url):
     route = Route(sqlite_url, tmp_path, "queue")
     route.send(Message(body=b"x", properties={"uniqueMessageId": 7, "_AMQ_DUPL_ID": "theirs", "messageSourceId": 8}))
     route.send(Message(body=b"y", message_id="ID:9"))
@@ -89,7 +90,12 @@ def test_what_goes_out_carries_its_id_and_nothing_of_the_sender_before(tmp_path,
     domain, sequence, time = arrived[0]["_AMQ_DUPL_ID"].split("-")
     assert (len(domain) > 8, sequence, len(time) > 8) == (True, "0", True)
     assert arrived == [
-        {"uniqueMessageId": 7, "_AMQ_DUPL_ID": f"{domain}-0-{time}", "messageSourceId": 8},
+        {
+            "uniqueMessageId": 7,
+            "_AMQ_DUPL_ID": f"{domain}-0-{time}",
+            "messageSourceId": 8,
+            "receiverOriginalDuplicateId": "theirs",
+        },
         {"uniqueMessageId": "ID:9", "_AMQ_DUPL_ID": f"{domain}-1-{time}"},
     ]
 
@@ -151,6 +157,26 @@ def test_an_id_by_the_brokers_own_property_isnt_sent_on_where_duplicates_are_to_
         options = BridgeOptions(mode=Mode.AT_LEAST_ONCE, ids=ids)
         open_bridge(route.origin, target, sqlite_url, options).run(stop_when_idle_secs=0)
     assert [arrived.body for arrived in out.queue("out")] == [b"1", b"2"]
+    assert [arrived.properties[ORIGINAL_DUPLICATE_ID] for arrived in out.queue("out")] == ["of the queue"] * 2
+
+
+@pytest.mark.parametrize("theirs", ["order 17", b"order 17\xff"])
+def test_a_senders_duplicate_id_is_judged_and_outlives_two_bridges(tmp_path, sqlite_url, theirs):
+    """The second bridge knows it by the property that the first one has set."""
+
+    def sent_on(messages, judged_by):
+        route = Route(sqlite_url, tmp_path, "queue")
+        route.send(*messages)
+        ids = IdRule(function=lambda message: (message.properties[judged_by], None))
+        route.run(ids=ids)
+        return [replace(arrived, body=b"") for arrived in route.broker.queue("out")]
+
+    of_sender = [Message(body=b"", properties={DUPLICATE_ID: id_}) for id_ in (theirs, "another")]
+    first = sent_on(of_sender, DUPLICATE_ID)
+    second = sent_on([*first, first[0]], ORIGINAL_DUPLICATE_ID)
+    for arrived in (first, second):
+        assert [message.properties[ORIGINAL_DUPLICATE_ID] for message in arrived] == [theirs, "another"]
+    assert not {message.properties[DUPLICATE_ID] for message in first + second} & {theirs, "another"}
 
 
 class Forgetful(Choosy):

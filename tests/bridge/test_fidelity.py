@@ -20,6 +20,7 @@ from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource  # noqa: E402
 from receiver.bridge.connectors.amqp_sections import PROPERTIES, SEQUENCE, section_of  # noqa: E402
 from receiver.bridge.connectors.stomp import StompSink, StompSource  # noqa: E402
 from receiver.bridge.opening import BridgeOptions, open_bridge  # noqa: E402
+from receiver.bridge.received import Received  # noqa: E402
 from receiver.bridge.targets.broker_target import BrokerTarget  # noqa: E402
 from receiver.errors import MessageRefusedError  # noqa: E402
 from receiver.settings import BridgeSettings  # noqa: E402
@@ -38,6 +39,7 @@ from tests.bridge.kinds_of_messages import (  # noqa: E402
     seen_by_amqp,
     stomp_frame,
 )
+from tests.bridge.test_connectors import take  # noqa: E402
 from tests.choosing import quick  # noqa: E402
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
@@ -192,6 +194,28 @@ def test_the_table_says_what_is_handed_on(request, store, raw, bridge_that_dies,
     assert outcomes == documented(pair) | DIFFERS.get(way, {})
     named = {"kafka": "Kafka", "stomp": "STOMP"}.get(target)
     assert all(f"can't be sent by {named}: its body is an amqp-" in error for error in parked.values())
+
+
+@pytest.mark.parametrize(
+    "where", sorted({(name, source) for name, (source, _) in ROUTES if source != "kafka"}), ids="-".join
+)
+def test_what_comes_again_has_the_digest_that_it_had(request, raw, where):
+    """Else a redelivery would be called another message. ActiveMQ Classic encodes maps and lists anew."""
+    name, protocol = where
+    queue = queue_of(request.getfixturevalue(name), protocol)
+    kinds = KINDS_OF.get(name, KINDS)
+    lost = {kind for kind, how in DIFFERS.get((name, (protocol, protocol)), {}).items() if how == "lost"}
+    sent = {kind: of for kind, of in kinds.items() if kind not in lost and (protocol == "amqp" or of.stomp is not None)}
+    raw.send(queue, [{"amqp": amqp_bytes, "stomp": stomp_frame}[protocol](kind, of) for kind, of in sent.items()])
+    came = []
+    for _ in range(2):
+        with source_of(queue) as source:
+            taken = [delivery.message for delivery in take(source, len(sent))]
+        received = [Received.of_message(message, (None, None), 0, None, "queue://orders") for message in taken]
+        came.append({each.properties.get("uniqueMessageId"): each.body_digest for each in received})
+    assert came[0] == came[1]
+    assert len(came[0]) == len(sent)
+    assert None not in came[0].values()
 
 
 def test_what_was_parked_goes_on_unchanged_to_a_target_that_can_have_it(running_artemis, store, raw, bridge_that_dies):

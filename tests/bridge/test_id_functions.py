@@ -79,12 +79,31 @@ FAILING = {
     "three": (returning(("7", None, 1)), "not (id, source)"),
     "a list": (returning(["7", None]), "not (id, source)"),
     "a coroutine": (lambda m: _asynchronous() if m.body == b"odd" else (m.body.decode(), None), "nobody runs"),
-    "bytes": (returning((b"7", None)), "the function's id is b'7', neither text nor a whole number"),
+    "bytes in a list": (returning(([b"7"], None)), "the function's id is [b'7'], neither text nor a whole number"),
     "a truth value": (returning((True, None)), "the function's id is True"),
     "a fraction": (returning((1.0, None)), "the function's id is 1.0"),
-    "a source of bytes": (returning(("7", b"7")), "the function's source is b'7'"),
+    "a source that is a fraction": (returning(("7", 1.5)), "the function's source is 1.5"),
     "a number too large to be shown": (returning((10**5000, None)), "ValueError"),
 }
+
+
+def test_bytes_are_judged(tmp_path, sqlite_url):
+    """As JMS has them in `_AMQ_DUPL_ID`. Other bytes are another id, and none are no id."""
+    route = Route(sqlite_url, tmp_path, "call")
+    ids = [b"\0\xff", b"\0\xfe", b"", b"\0\xff", b""]
+    route.send(*(Message(body=b"%d" % n, properties={"key": id_}) for n, id_ in enumerate(ids)))
+    rule = IdRule(function=lambda message: (message.properties["key"], b"\1"))
+    route.run(ids=rule)
+    assert route.effects() == ["0", "1", "2", "4"]
+    assert ids_kept(route) == {("0x00ff", "0x01"), ("0x00fe", "0x01")}
+
+
+def test_bytes_of_a_property_are_parked_with_a_hint(tmp_path, sqlite_url):
+    route = Route(sqlite_url, tmp_path, "call")
+    route.send(Message(body=b"x", properties={"uniqueMessageId": b"7"}))
+    route.run()
+    (parked,) = parked_rows(sqlite_url)
+    assert "a function (--ids) can return bytes" in parked.error
 
 
 class Alike(str):

@@ -215,9 +215,20 @@ def test_a_body_is_forgotten_with_its_id(any_url):
 
 def test_an_empty_digest_is_none(any_url):
     with opened(any_url) as receiver, receiver.batch() as batch:
-        digests = [None, "", "one", "", "one", "two"]
+        digests = ["one", "", "one", None, "two"]
         differing = [batch.receive("x", received_at_us=0, body_digest=digest).body_differs for digest in digests]
-    assert differing == [None, None, None, None, False, True]
+    assert differing == [None, None, False, None, True]
+
+
+@pytest.mark.parametrize("without", [None, ""])
+def test_nothing_is_claimed_of_an_id_that_first_came_without_a_digest(any_url, without):
+    """Its body is known to nobody: it would be delivered again after any other had come with the id."""
+    with opened(any_url, id_reuse="deliver") as receiver:
+        for digest in [without, "another", "its own", "another", "a third"]:
+            with receiver.batch() as batch:
+                decision = batch.receive("x", received_at_us=0, body_digest=digest)
+            assert (decision.deliver, decision.body_differs) == (receiver.status().rx == 1, None)
+        assert receiver.status().reused_ids == 0
 
 
 def test_a_body_rolled_back_was_never_there(any_url):
@@ -239,6 +250,6 @@ def test_what_is_kept_of_ids_goes_with_them(any_url):
             with receiver.batch() as batch:
                 for number in range(first, first + 500):
                     batch.receive(str(number), received_at_us=0, body_digest="body")
-        assert len(receiver._session.cache.histories) <= 1_500 + 500
+        assert len(receiver._session.cache._histories) <= 1_500 + 500
         with receiver.batch() as batch:
             assert batch.receive("3999", received_at_us=0, body_digest="another").body_differs

@@ -16,6 +16,7 @@ __all__ = [
     "SEQUENCE",
     "VALUE",
     "WRONG",
+    "canonical",
     "section",
     "section_of",
     "sections_of",
@@ -100,6 +101,24 @@ def _owned(value: Any) -> Any:
         return proton.Described(_owned(value.descriptor), _owned(value.value))
     if isinstance(value, proton.Array):
         return proton.Array(value.descriptor, value.type, *map(_owned, value.elements))
+    return value
+
+
+def canonical(body: bytes) -> bytes:
+    """The same values in one encoding, with maps in one order; `WRONG` where there is none.
+
+    A broker may encode a body anew before it sends it again, as ActiveMQ Classic does.
+    """
+    return b"".join([section_of(code, _in_order(value_of(encoded))) for code, encoded in sections_of(body)])
+
+
+def _in_order(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_in_order(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _in_order(value[key]) for key in sorted(value, key=repr)}
+    if isinstance(value, proton.Described):
+        return proton.Described(value.descriptor, _in_order(value.value))
     return value
 
 

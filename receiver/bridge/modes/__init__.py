@@ -31,7 +31,7 @@ __all__ = ["Admitted", "Figures", "Flow", "Taken", "admit", "judged", "log_failu
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _OF_RECEIPT: Final = 5
-"""How many of the first fields of `Received` are those of a `Receipt`, in its order."""
+"""How many of the first fields of `Received` are those of a `Receipt`, in its order: all but the digest."""
 
 
 @dataclass(slots=True)
@@ -142,13 +142,14 @@ def judged(
     decisions, refused = [], dict(unjudged)
     for index, message in enumerate(messages):
         id_, source, received_at_us, redelivered, sent_ms = message[:_OF_RECEIPT]  # faster than by name
+        digest = message.body_digest
         if index in refused:
             id_ = None
         try:
-            decision = decide(id_, source, received_at_us, redelivered, sent_ms)
+            decision = decide(id_, source, received_at_us, redelivered, sent_ms, digest)
         except IdFormatError as error:
             refused[index] = str(error)
-            decision = decide(None, source, received_at_us, redelivered, sent_ms)
+            decision = decide(None, source, received_at_us, redelivered, sent_ms, digest)
         decisions.append(decision)
     return decisions, refused
 

@@ -17,8 +17,11 @@ from receiver.bridge.targets import Outcome, Target, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError
 from receiver.store.inbox import Lease
 
-__all__ = ["BrokerTarget"]
+__all__ = ["ORIGINAL_DUPLICATE_ID", "BrokerTarget"]
 
+ORIGINAL_DUPLICATE_ID = "receiverOriginalDuplicateId"
+"""The property with the `_AMQ_DUPL_ID` that a message's sender gave it, for the broker it came from. The first bridge on
+its way sets it."""
 _LOGGER = logging.getLogger("receiver.bridge")
 
 
@@ -101,8 +104,9 @@ class BrokerTarget(Target):
         ):
             if id_ is not None and (name not in properties or str(properties[name]) != id_):  # a number stays one
                 properties[name] = id_
-        # A duplicate id that it came with was its sender's, for the broker it came from.
-        properties.pop(DUPLICATE_ID, None)
+        theirs = properties.pop(DUPLICATE_ID, None)
+        if theirs is not None:
+            properties.setdefault(ORIGINAL_DUPLICATE_ID, theirs)
         if self._adds_duplicate_ids and lease is not None and (known_as := _handed_on_as(message)) is not None:
             properties[DUPLICATE_ID] = lease.handed_on_as(known_as)
         return Message(
