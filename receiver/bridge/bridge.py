@@ -138,7 +138,7 @@ class Bridge:
                     self._busy_at = time.monotonic()
                 elif not self._is_answered():
                     continue
-                elif self.figures.waiting:
+                elif self.figures.any_waits:
                     self._deliver()
                 elif stop_when_idle_secs is not None and self._is_idle(now - stop_when_idle_secs):
                     return
@@ -220,7 +220,7 @@ class Bridge:
 
     def _handle(self, deliveries: list[Delivery]) -> None:
         self._deliver()  # first what came before
-        if self.figures.waiting and self.is_stopping:
+        if self.figures.any_waits and self.is_stopping:
             return
         if not self._may_wait_with(deliveries) and not self._is_answered():
             return  # they come again by another connection
@@ -270,7 +270,7 @@ class Bridge:
 
     def _deliver(self) -> None:
         """Hand on what waits, if anything does."""
-        if self.figures.waiting:
+        if self.figures.any_waits:
             self._until_done(partial(self._flow.deliver_waiting, self._has_enough))
 
     def _has_enough(self) -> bool:

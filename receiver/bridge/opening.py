@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +16,8 @@ from receiver.bridge.connectors.address import BrokerAddress, Tls, is_broker, is
 from receiver.bridge.modes import Figures, Flow
 from receiver.bridge.modes.controlled_flow import ControlledFlow
 from receiver.bridge.modes.direct_flow import DirectFlow
-from receiver.bridge.modes.inbox_flow import InboxFlow
+from receiver.bridge.modes.duplicates_flow import DuplicatesFlow
+from receiver.bridge.modes.inbox_flow import Dispatcher, InboxFlow
 from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.bridge.received import Passed
 from receiver.bridge.targets import Target
@@ -35,6 +36,8 @@ from receiver.store.inbox import Inbox
 __all__ = ["BridgeOptions", "Origin", "open_bridge", "target_name"]
 
 _MEMORY = "memory://"
+_RING = "is both source and target, so each message would come back"
+_MIXED = "is for messages and for duplicates, so nobody could tell them apart"
 _TARGETS = "write file:PATH, - for standard output, stomp://..., amqp://... or kafka://..., or python:MODULE:FUNCTION"
 
 
@@ -59,6 +62,8 @@ class BridgeOptions:
     """None: the broker's host and port, and the subscription, if there is one."""
     receiver_id: str | None = None
     """Which of a connection's receivers this is, for the domain of a topic, or by the KEY `receiver`."""
+    duplicates_to: str | Target | Callable[..., object] | None = None
+    """A second target, for what is dropped: it gets each duplicate at least once. None: duplicates are only counted."""
     ids: IdRule = field(default_factory=IdRule)
     """Which id and source a message has."""
     windows: ReceiverSettings | None = None
@@ -74,6 +79,7 @@ class BridgeOptions:
     """The password for `from_`; None: the address has it, or there is none."""
     to_password: str | None = None
     """The password for `to`, likewise."""
+    duplicates_to_password: str | None = None
     settings: BridgeSettings = field(default_factory=BridgeSettings)
     """How large batches and bodies may be, how often a message is tried."""
     store_settings: StoreSettings | None = None
@@ -106,15 +112,16 @@ def open_bridge(
     address = store if store is not None and mode.keeps else _MEMORY
     with ExitStack() as opened:
         ids = _with_function(options.ids)
-        target = _target(to, options)
+        target = _target(to, options, options.to_password)
         opened.callback(target.close)
-        if isinstance(target, FileTarget) and address != _MEMORY and target.is_store(store_url(address)):
-            raise SettingsError(f"{target.name} is the store", hint="name another file for the messages")
-        if isinstance(target, PythonTarget) and target.takes_part and not mode.keeps:
-            raise SettingsError(
-                f"{target.name} takes a connection, and {mode} has none to give",
-                hint="choose another mode, or a function that takes the message alone",
-            )
+        targets = [target]
+        if options.duplicates_to is not None:
+            targets.append(_target(options.duplicates_to, options, options.duplicates_to_password))
+            opened.callback(targets[-1].close)
+        for each in targets:
+            _check_target(each, address, mode)
+        if len({each.name for each in targets}) < len(targets):
+            raise SettingsError(f"{target.name} {_MIXED}", hint="name another target for duplicates")
         receiver = Receiver.open(
             address,
             connection_id=origin.connection_id,
@@ -131,9 +138,10 @@ def open_bridge(
         opened.callback(receiver.close)
         _check_policy(receiver.figures().policy)  # where none is named the domain has one
         passed = Passed(receiver.store_id)
-        if isinstance(target, BrokerTarget):
-            target.passed = passed
-        flow = _flow(address, target, receiver, figures, options)
+        for each in targets:
+            if isinstance(each, BrokerTarget):
+                each.passed = passed
+        flow = _flow(address, targets, receiver, figures, options)
         opened.callback(flow.close)
         bridge = Bridge(
             origin.connect,
@@ -146,8 +154,9 @@ def open_bridge(
             settings=options.settings,
             figures=figures,
         )
-        if isinstance(target, PythonTarget):
-            target.moves = bridge.health.moves
+        for each in targets:
+            if isinstance(each, PythonTarget):
+                each.moves = bridge.health.moves
         opened.pop_all()
     return bridge
 
@@ -184,7 +193,7 @@ def _address(text: str, password: str | None, tls: Tls) -> BrokerAddress:
     return address.with_tls(tls) if address.tls else address
 
 
-def _target(to: str | Target | Callable[..., object], options: BridgeOptions) -> Target:
+def _target(to: str | Target | Callable[..., object], options: BridgeOptions, password: str | None = None) -> Target:
     if not isinstance(to, str):
         return to if isinstance(to, Target) else PythonTarget(_name_of(to), to)
     kind, _, rest = to.partition(":")
@@ -195,7 +204,7 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions) ->
     if kind == "python":
         return imported(rest)
     if is_broker(to):
-        address = _address(to, options.to_password, options.tls)
+        address = _address(to, password, options.tls)
         connect = partial(sink_of, address)
         return BrokerTarget(address.target_name, connect, options.ids, adds_duplicate_ids=options.mode.detects)
     hint = _TARGETS if ":" in to or "@" in to else f"write file:{to} for a file; {_TARGETS}"
@@ -215,14 +224,6 @@ def _with_function(rule: IdRule) -> IdRule:
     return replace(rule, function=function)
 
 
-def _check_ring(source: BrokerAddress, target: BrokerAddress) -> None:
-    if source.may_be(target):
-        raise SettingsError(
-            f"{target} is both source and target, so each message would come back",
-            hint="name another queue; for another broker on the same host, take both by one protocol",
-        )
-
-
 def _name_of(function: Callable[..., object]) -> str:
     name: str | None = getattr(function, "__qualname__", None)
     if name is None or name.endswith("<lambda>"):
@@ -232,11 +233,25 @@ def _name_of(function: Callable[..., object]) -> str:
     return f"python:{function.__module__}:{name}"
 
 
+def _check_apart(one: object, other: object, why: str) -> None:
+    addresses = [BrokerAddress.parse(each) for each in (one, other) if isinstance(each, str) and is_broker(each)]
+    if len(addresses) > 1 and addresses[0].may_be(addresses[1]):
+        raise SettingsError(
+            f"{addresses[1]} {why}",
+            hint="name another queue; for another broker on the same host, take both by one protocol",
+        )
+
+
 def _check(from_: object, to: object, store: str | None, options: BridgeOptions) -> None:
-    mode = options.mode
-    if isinstance(from_, str) and isinstance(to, str) and is_broker(to):
-        _check_ring(BrokerAddress.parse(from_), BrokerAddress.parse(to))
-    if options.tls != Tls() and not any(is_secure(str(each)) for each in (from_, to)):
+    mode, duplicates_to = options.mode, options.duplicates_to
+    if duplicates_to is not None and not mode.detects:
+        raise SettingsError(
+            f"{mode} drops no duplicates, so none can be kept", hint="leave out --duplicates-to, or choose another mode"
+        )
+    _check_apart(from_, to, _RING)
+    _check_apart(from_, duplicates_to, _RING)
+    _check_apart(to, duplicates_to, _MIXED)
+    if options.tls != Tls() and not any(is_secure(str(each)) for each in (from_, to, duplicates_to)):
         raise SettingsError("certificates are of no use without TLS", hint="write stomps://, amqps:// or kafkas://")
     for part, given in {"connection": options.connection_id, "receiver": options.receiver_id}.items():
         if given == "":
@@ -256,15 +271,32 @@ def _check_policy(text: str) -> None:
     refuse_unfit(stated_policy(text)[0], Use.BRIDGE, text)
 
 
-def _flow(address: str, target: Target, receiver: Receiver, figures: Figures, options: BridgeOptions) -> Flow:
+def _check_target(target: Target, address: str, mode: Mode) -> None:
+    if isinstance(target, FileTarget) and address != _MEMORY and target.is_store(store_url(address)):
+        raise SettingsError(f"{target.name} is the store", hint="name another file for the messages")
+    if isinstance(target, PythonTarget) and target.takes_part and not mode.keeps:
+        raise SettingsError(
+            f"{target.name} takes a connection, and {mode} has none to give",
+            hint="choose another mode, or a function that takes the message alone",
+        )
+
+
+def _flow(
+    address: str, targets: Sequence[Target], receiver: Receiver, figures: Figures, options: BridgeOptions
+) -> Flow:
     mode, settings = options.mode, options.settings
+    target, *for_duplicates = targets
     if mode is Mode.BEST_EFFORT:
         return DirectFlow(receiver, target, figures, settings)
-    with ExitStack() as opened:
-        inbox = opened.enter_context(
+
+    def inbox_of(target: Target) -> Inbox:
+        return opened.enter_context(
             Inbox.open(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
         )
-        flow: Flow
+
+    with ExitStack() as opened:
+        inbox = inbox_of(target)
+        flow: InboxFlow | ControlledFlow
         match mode:
             case Mode.APP_CONTROLLED:
                 flow = ControlledFlow(receiver, inbox, target, figures, settings)
@@ -277,5 +309,9 @@ def _flow(address: str, target: Target, receiver: Receiver, figures: Figures, op
                 flow = InboxFlow(receiver, inbox, target, figures, settings, numbers=numbers)
             case never:
                 assert_never(never)
+        kept = [
+            DuplicatesFlow(flow, figures, to, Dispatcher(receiver, inbox_of(to), to, Figures(), settings))
+            for to in for_duplicates
+        ]
         opened.pop_all()
-    return flow
+    return kept[0] if kept else flow

@@ -17,7 +17,7 @@ from receiver.message import LATEST_US
 from receiver.store.tables import InboxColumns, InboxRow
 from receiver.store.values import base64_of, dumped, to_bytes
 
-__all__ = ["PASSED", "Passed", "Received", "numbered", "sent_at_ms"]
+__all__ = ["PASSED", "Passed", "Received", "iso", "numbered", "sent_at_ms"]
 
 PASSED = "receiverPassedDomains"
 """The property that holds the mark of `Passed`. JMS allows the name too, so that selectors can use it."""
@@ -128,7 +128,7 @@ class Received(NamedTuple):
         line: dict[str, Any] = {
             "unique_message_id": self.unique_message_id,
             "message_source_id": self.message_source_id,
-            "received_at": _iso(self.received_at_us),
+            "received_at": iso(self.received_at_us),
             "jms_redelivered": self.redelivered,
             "destination": self.destination,
             **({"headers": dict(self.headers)} if self.headers else {}),
@@ -204,5 +204,6 @@ def _shown(value: Property) -> Property:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def _iso(time_us: int) -> str:
+def iso(time_us: int) -> str:
+    """ISO 8601 with microseconds, in UTC."""
     return (_EPOCH + timedelta(microseconds=time_us)).isoformat(timespec="microseconds").replace("+00:00", "Z")

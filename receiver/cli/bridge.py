@@ -42,7 +42,10 @@ receiver bridge stomp://host/orders amqp://other/orders --store sqlite:///receiv
 
 receiver bridge amqp://host/queue/orders file:orders.jsonl --store sqlite:///receiver.db --ids order_ids:from_json
 
-Give passwords in the variables RECEIVER_FROM_PASSWORD and RECEIVER_TO_PASSWORD, in files, or in the addresses.
+receiver bridge amqp://host/queue/orders amqp://other/queue/orders --store sqlite:///receiver.db --duplicates-to file:again.jsonl
+
+Give passwords in the variables RECEIVER_FROM_PASSWORD, RECEIVER_TO_PASSWORD and RECEIVER_DUPLICATES_TO_PASSWORD, in files,
+or in the addresses.
 """
 
 _Source = Annotated[
@@ -61,6 +64,14 @@ _Target = Annotated[
         metavar="TO",
         help="Where messages go: file:PATH or - for JSON Lines; stomp://..., amqp://... or kafka://...; or "
         "python:MODULE:FUNCTION, called with (message, connection) or (message); a first parameter named messages gets a list.",
+    ),
+]
+_DuplicatesTo = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TARGET",
+        help="Where duplicates go, as TO: each at least once, with the properties receiverDuplicateOf (when the id first came) "
+        "and receiverBodyDiffers. [default: they are only counted]",
     ),
 ]
 _Store = Annotated[
@@ -194,6 +205,7 @@ def bridge(
     window: _Window = None,
     expiry: _Expiry = None,
     policy: _OtherPolicy = None,
+    duplicates_to: _DuplicatesTo = None,
     max_batch_size: _MaxBatchSize = None,
     max_batch_interval_millis: _MaxBatchIntervalMillis = None,
     max_body_bytes: _MaxBodyBytes = None,
@@ -234,11 +246,13 @@ def bridge(
         windows=_windows(window, expiry),
         policy=policy,
         id_reuse=id_reuse,
+        duplicates_to=duplicates_to,
         record=record,
         settings=_bridge_settings(locals()),
         tls=Tls(ca_file=tls_ca, cert_file=tls_cert, key_file=tls_key),
         from_password=password_of("FROM", from_password_file),
         to_password=password_of("TO", to_password_file),
+        duplicates_to_password=password_of("DUPLICATES_TO", None),
     )
     with (
         plain_output(),  # a target's: nothing counts as delivered that nobody reads

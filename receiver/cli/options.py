@@ -125,7 +125,7 @@ def _filled(text: str | None) -> str | None:
 
 
 def password_of(side: str, file: Path | None) -> str | None:
-    """The password for FROM or TO: the environment's, or else the first line of the file; None without either."""
+    """The password for FROM, TO or another address: the environment's, or else the first line of the file; None without either."""
     password = os.environ.get(f"RECEIVER_{side}_PASSWORD")
     if password is not None or file is None:
         return password

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -136,6 +136,11 @@ class Batch:
             raise ClosedError("the batch is over")
         self._lends = True  # so there may be something to commit, even without receipts
         return self._transaction.log.connection
+
+    @property
+    def duplicates(self) -> Sequence[Duplicate]:
+        """Those of the batch so far, in order. They aren't committed yet."""
+        return self._tally.events
 
     def advance(self, *, min_msg_time_us: int) -> None:
         """Move the clock of the policy `cmq:retry=...,network=...`. It forgets ids of messages sent long enough before.

@@ -13,6 +13,7 @@ from proton.utils import BlockingConnection
 from receiver.bridge.connectors import Message
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.stomp import StompSource
+from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 from tests.bridge.conftest import CONNECTORS, address_of
@@ -325,3 +326,23 @@ def test_nothing_is_left_running(running_artemis, protocol):
     while threading.active_count() > before and time.monotonic() < until:
         time.sleep(0.01)
     assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize("to", CONNECTORS)
+def test_duplicates_are_kept_in_a_queue_of_their_own(running_artemis, protocol, to, store_url):
+    queues = [f"queue/{name}-{uuid.uuid4().hex}" for name in ("orders", "out", "again")]
+    from_, out, again = (
+        address_of(running_artemis, each, q) for each, q in zip((protocol, to, to), queues, strict=True)
+    )
+    with sink(from_) as sending:
+        sending.send([Message(body=body, properties={"uniqueMessageId": "1"}) for body in (b"a", b"a", b"b")])
+    bridge = open_bridge(str(from_), str(out), store_url, BridgeOptions(duplicates_to=str(again)))
+    bridge.run(stop_when_idle_secs=1)
+    with source(out) as taking:
+        assert bodies(take(taking, 1)) == ["a"]
+    with source(again) as taking:
+        kept = [delivery.message for delivery in take(taking, 2)]
+    assert [message.body for message in kept] == [b"a", b"b"]
+    differs = [message.properties["receiverBodyDiffers"] for message in kept]
+    assert differs == ([False, True] if to == "amqp" else ["false", "true"])
+    assert all(message.properties["receiverDuplicateOf"].endswith("Z") for message in kept)

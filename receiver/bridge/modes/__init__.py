@@ -5,6 +5,7 @@ A `Flow` is one way to do that. Here is what all of them share.
 | file | what is in it |
 |---|---|
 | `inbox_flow.py` | AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox |
+| `duplicates_flow.py` | duplicates wait there too, for a target of their own |
 | `controlled_flow.py` | APP_CONTROLLED: the target is served in the transaction that detects duplicates |
 | `direct_flow.py` | BEST_EFFORT: messages wait in memory |
 """
@@ -50,7 +51,13 @@ class Figures:
     """How often a connection broke, or could not be made, to a broker or the store."""
     has_ended: bool = False
     """Whether the bridge is closed."""
+    of_duplicates: Figures | None = None
+    """Of the target for duplicates; None where the bridge has none."""
     _rate: Rate = field(default_factory=Rate)
+
+    @property
+    def any_waits(self) -> bool:
+        return bool(self.waiting or (self.of_duplicates is not None and self.of_duplicates.waiting))
 
     def line(self, status: Status) -> str:
         """Apama's status line, sender and receiver in one: `s=1` is the target."""
@@ -105,6 +112,8 @@ class Admitted(NamedTuple):
     """The sequence number of the first message of the batch; each further one has the next."""
     messages: dict[int, Received]
     """By sequence number."""
+    dropped: dict[int, Received]
+    """Duplicates, likewise."""
     refused: Mapping[int, str]
     """By index, why messages that can't be judged, or have come back, are parked."""
 
@@ -116,14 +125,15 @@ def admit(batch: Batch, taken: Taken, inbox: Inbox) -> Admitted:
     first = inbox.first_sequence(connection)
     for index, why in refused.items():
         inbox.park(connection, taken.messages[index].row(first + index), why)
-    messages = {
-        sequence: message
-        for sequence, message, decision in zip(count(first), taken.messages, decisions, strict=False)
-        if decision is NEW or decision.deliver  # the former in a third of the time
-    }
-    for index in refused:
-        messages.pop(first + index, None)
-    return Admitted(first, messages, refused)
+    messages, dropped = {}, {}
+    for sequence, message, decision in zip(count(first), taken.messages, decisions, strict=False):
+        if decision is NEW or decision.deliver:  # the former in a third of the time
+            messages[sequence] = message
+        else:
+            dropped[sequence] = message
+    for index in refused:  # each counts as one without id, so it isn't dropped
+        del messages[first + index]
+    return Admitted(first, messages, dropped, refused)
 
 
 def log_refused(taken: Taken, refused: Mapping[int, str]) -> None:

@@ -61,9 +61,9 @@ class ControlledFlow(Dispatcher):
                 if not self._target.ready(lease):
                     raise _NotReadyError
                 parked = self._deliver(lease, admitted)
-        self._figures.delivered += len(admitted.messages) - parked
+        self.figures.delivered += len(admitted.messages) - parked
         log_refused(taken, admitted.refused)
-        self._figures.parked += len(admitted.refused) + parked
+        self.figures.parked += len(admitted.refused) + parked
 
     def _deliver(self, lease: Lease, admitted: Admitted) -> int:
         """Deliver all messages that can be; how many were parked instead."""
@@ -72,7 +72,7 @@ class ControlledFlow(Dispatcher):
         while left:
             numbers = list(left)
             outcome = self._target.deliver(list(left.values()), lease)
-            self._figures.failed += len(outcome.failed)
+            self.figures.failed += len(outcome.failed)
             # All of them count, before the first takes the batch back.
             gives_up = [
                 self._gives_up(numbers[at] - first, left[numbers[at]], why, is_final=at in outcome.final)

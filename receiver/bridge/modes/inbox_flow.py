@@ -25,6 +25,7 @@ from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings
 from receiver.store.inbox import Inbox, Lease
 from receiver.store.positions import Positions
+from receiver.store.tables import InboxColumns
 
 __all__ = ["Dispatcher", "InboxFlow"]
 
@@ -63,7 +64,7 @@ class Dispatcher:
         self._receiver = receiver
         self._inbox = inbox
         self._target = target
-        self._figures = figures
+        self.figures = figures
         self._max_tries = settings.max_tries
         self._due_secs: dict[str | None, float] = {}
         """When a source whose message failed is tried again."""
@@ -73,6 +74,10 @@ class Dispatcher:
         self._count_due_secs = 0.0
         self._positions: Positions | None = None
         """Of the source, where it has any."""
+        self.on_dropped: Callable[[Batch, dict[int, Received]], None] | None = None
+        """Called with the duplicates of a batch, by sequence number, in its transaction."""
+        self.ours = {target.name}
+        """The targets that messages of the bridge may wait for."""
         self.at_hand: dict[int, Received] = {}
         """Messages that needn't be read back, by sequence number: of the latest batch, until it is handed on."""
         self.at_hand_of: Hashable = None
@@ -81,9 +86,10 @@ class Dispatcher:
     def prepare(self) -> None:
         """Begin to deliver what others have left; what waits for another target is only reported."""
         for target, count in self._inbox.elsewhere().items():
-            _LOGGER.warning(
-                "%d messages wait for %s: run a bridge to it, or move them with receiver inbox move", count, target
-            )
+            if target not in self.ours:
+                _LOGGER.warning(
+                    "%d messages wait for %s: run a bridge to it, or move them with receiver inbox move", count, target
+                )
         self.tend()
         with suppress(StoreBusyError):  # another bridge is delivering
             self.deliver_waiting(lambda: True)
@@ -97,7 +103,15 @@ class Dispatcher:
         """Move the source's positions and decide on each message, in the transaction of the batch."""
         if self._positions is not None:
             self._positions.advance(batch.connection, taken.advances)
-        return admit(batch, taken, self._inbox)
+        admitted = admit(batch, taken, self._inbox)
+        if self.on_dropped is not None and admitted.dropped:
+            self.on_dropped(batch, admitted.dropped)
+        return admitted
+
+    def keep(self, connection: Connection, columns: InboxColumns) -> None:
+        """Have these messages wait, if and when the transaction on the connection is committed."""
+        # While a source waits for its next try, messages are delivered by source, so not all of them together.
+        self._inbox.add_columns(connection, columns, packs=not self._due_secs)
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Lease the target until nothing is left that is due, or until `is_enough`."""
@@ -114,14 +128,14 @@ class Dispatcher:
         finally:
             self.at_hand = {}
         if not self._due_secs:  # nothing is left, also of what other bridges put there
-            self._figures.waiting = 0
+            self.figures.waiting = 0
         if self._confirmed_bytes > _GIVE_BACK_BYTES:
             self._give_back_space()
 
     def tend(self) -> None:
         """Count what waits, also what others have left, and give space back once nothing is delivered."""
-        self._figures.waiting = self._waiting()
-        is_idle, self._delivered_before = self._delivered_before == self._figures.delivered, self._figures.delivered
+        self.figures.waiting = self._waiting()
+        is_idle, self._delivered_before = self._delivered_before == self.figures.delivered, self.figures.delivered
         if self._confirmed_bytes and is_idle:
             self._give_back_space()
 
@@ -132,8 +146,8 @@ class Dispatcher:
         if not self._inbox.has_waiting():
             return 0
         now = time.monotonic()
-        if self._figures.waiting and now < self._count_due_secs:
-            return self._figures.waiting
+        if self.figures.waiting and now < self._count_due_secs:
+            return self.figures.waiting
         self._count_due_secs = now + _COUNT_SECS
         return self._inbox.waiting()
 
@@ -179,7 +193,7 @@ class Dispatcher:
 
     def _count(self, done: _Done) -> None:
         """Add up what was done by a lease, once that is committed."""
-        figures = self._figures
+        figures = self.figures
         figures.delivered += len(done.delivered)
         figures.failed += done.failed
         figures.parked += done.parked
@@ -228,8 +242,8 @@ class InboxFlow(Dispatcher):
             kept = self._kept(admitted.messages, batch.connection) if admitted.messages else {}
             server_run = self._inbox.server_run(batch.connection)
         log_refused(taken, admitted.refused)
-        self._figures.parked += len(admitted.refused)
-        self._figures.waiting += len(kept)
+        self.figures.parked += len(admitted.refused)
+        self.figures.waiting += len(kept)
         self.at_hand, self.at_hand_of = kept, server_run
 
     def close(self) -> None:
@@ -241,8 +255,7 @@ class InboxFlow(Dispatcher):
         """Have these messages wait, by sequence number, and return them as they are to be handed on."""
         numbers = list(messages)
         received, columns = numbered(self._with_ids(messages, connection).values(), numbers)
-        # While a source waits for its next try, messages are delivered by source, so not all of them together.
-        self._inbox.add_columns(connection, columns, packs=not self._due_secs)
+        self.keep(connection, columns)
         return dict(zip(numbers, received, strict=True))
 
     def _with_ids(self, messages: dict[int, Received], connection: Connection) -> dict[int, Received]:
