@@ -43,16 +43,33 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
+from typing import Self
 
 from receiver.errors import SettingsError, detects_nothing
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptValues, Tier, Verdict, check_receipt
 
-__all__ = ["GONE", "RETIRED", "TwoTierDetector", "serial_of"]
+__all__ = ["GONE", "RETIRED", "ForgottenId", "TwoTierDetector", "serial_of"]
 
 RETIRED = 1
 """Policy state of an entry for `replay`: its source was retired after it, so it is in the time queue, if anywhere."""
 GONE = 2
 """Policy state of an entry that is forgotten: it is kept only for the latest receipt's number and time."""
+
+
+class ForgottenId(str):
+    """What an entry has for an id that was forgotten by hand. No id is equal to it, nor is another such."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> Self:
+        return str.__new__(cls, "forgotten")
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
 
 _SOURCE_BITS = 32
 _TIME_SHIFT = 72  # leaves 40 bits for the serial number: 10^12 receipts
@@ -212,7 +229,8 @@ class TwoTierDetector:
         """Follow a detector of the same domain and settings: record its entries from after the latest one here.
 
         The policy state of an entry is `RETIRED`, `GONE` or, mostly, None. Entries that the other has forgotten since may
-        be missing or not; `time_queue_newest_us` is the other's. Then both remember the same, and give the same verdicts
+        be missing or not; `time_queue_newest_us` is the other's. An entry without id was forgotten by hand: it is entered all
+        the same, so that each other one leaves when it would have left. Then both remember the same, and give the same verdicts
         from there on. If the other has retired a source since, of which entries are recorded here, make a new detector
         instead: no later entry need say that the source was retired.
         """
@@ -227,7 +245,7 @@ class TwoTierDetector:
                 self.latest_us = received_at_us
                 self.forgotten.append(self._serial)
                 continue
-            receive(id_, source, received_at_us=received_at_us)
+            receive(id_ or ForgottenId(), source, received_at_us=received_at_us)
             if policy_state == RETIRED:  # with all earlier ones of its source
                 self.retire(source)
         if time_queue_newest_us is not None and self._expiry_us:
@@ -235,6 +253,14 @@ class TwoTierDetector:
             clock = (time_queue_newest_us + 1 << _TIME_SHIFT) - 1
             if clock > self._clock:
                 self._move_clock(clock)
+
+    def tier_of(self, unique_message_id: str) -> Tier | None:
+        """The tier that still holds an id; None for one that isn't remembered."""
+        newest = self._newest.get(unique_message_id)
+        if newest is None:
+            return None
+        is_queued = self._is_held(newest) or unique_message_id in self._elsewhere
+        return Tier.SOURCE if is_queued else Tier.TIME
 
     def sources_by_silence(self) -> list[tuple[int, str | None]]:
         """The time of the latest receipt of each source with a queue, and the source; the longest silent first."""

@@ -15,6 +15,10 @@ class Entry:
     """Counts the receipts recorded, so it orders those of one time."""
 
 
+def forgotten_id(number: int) -> str:
+    return f"\0forgotten {number}"
+
+
 @dataclass
 class Model:
     window: int
@@ -60,6 +64,13 @@ class Model:
     def retire(self, source: str | None) -> None:
         for entry in self.queues.pop(source or "", []):
             self.leave(entry)
+
+    def forget(self, id_: str) -> None:
+        """By hand: what is remembered of the id stays as if it were of ids that never come."""
+        forgotten = [entry for entry in self.entries() if entry.id == id_]
+        for entry in forgotten:
+            entry.id = forgotten_id(entry.number)
+        self.time_queue = [entry for entry in self.time_queue if entry.id != id_]
 
     # Changed settings, and what a store must keep for them.
 

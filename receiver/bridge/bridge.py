@@ -300,6 +300,8 @@ class Bridge:
             messages.append(Received.of_message(message, ids, now_us, sent_ms, destination))
         if returned:
             self._warn_of_ring(messages[min(returned)])
+        if self.receiver.window and not self.receiver.observe_only:
+            self._warn_of_one_window(messages)
         return Taken(messages, refused, returned, self._advances(deliveries))
 
     def _advances(self, deliveries: list[Delivery]) -> Sequence[Advance]:
@@ -314,6 +316,17 @@ class Bridge:
             self.receiver.domain,
             PASSED,
         )
+
+    def _warn_of_one_window(self, messages: Sequence[Received]) -> None:
+        """Say once what it costs where several senders don't say who they are: the bridge can't see how many there are."""
+        if any(message.unique_message_id and not message.message_source_id for message in messages):
+            self._warn_once(
+                "one window",
+                "messages come without %s: if several senders send them, they share the window of %d ids, and each pushes out "
+                "the ids of the others. Have each set it, or name the property that says who sent a message (--source-property)",
+                self._ids.source_property,
+                self.receiver.window,
+            )
 
     def _warn_of_time(self, message: Message, sent_ms: int | None) -> None:
         """Say what became of a JMSTimestamp; 0 is for none."""

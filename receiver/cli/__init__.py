@@ -39,10 +39,14 @@ from receiver.cli.simulate import EPILOG as SIMULATE_EPILOG
 from receiver.cli.simulate import simulate
 from receiver.cli.stores import (
     CHECK_EPILOG,
+    FORGET_EPILOG,
+    LOOKUP_EPILOG,
     MIGRATE_EPILOG,
     RETIRE_EPILOG,
     STATUS_EPILOG,
     check,
+    forget,
+    lookup,
     migrate,
     retire,
     status,
@@ -75,6 +79,8 @@ app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=CHECK_EPILOG)(check)
 app.add_typer(inbox)
 app.add_typer(parked)
+app.command(epilog=LOOKUP_EPILOG)(lookup)
+app.command(epilog=FORGET_EPILOG)(forget)
 app.command(cls=CommandWithSettings, epilog=RETIRE_EPILOG)(retire)
 app.add_typer(domain)
 app.command(epilog=DEMO_EPILOG)(demo)

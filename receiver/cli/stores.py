@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECK_EPILOG",
+    "FORGET_EPILOG",
+    "LOOKUP_EPILOG",
     "MIGRATE_EPILOG",
     "RETIRE_EPILOG",
     "STATUS_EPILOG",
@@ -25,6 +27,8 @@ __all__ = [
     "Yes",
     "check",
     "confirm",
+    "forget",
+    "lookup",
     "migrate",
     "number_of",
     "print_if_broken",
@@ -206,6 +210,9 @@ def _named(version: str | None) -> str:
 
 
 _LONGEST_NAME = 2000
+_OnlyDomain = Annotated[
+    str | None, typer.Option("--domain", metavar="NAME", help="Only in domains of this name. [default: all domains]")
+]
 
 RETIRE_EPILOG = """Examples:
 
@@ -229,9 +236,7 @@ def retire(
             help="Retire all sources that have sent nothing for DAYS days, by the times of the receipts.",
         ),
     ] = None,
-    domain: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only in domains of this name. [default: all domains]")
-    ] = None,
+    domain: _OnlyDomain = None,
 ) -> None:
     """Retire sources that have ended.
 
@@ -256,3 +261,76 @@ def retire(
         )
     if not done:
         print(f"{sanitised_address(url)}: no domain keeps ids by source")
+
+
+_UniqueMessageId = Annotated[
+    str, typer.Argument(metavar="ID", help="The uniqueMessageId, exactly. Write -- before one that begins with a dash.")
+]
+_NOT_REMEMBERED = 1
+
+LOOKUP_EPILOG = """Examples:
+
+receiver lookup sqlite:///receiver.db order-4711
+
+receiver lookup postgresql://bridge@db.example.com/orders order-4711 --domain broker-a:queue://orders --json
+"""
+
+
+def lookup(
+    url: StoreAddress,
+    unique_message_id: _UniqueMessageId,
+    domain: _OnlyDomain = None,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> int:
+    """Say whether an id is remembered, and when it came.
+
+    For each domain: in which tier it is, when it first came and when it came last, and from which source. The command exits
+    with 1 if no domain remembers it: then it never came, or is forgotten by now. Receivers may go on meanwhile. Nothing is
+    changed.
+    """
+    from receiver.durable.forgetting import look_up
+    from receiver.report.json_object import dumped
+    from receiver.report.store import known_id_line, known_ids_object
+
+    with progress("Reading rows", None):
+        known = look_up(url, unique_message_id, domain=domain)
+    if as_json:
+        print_json(dumped(known_ids_object(shown_address(url), unique_message_id, known)))
+    else:
+        for each in known:
+            print(known_id_line(each))
+    return 0 if any(each.is_remembered for each in known) else _NOT_REMEMBERED
+
+
+FORGET_EPILOG = """Examples:
+
+receiver forget sqlite:///receiver.db order-4711 --yes
+
+receiver forget postgresql://bridge@db.example.com/orders order-4711 --domain broker-a:queue://orders
+"""
+
+
+def forget(
+    url: StoreAddress,
+    unique_message_id: _UniqueMessageId,
+    domain: _OnlyDomain = None,
+    yes: Yes = False,  # noqa: FBT002
+) -> int:
+    """Forget an id, so that the next message with it is new.
+
+    Every receiver of the domain goes by it from its next batch on. All other ids are remembered as before. The command asks
+    first, unless you give --yes, and exits with 1 if no domain remembers the id.
+    """
+    from receiver.durable.forgetting import forget as forget_id
+    from receiver.durable.forgetting import look_up
+
+    with progress("Reading rows", None):
+        remembering = [each.domain for each in look_up(url, unique_message_id, domain=domain) if each.is_remembered]
+    if not remembering:
+        print(f"{sanitised_address(url)}: no domain remembers it")
+        return _NOT_REMEMBERED
+    names = ", ".join(named_domain(name, _LONGEST_NAME) for name in remembering)
+    confirm(f"the next message with this id will be new in {names}", yes=yes)
+    for name in forget_id(url, unique_message_id, domain=domain):
+        print(f"{named_domain(name, _LONGEST_NAME)}: forgotten")
+    return 0

@@ -198,11 +198,11 @@ def _figures(
         figures = replace(figures, rows=rows)
         if not findings.any_in(name):
             try:
-                policy = _rebuilt(store, state, findings, advance)
+                policy, forgotten = _rebuilt(store, state, findings, advance)
             except IdFormatError as error:
                 findings.add("ids", name, error.message)
                 return figures
-            _check_rebuilt(state, rows, policy, findings)
+            _check_rebuilt(state, rows, forgotten, policy, findings)
             waiting = rows - len(policy.entries())
             figures = replace(figures, remembered_ids=policy.remembered_ids, waiting_rows=waiting)
             if isinstance(policy, TwoTierDetector):
@@ -218,17 +218,19 @@ def _positions(store: Snapshot, state: DomainState) -> tuple[PositionRow, ...]:
     )
 
 
-def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: OnRows) -> Policy:
-    """The domain's policy as a receiver rebuilds it on opening; for rows that are known to be sound."""
-    policy = policy_of(state)
+def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: OnRows) -> tuple[Policy, int]:
+    """The domain's policy as a receiver rebuilds it on opening, and how many rows have lost their id; for rows that are
+    known to be sound."""
+    policy, forgotten = policy_of(state), 0
     for raws in store.rows(state.domain_id):
         rows = list(receipt_rows.read_many(raws))
         if isinstance(policy, TwoTierDetector):
             _check_retired(state, rows, policy, findings)
         policy.replay(rows, None)
         advance(len(rows))
+        forgotten += sum(not row.unique_message_id for row in rows)
     policy.replay((), state.clock_us)
-    return policy
+    return policy, forgotten
 
 
 def _check_retired(state: DomainState, rows: Sequence[ReceiptRow], before: TwoTierDetector, findings: Findings) -> None:
@@ -243,7 +245,7 @@ def _check_retired(state: DomainState, rows: Sequence[ReceiptRow], before: TwoTi
             findings.add("retired", DomainName.of(state), f"receipt {row.seq}: policy_mark = {policy_state}")
 
 
-def _check_rebuilt(state: DomainState, rows: int, policy: Policy, findings: Findings) -> None:
+def _check_rebuilt(state: DomainState, rows: int, forgotten: int, policy: Policy, findings: Findings) -> None:
     name = DomainName.of(state)
     clock_us, rebuilt_us = state.clock_us, policy.clock_us
     if rebuilt_us != clock_us:  # where rows are gone, the others alone give the same or an older one
@@ -256,6 +258,6 @@ def _check_rebuilt(state: DomainState, rows: int, policy: Policy, findings: Find
             "rebuilt", name, f"{gone} receipts are gone, though the time queue never had any to make it forget"
         )
     first_receipts = state.last_seq - state.duplicates
-    if policy.remembered_ids > first_receipts:
+    if policy.remembered_ids - forgotten > first_receipts:
         said = f"{policy.remembered_ids} ids are remembered, but only {first_receipts} receipts were no duplicates"
         findings.add("rebuilt", name, said)

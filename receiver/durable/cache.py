@@ -375,4 +375,4 @@ def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
         newest = [row._replace(first_received_at_us=first_us, body_digests=None, policy_state=policy_state)]
     policy_states = [PolicyStates(None, None)] if is_two_tier and state.retired_sources else []
     state_after = changed._replace(clock_us=after.clock_us)
-    log.record(state_after, Changes(gone, policy_states, newest), before=state)
+    log.record(state_after, Changes(gone, policy_states, rows=newest), before=state)

@@ -21,7 +21,7 @@ from receiver.store.tables import domains
 from receiver.store.upkeep import examined_rows
 from receiver.store.values import to_bytes
 
-__all__ = ["RetiredSources", "retire_sources"]
+__all__ = ["RetiredSources", "domains_named", "retire_sources"]
 
 
 class RetiredSources(NamedTuple):
@@ -45,7 +45,7 @@ def retire_sources(
     if there is no such domain; `StoreError` as with `receiver.durable.audit.look`.
     """
     url = store_url(address)
-    numbers = _domains(url, domain)
+    numbers = domains_named(url, domain)
     engine = open_store_engine(url, StoreSettings())
     try:
         with translated(url):
@@ -55,7 +55,8 @@ def retire_sources(
     return [retired for retired in done if retired is not None]
 
 
-def _domains(url: URL, name: str | None) -> list[int]:
+def domains_named(url: URL, name: str | None) -> list[int]:
+    """The numbers of all domains, or of those of one name; `SettingsError` if there is none of it."""
     wanted = select(domains.c.domain_id).order_by(domains.c.domain_id)
     if name is not None:
         wanted = wanted.where(domains.c.domain_name == to_bytes(name))

@@ -100,7 +100,9 @@ class Transaction:
             with translated(session.address):
                 rows, gone = cache.take_deletable(rows)
                 rows, policy_states = as_retired(rows, retired)
-                log.record(state, Changes(gone, policy_states, rows, batch_number), before=self._state)
+                log.record(
+                    state, Changes(gone, policy_states, rows=rows, batch_number=batch_number), before=self._state
+                )
         except BaseException as error:
             cache.drop()
             self.abandon(error)

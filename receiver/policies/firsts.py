@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Self
 
+from receiver.detector import ForgottenId
 from receiver.errors import SettingsError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptValues, Verdict, check_receipt
 from receiver.policies.interface import Declared
@@ -142,7 +143,7 @@ class FirstReceipts(Declared, ABC):
             self.latest_us = received_at_us
             self._forget(received_at_us)
             if first_received_at_us is None:  # else it was a duplicate, of which only its history is kept
-                self._remember(id_, received_at_us, policy_state)
+                self._remember(id_ or ForgottenId(), received_at_us, policy_state)
                 self.peak_ids = max(self.peak_ids, self.remembered_ids)
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from receiver.bridge.connectors.position_names import position_named
 from receiver.durable.audit import StoredDomain, StoreFigures
+from receiver.durable.forgetting import KnownId
 from receiver.durable.needs import Need
 from receiver.report.terminal import line
 from receiver.report.words import count, duration, moment_or_none, named_domain, or_dash, sanitised, second, size
@@ -23,6 +24,8 @@ __all__ = [
     "check_object",
     "domains_object",
     "inbox_object",
+    "known_id_line",
+    "known_ids_object",
     "parked_object",
     "print_check",
     "print_domains",
@@ -35,6 +38,7 @@ __all__ = [
 ]
 
 _LONGEST_TARGET = 200
+_LONGEST_LINE = 2000
 _LONGEST_ERROR = 500
 _UNKNOWN_DOMAIN = "(a domain that the store doesn't know)"
 _UNKNOWN_TARGET = "(a target that the store doesn't know)"
@@ -113,7 +117,7 @@ def _rows(domain: StoredDomain) -> str:
 def _table(domain: StoredDomain) -> Table:
     state = domain.state
     figures = [
-        ("times resized", count(state.generation)),
+        ("times changed", count(state.generation)),
         ("receipts", count(state.receipts)),
         ("duplicates", count(state.duplicates)),
         ("without id", count(state.unchecked)),
@@ -346,3 +350,39 @@ def _message_object(row: ParkedRow) -> dict[str, Any]:
         "body_bytes": row.body_bytes,
         "error": row.error,
     }
+
+
+def known_id_line(known: KnownId) -> str:
+    name = named_domain(known.domain, _LONGEST_LINE)
+    if not known.is_remembered:
+        return f"{name}: not remembered"
+    by = f" by the {known.tier} tier" if known.tier else ""
+    if known.first_received_at_us is None or known.latest_received_at_us is None:
+        return f"{name}: remembered{by}"
+    source = sanitised(known.message_source_id, _LONGEST_LINE) if known.message_source_id else "the anonymous source"
+    return (
+        f"{name}: remembered{by}, first received {moment_or_none(known.first_received_at_us) or '-'}, last"
+        f" {moment_or_none(known.latest_received_at_us) or '-'} from {source}"
+    )
+
+
+def known_ids_object(address: str, unique_message_id: str, known: Sequence[KnownId]) -> dict[str, Any]:
+    return {
+        "store": address,
+        "unique_message_id": unique_message_id,
+        "domains": [
+            {
+                "domain": each.domain,
+                "remembered": each.is_remembered,
+                "tier": each.tier,
+                "first_received_at": _moment_of(each.first_received_at_us),
+                "latest_received_at": _moment_of(each.latest_received_at_us),
+                "message_source_id": each.message_source_id,
+            }
+            for each in known
+        ],
+    }
+
+
+def _moment_of(us: int | None) -> str | None:
+    return None if us is None else moment_or_none(us)

@@ -127,6 +127,22 @@ def _demanding_sources(known: Known) -> Finding | None:
     )
 
 
+def _shared_window(known: Known) -> Finding | None:
+    anonymous = [each for each in known.facts.sources if not each.source and each.window_need > _FAR_ABOVE**2]
+    if not anonymous:
+        return None
+    worst = anonymous[0]
+    named = [each.window_need for each in known.facts.sources if each.source]
+    alone = f" Of the sources that have one, none needs more than {max(named):,} by itself." if named else ""
+    return Finding(
+        "shared-window",
+        f"Without messageSourceId, all senders of a domain share one window, and each pushes out the ids of the others: in "
+        f"'{worst.domain}' together they need W = {worst.window_need:,}, for {count(worst.receipts, 'receipt')}.{alone} If these "
+        "come from n senders alike, each would need about the nth part alone. Have each set messageSourceId, or name the "
+        "property that says who sent a message.",
+    )
+
+
 def _ended_sources(known: Known) -> Finding | None:
     facts, setting = known.facts, known.recommendation.setting
     ended = facts.ended_sources
@@ -272,6 +288,7 @@ _FINDERS: tuple[Callable[[Known], Finding | None], ...] = (
     _id_reuse,
     _redelivered_flag,
     _demanding_sources,
+    _shared_window,
     _ended_sources,
     _short_log,
     _few_bursts,

@@ -304,7 +304,8 @@ class _RowCheck:
         if received_at_us < last_us:
             self._add("order", seq, f"at {received_at_us} us, after one at {last_us} us")
         id_, source = raw.unique_message_id, raw.message_source_id
-        if not all(text is None or (text and is_text(text)) for text in (id_, source)):
+        is_forgotten = id_ == b"" and self._state.generation > 0
+        if not (is_forgotten or (id_ and is_text(id_))) or not (source is None or (source and is_text(source))):
             self._add("ids", seq, f"id {id_!r:.80}, source {source!r:.80}")
         if first_us is not None:
             self._repeats += 1

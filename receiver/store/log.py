@@ -45,6 +45,8 @@ class Changes(NamedTuple):
     """The numbers of rows to delete, ascending."""
     policy_states: Sequence[PolicyStates] = ()
     """To set on rows that are there already."""
+    forgotten: Sequence[int] = ()
+    """The numbers of rows that are to have an empty id from now on, which no message can have."""
     rows: Sequence[ReceiptValues] = ()
     """To append."""
     batch_number: BatchNumber | None = None
@@ -155,6 +157,8 @@ class MemoryLog:
             for row in map(ReceiptRow._make, self._rows.values()):
                 if sources is None or (row.message_source_id in sources and row.policy_state is None):
                     self._rows[row.seq] = row._replace(policy_state=policy_state)
+        for seq in changes.forgotten:
+            self._rows[seq] = ReceiptRow._make(self._rows[seq])._replace(unique_message_id="", body_digests=None)
         self._rows.update(zip(map(_seq_of, changes.rows), changes.rows, strict=True))
         self._state = state
         if changes.batch_number is not None:

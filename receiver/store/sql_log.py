@@ -150,6 +150,7 @@ class SqlLog(ABC):
         values = ", ".join([p] * (1 + len(receipt_rows.columns)))
         self._policy_state = receipts.c.policy_state.name
         self._sql_set_state = f"UPDATE {receipts.name} SET {self._policy_state} = {p} WHERE domain_id = {p}"
+        self.sql_forget = f"UPDATE {receipts.name} SET unique_message_id = {p}, body_digests = NULL WHERE domain_id = {p} AND seq = {p}"
         self.sql_append = f"INSERT INTO {receipts.name} (domain_id, {columns}) VALUES ({values})"
         self.sql_last_batch = f"SELECT batch FROM {joined.name} WHERE domain_id = {p} AND writer = {p}"
         # The newest replaces the one before.
@@ -233,6 +234,8 @@ class SqlLog(ABC):
             self.delete(changes.gone)
         for states in changes.policy_states:
             self._set_states(states)
+        for seq in changes.forgotten:
+            self.cursor.execute(self.sql_forget, (to_bytes(""), self.domain_id, seq))
         if changes.rows:
             self.append(changes.rows)
 

@@ -76,7 +76,7 @@ class DomainState(NamedTuple):
     window_size: int
     expiry_us: int
     generation: int
-    """Raised by each change of the two sizes."""
+    """Raised by each change of the two sizes, and where an id is forgotten by hand: who knows the rows reads them anew."""
     last_seq: int
     """The number of the latest receipt."""
     last_writer: int

@@ -9,11 +9,12 @@ from receiver.bridge import bridge as bridge_module
 from receiver.bridge.connectors import Message
 from receiver.bridge.metrics import export
 from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.options import Mode
 from receiver.durable.status import LOG_FORMAT
 from receiver.errors import StoreBusyError
 from receiver.logs import ReadOptions, read_logs
 from receiver.settings import BridgeSettings, ReceiverSettings
-from tests.bridge.bridged import TEN, Route, open_from, send
+from tests.bridge.bridged import TEN, Route, message, open_from, send
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -156,6 +157,20 @@ def test_what_waits_is_what_bridges_see_that_go_on(route):
     export(goes_on, registry)
     goes_on.run(stop_when_idle_secs=0)
     assert waiting() == 0
+
+
+@pytest.mark.parametrize(
+    ("sources", "mode", "warnings"),
+    [
+        ([None, None, None], Mode.EXACTLY_ONCE, 1),
+        (["a", "b", "c"], Mode.EXACTLY_ONCE, 0),
+        ([None, None, None], Mode.AT_LEAST_ONCE, 0),
+    ],
+)
+def test_senders_that_may_share_a_window_are_warned_of_once(route, caplog, sources, mode, warnings):
+    route.send(*(message(str(n), source) for n, source in enumerate(sources)))
+    route.run(mode=mode, max_batch_size=1)
+    assert caplog.text.count("they share the window of 2000 ids") == warnings
 
 
 def test_a_bridge_starts_while_another_is_delivering(route):

@@ -160,7 +160,7 @@ def test_status_on_a_terminal(receiver, sqlite_url, monkeypatch):
         "  apama:window=2,expiry=0.5",
         "  JMS Status: r=1 rx=7 rRedel=1 rMaxDeliverySecs=1,777,629,600.0 rDupsDet=1 rDupIds=5",
         "  needs W 2 of 2, E 1 µs of 500 ms",
-        "  times resized          0  longest delivery           20,574 d 10 h",
+        "  times changed          0  longest delivery           20,574 d 10 h",
         "  receipts               7  latest receipt, UTC  2026-05-01 10:00:00",
         "  duplicates             1  ids remembered                         5",
         "  without id             1  sources                                1",

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, NullPool, create_engine, select
 
 from receiver import Receipt, Receiver
-from receiver.detector import GONE, RETIRED
+from receiver.detector import GONE, RETIRED, ForgottenId, serial_of
+from receiver.durable.forgetting import forget, forget_in, look_up
 from receiver.durable.retirement import DAY_US
 from receiver.durable.retiring_by_hand import retire_sources
 from receiver.message import Decision
 from receiver.store.tables import domains, receipts
 from receiver.store.values import text_of
 from tests.durable.opened import MEMORY, UndoError, opened, sizes
-from tests.model import Model
+from tests.model import Model, forgotten_id
 
 Received = tuple[str | None, str | None, int]
 Housekeeping = tuple[int, int]
@@ -30,6 +31,10 @@ class Joining(NamedTuple):
     received: Sequence[Received]
     fate: str = "kept"
     """`kept`; `undone` by an exception; or `rolled back` or `released` with a savepoint around it."""
+
+
+def _shown(id_: str, stamp: int) -> str:
+    return forgotten_id(serial_of(stamp)) if isinstance(id_, ForgottenId) else id_
 
 
 class Domain:
@@ -84,6 +89,25 @@ class Domain:
         self._retired(set(sources))
         assert done.sources == self.retired - before
         assert done.forgotten_ids == remembered - len(self.model.remembered())
+
+    def forget(self, id_: str) -> None:
+        """By hand, likewise; what was known of the id before is what the model knows."""
+        is_known = id_ in self.model.remembered()
+        if self.url == MEMORY:
+            session = self.receivers[0]._session
+            state = session.log.begin()
+            session.cache.follow(session.log, state)
+            assert forget_in(session.log, session.cache, state, id_) == is_known
+        else:
+            (known,) = look_up(self.url, id_, domain=self.name)
+            tier = self.model.tier(id_) if is_known else None
+            latest_us = self.model.newest_entry_us(id_) if is_known else None
+            assert (known.is_remembered, known.tier) == (is_known, tier)
+            assert latest_us is None or known.latest_received_at_us >= latest_us
+            assert forget(self.url, id_, domain=self.name) == [self.name] * is_known
+            assert not look_up(self.url, id_, domain=self.name)[0].is_remembered
+        self.model.forget(id_)
+        self.last_us.pop(id_, None)
 
     def judged(self, receive: Callable[[Iterable[Receipt]], list[Decision]], received: Sequence[Received]) -> None:
         """Give receipts to a batch and to the model."""
@@ -176,7 +200,8 @@ class Domain:
 
     def assert_remembered(self, receiver: Receiver) -> None:
         policy = receiver._session.cache.policy
-        assert set(policy._newest) == self.model.remembered()
+        remembered = {_shown(id_, stamp) for id_, stamp in policy._newest.items()}
+        assert remembered == self.model.remembered()
         status = receiver.status()
         assert status.rDupIds == len(self.model.remembered())
         assert status.sources == (len(self.model.queues) if self.model.window else 0)
@@ -198,7 +223,8 @@ class Domain:
             if receipt.policy_mark == GONE:
                 model.recorded, model.latest_us = receipt.seq, receipt.received_at_us
                 continue
-            model.receive(text_of(receipt.unique_message_id), source, receipt.received_at_us)
+            id_ = text_of(receipt.unique_message_id) or forgotten_id(receipt.seq)
+            model.receive(id_, source, receipt.received_at_us)
             if receipt.policy_mark == RETIRED:
                 model.retire(source)
         if row.clock_us is not None and row.expiry_us:

@@ -74,6 +74,11 @@ class StoreMachine(RuleBasedStateMachine):
     def retire(self, sources):
         self.domain.retire(sources)
 
+    @rule(id_=IDS)
+    def forget(self, id_):
+        if id_:
+            self.domain.forget(id_)
+
     @precondition(lambda self: self.url != MEMORY)
     @rule()
     def look_at_the_table(self):

@@ -331,6 +331,26 @@ def test_a_sender_that_took_over():
     assert "other-sources" not in findings_of([receipt._replace(message_source_id="s") for receipt in log])
 
 
+def test_senders_that_dont_say_who_they_are():
+    """Three of them send in turn, and each resends its 40th id before: together they need three times as much."""
+
+    def log(says):
+        sent = [(sender, n) for n in range(60) for sender in "abc"]
+        again = [(sender, n - 40) for sender, n in sent if n >= 40]
+        order = [*sent[:120], *(each for pair in zip(sent[120:], again, strict=True) for each in pair)]
+        return [
+            Receipt(at, f"{sender}{n}", message_source_id=sender if says else "")
+            for at, (sender, n) in enumerate(order)
+        ]
+
+    assert "together they need W = 180" in findings_of(log(says=False))["shared-window"]
+    assert "shared-window" not in findings_of(log(says=True))
+    both = findings_of(
+        [*log(says=False), *(each._replace(unique_message_id=f"x{each.unique_message_id}") for each in log(says=True))]
+    )
+    assert "none needs more than 60 by itself" in both["shared-window"]
+
+
 def test_time_that_ran_backwards():
     log = [Receipt(9 * SECOND_US, "a"), Receipt(7_500_000, "b"), Receipt(8 * SECOND_US, "c")]
     assert "of their domain: 2, by up to 1.5 s" in findings_of(log)["clock-backwards"]

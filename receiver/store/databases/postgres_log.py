@@ -251,7 +251,7 @@ class PostgresLog(SqlLog):
         if changes.batch_number is not None:
             values += batch_number_values(state, changes.batch_number)
         rows: Sequence[ReceiptValues] = ()
-        if len(changes.rows) <= _FEW and not changes.gone and not changes.policy_states:
+        if len(changes.rows) <= _FEW and not (changes.gone or changes.policy_states):
             rows = changes.rows
             values += [value for stored in self.stored(rows) for value in stored]
             changes = changes._replace(rows=())
