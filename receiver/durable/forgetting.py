@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ def look_up(address: str, unique_message_id: str, *, domain: str | None = None) 
     `SettingsError` if there is no such domain; `StoreError` as with `receiver.durable.audit.look`.
     """
     url = store_url(address)
-    with _logs(url, read_only(url), domain) as logs:
+    with _logs(url, read_only, domain) as logs:
         known = []
         for log in logs:
             state = log.begin_reading()
@@ -65,7 +65,7 @@ def forget(address: str, unique_message_id: str, *, domain: str | None = None) -
     """
     url = store_url(address)
     forgotten = []
-    with _logs(url, open_store_engine(url, StoreSettings()), domain) as logs:
+    with _logs(url, lambda url: open_store_engine(url, StoreSettings()), domain) as logs:
         for log in logs:
             state = log.begin()
             if forget_in(log, _cache_of(log, state), state, unique_message_id):
@@ -98,9 +98,10 @@ def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_mes
 
 
 @contextmanager
-def _logs(url: URL, engine: Engine, domain: str | None) -> Iterator[Iterator[DomainLog]]:
+def _logs(url: URL, open_engine: Callable[[URL], Engine], domain: str | None) -> Iterator[Iterator[DomainLog]]:
     """The logs of the domains, one after the other, which share an engine."""
     numbers = domains_named(url, domain)
+    engine = open_engine(url)
 
     def one_by_one() -> Iterator[DomainLog]:
         for number in numbers:
