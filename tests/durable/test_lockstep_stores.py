@@ -17,6 +17,7 @@ from tests.durable.stores_in_lockstep import KEEP_ALL, Domain, Joining
 from tests.model import Model
 
 IDS = st.sampled_from([None, "", *"abcdefgh", "\0", "\ud800"])
+FORGETTABLE = {*"abcdefgh", "\0", "\ud800"}
 SOURCES = st.sampled_from([None, "", "s", "t", "\0"])
 STEPS_US = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 7, -1, -5])
 STEPS = st.lists(st.tuples(IDS, SOURCES, STEPS_US), max_size=12)
@@ -74,10 +75,10 @@ class StoreMachine(RuleBasedStateMachine):
     def retire(self, sources):
         self.domain.retire(sources)
 
-    @rule(id_=IDS)
-    def forget(self, id_):
-        if id_:
-            self.domain.forget(id_)
+    @rule(which=st.integers(0, 9))
+    def forget(self, which):
+        known = sorted(id_ for id_ in self.domain.model.remembered() if id_ in FORGETTABLE)
+        self.domain.forget([*known, "unknown"][which % (len(known) + 1)])
 
     @precondition(lambda self: self.url != MEMORY)
     @rule()
