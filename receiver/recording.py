@@ -131,6 +131,11 @@ class Recorder(Closing):
         """Whether the log itself says of each batch that it was committed, so that nobody need ask the store."""
         return self._rotating.is_settled
 
+    def sync(self) -> None:
+        """Have the disk keep which batches were committed, before the store forgets the number that says so."""
+        with self._changed:
+            self._try(self._rotating.sync)
+
     def abandoned(self) -> list[AbandonedJournal]:
         """The journals of the same domain that killed processes left, for its store to settle. The caller closes each."""
         abandoned, self._abandoned = self._abandoned, []

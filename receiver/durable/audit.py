@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from receiver.detector import GONE, RETIRED, TwoTierDetector
 from receiver.durable.cache import policy_of
@@ -15,6 +16,7 @@ from receiver.message import ReceiptRow
 from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.interface import Clock, Policy
 from receiver.policies.names import POLICIES
+from receiver.settings import SimulateSettings
 from receiver.store.engine import NONSENSE, store_url
 from receiver.store.invariants import (
     DomainName,
@@ -34,7 +36,7 @@ from receiver.store.snapshot import OnRows, RawRow, Snapshot, snapshot
 from receiver.store.tables import REVISION, DomainState, receipt_rows
 from receiver.store.values import printable
 
-__all__ = ["StoreFigures", "StoredDomain", "audit", "look"]
+__all__ = ["StoreFigures", "StoredDomain", "audit", "look", "memory_limit_ids"]
 
 _CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
 
@@ -59,6 +61,8 @@ class StoredDomain:
     """Sources whose newest ids are kept; None as with `remembered_ids`, and where the policy keeps none by source."""
     silent_sources: int | None = None
     """Those of them that haven't sent for a day, by the domain's own time."""
+    secs_to_memory_limit: float | None = None
+    """How long it takes, at the rate of its last hour, until its ids fill `memory_limit_ids`; None where they won't."""
     positions: tuple[PositionRow, ...] = ()
     """Of sources whose brokers forget nothing; none where the table can't be read."""
 
@@ -198,16 +202,18 @@ def _figures(
         figures = replace(figures, rows=rows)
         if not findings.any_in(name):
             try:
-                policy, forgotten = _rebuilt(store, state, findings, advance)
+                rebuilt = _rebuilt(store, state, findings, advance)
             except IdFormatError as error:
                 findings.add("ids", name, error.message)
                 return figures
-            _check_rebuilt(state, rows, forgotten, policy, findings)
+            policy = rebuilt.policy
+            _check_rebuilt(state, rows, rebuilt, findings)
             waiting = rows - len(policy.entries())
             figures = replace(figures, remembered_ids=policy.remembered_ids, waiting_rows=waiting)
             if isinstance(policy, TwoTierDetector):
                 silent = len(longer_silent_than(policy, 1))
                 figures = replace(figures, sources=policy.sources, silent_sources=silent)
+                figures = replace(figures, secs_to_memory_limit=_secs_to_memory_limit(state, policy, rebuilt))
     return figures
 
 
@@ -218,10 +224,21 @@ def _positions(store: Snapshot, state: DomainState) -> tuple[PositionRow, ...]:
     )
 
 
-def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: OnRows) -> tuple[Policy, int]:
-    """The domain's policy as a receiver rebuilds it on opening, and how many rows have lost their id; for rows that are
-    known to be sound."""
-    policy, forgotten = policy_of(state), 0
+class _Rebuilt(NamedTuple):
+    policy: Policy
+    """As a receiver rebuilds it on opening."""
+    forgotten: int
+    """Rows that have lost their id."""
+    new_in_last_hour: int
+    """Rows of ids that were new then."""
+    oldest_us: int
+    """When the oldest row was received."""
+
+
+def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: OnRows) -> _Rebuilt:
+    """What the domain's rows say, which are known to be sound."""
+    policy, forgotten, new, oldest_us = policy_of(state), 0, 0, state.latest_us
+    hour_ago_us = state.latest_us - HOUR_US
     for raws in store.rows(state.domain_id):
         rows = list(receipt_rows.read_many(raws))
         if isinstance(policy, TwoTierDetector):
@@ -229,8 +246,27 @@ def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: O
         policy.replay(rows, None)
         advance(len(rows))
         forgotten += sum(not row.unique_message_id for row in rows)
+        new += sum(row.first_received_at_us is None and row.received_at_us > hour_ago_us for row in rows)
+        oldest_us = min(oldest_us, rows[0].received_at_us) if rows else oldest_us
     policy.replay((), state.clock_us)
-    return policy, forgotten
+    return _Rebuilt(policy, forgotten, new, oldest_us)
+
+
+def memory_limit_ids() -> int:
+    """How many ids fit the memory that the settings allow for a domain. Nothing is forgotten because of it."""
+    settings = SimulateSettings()
+    return settings.budget_bytes // settings.memory_bytes_per_id
+
+
+def _secs_to_memory_limit(state: DomainState, policy: TwoTierDetector, rebuilt: _Rebuilt) -> float | None:
+    span_us = min(HOUR_US, state.latest_us - rebuilt.oldest_us)
+    if not (span_us and rebuilt.new_in_last_hour):
+        return None
+    per_us, limit = rebuilt.new_in_last_hour / span_us, memory_limit_ids()
+    # What both tiers hold once as many ids leave as come.
+    if policy.sources * state.window_size + per_us * state.expiry_us <= limit:
+        return None
+    return max(0, limit - policy.remembered_ids) / per_us / 1_000_000
 
 
 def _check_retired(state: DomainState, rows: Sequence[ReceiptRow], before: TwoTierDetector, findings: Findings) -> None:
@@ -245,7 +281,8 @@ def _check_retired(state: DomainState, rows: Sequence[ReceiptRow], before: TwoTi
             findings.add("retired", DomainName.of(state), f"receipt {row.seq}: policy_mark = {policy_state}")
 
 
-def _check_rebuilt(state: DomainState, rows: int, forgotten: int, policy: Policy, findings: Findings) -> None:
+def _check_rebuilt(state: DomainState, rows: int, rebuilt: _Rebuilt, findings: Findings) -> None:
+    policy = rebuilt.policy
     name = DomainName.of(state)
     clock_us, rebuilt_us = state.clock_us, policy.clock_us
     if rebuilt_us != clock_us:  # where rows are gone, the others alone give the same or an older one
@@ -258,6 +295,6 @@ def _check_rebuilt(state: DomainState, rows: int, forgotten: int, policy: Policy
             "rebuilt", name, f"{gone} receipts are gone, though the time queue never had any to make it forget"
         )
     first_receipts = state.last_seq - state.duplicates
-    if policy.remembered_ids - forgotten > first_receipts:
+    if policy.remembered_ids - rebuilt.forgotten > first_receipts:
         said = f"{policy.remembered_ids} ids are remembered, but only {first_receipts} receipts were no duplicates"
         findings.add("rebuilt", name, said)

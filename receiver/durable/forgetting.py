@@ -44,7 +44,7 @@ def look_up(address: str, unique_message_id: str, *, domain: str | None = None) 
 
     `SettingsError` if there is no such domain; `StoreError` as with `receiver.durable.audit.look`.
     """
-    url = store_url(address)
+    url = _checked(address, unique_message_id)
     with _logs(url, read_only, domain) as logs:
         known = []
         for log in logs:
@@ -63,8 +63,7 @@ def forget(address: str, unique_message_id: str, *, domain: str | None = None) -
         SettingsError: There is no such domain, or one goes by a policy that can't forget a single id. Nothing has changed.
         StoreError: As with `receiver.durable.audit.look`.
     """
-    url = store_url(address)
-    forgotten = []
+    url, forgotten = _checked(address, unique_message_id), []
     with _logs(url, lambda url: open_store_engine(url, StoreSettings()), domain) as logs:
         for log in logs:
             state = log.begin()
@@ -95,6 +94,12 @@ def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_mes
     log.record(after, Changes(gone, forgotten=sorted(left)), before=state)
     cache.drop()
     return True
+
+
+def _checked(address: str, unique_message_id: str) -> URL:
+    if not unique_message_id:
+        raise SettingsError("the id is empty", hint="messages without an id are delivered each time they come")
+    return store_url(address)
 
 
 @contextmanager

@@ -220,6 +220,8 @@ class DomainSession(Guarded):
         _, gone = self.cache.take_deletable((), all_of_them=True)
         self.log.record(state, Changes(gone), before=state)
         if isinstance(self.log, SqlLog) and self.outcomes.can_forget_numbers():
+            if self.outcomes.recorder is not None:
+                self.outcomes.recorder.sync()
             forget_batches(self.log.connection, state, self.outcomes.writer)
         self.log.commit()
         self.log.give_back_space()

@@ -32,6 +32,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from receiver.closing import sync_folder
 from receiver.logs.columns import SCHEMA
 from receiver.logs.journal import JournalHeader, Scanned, beginning, end, frame, rows_in, scanned
 from receiver.logs.writer import open_table
@@ -60,6 +61,7 @@ _ENDINGS = (".jsonl.zst", ".parquet")
 _IN_A_FOLDER = "receipts.jsonl.zst"
 _STAMP = r"-\d{8}T\d{6}\.\d{6}Z-\d+"
 _JOURNAL = ".journal"
+_PART = ".part"
 _ANY_JOURNAL = re.compile(
     rf"\..+{_STAMP}({'|'.join(map(re.escape, _ENDINGS))}){re.escape(_JOURNAL)}", re.ASCII | re.IGNORECASE
 )
@@ -80,6 +82,10 @@ class SegmentNames:
     def unfinished(self) -> list[Path]:
         """The journals that are being written, by this process or another, or were left behind; oldest first."""
         return self._matching(re.escape(f".{self.stem}") + _STAMP + re.escape(self.ending + _JOURNAL))
+
+    def parts(self) -> list[Path]:
+        """Files that are being made of journals, or were left by processes that were killed."""
+        return self._matching(re.escape(f".{self.stem}") + _STAMP + re.escape(self.ending + _PART))
 
     def unfinished_at(self, began: datetime) -> Path:
         """The journal that this process begins at a time in UTC."""
@@ -149,12 +155,18 @@ class _Journal:
         """Take a batch off, and those behind it."""
         start = self.uncertain[number]
         self._cut_to(start)
+        # Else a power cut could bring it back once the store has the number of a later batch.
+        self.sync()
         self.size_bytes = start
         self.uncertain = {other: began for other, began in self.uncertain.items() if began < start}
 
     def _cut_to(self, size_bytes: int) -> None:
         self._file.seek(size_bytes)
         self._file.truncate()
+
+    def sync(self) -> None:
+        """Have the disk keep what is written."""
+        os.fsync(self._file.fileno())
 
     def pay(self) -> None:
         """Write the frames that are owed."""
@@ -181,13 +193,17 @@ class AbandonedJournal:
         self._scan = scan
 
     def settle(self, last: int | None) -> None:
-        """Keep the batches up to the last one that its writer has committed; None: it has committed none of them."""
+        """Keep the batches up to the last one that its writer has committed; None: it has committed none of them.
+
+        Afterwards the disk has that, so the store may forget the writer's number.
+        """
         starts = self._scan.uncertain
         committed = sorted(number for number in starts if last is not None and number <= last)
         lost = (start for number, start in starts.items() if number not in committed)
         self._file.truncate(min(lost, default=self._scan.whole_bytes))
         self._file.seek(0, os.SEEK_END)
         _write_all(self._file, b"".join(map(frame, committed)))
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Release it, so that it can be finished."""
@@ -252,6 +268,11 @@ class RotatingLog:
         """Whether the journal says of each batch that it was committed."""
         return self._journal is None or not (self._journal.uncertain or self._journal.owed)
 
+    def sync(self) -> None:
+        """Have the disk keep what the journal says, before the store forgets the number that would say the same."""
+        if self._journal is not None:
+            self._journal.sync()
+
     def secs_to_rotation(self) -> float:
         """How long the journal may still grow; without end while it is empty, or not settled."""
         if self._journal is None or not self._journal.began_secs or not self.is_settled:
@@ -284,6 +305,7 @@ class RotatingLog:
         A journal that can't be finished stays as it is, for another time; the first error is raised in the end.
         """
         failure: Exception | None = None
+        self._remove_left_parts()
         for path in self._names.unfinished():
             try:
                 self._finish(path)
@@ -296,6 +318,12 @@ class RotatingLog:
         if self._keep_files is not None:
             for path in self._names.finished()[: -self._keep_files]:
                 path.unlink(missing_ok=True)
+
+    def _remove_left_parts(self) -> None:
+        """Remove unfinished files whose journals are gone: a part is written under the lock of its journal alone."""
+        for part in self._names.parts():
+            if not part.with_suffix(_JOURNAL).exists():
+                part.unlink(missing_ok=True)
 
     def abandoned(self) -> list[AbandonedJournal]:
         """The journals of the same domain whose writers are dead, locked until they are closed."""
@@ -337,9 +365,12 @@ class RotatingLog:
             scan = scanned(_pieces(file))
             if scan.uncertain and scan.header and scan.header.store_id is not None:
                 return  # only its store knows
-            _write_finished(path, file)
+            # One that is there was synced before it got its name. The journal may be torn by now.
+            if not finished_from(path).exists():
+                _write_finished(path, file)
             if fcntl is None:
                 file.close()
+            sync_folder(path.parent)  # else a power cut might take the file's name, and leave the journal's removal
             path.unlink()
 
 
@@ -350,7 +381,7 @@ def _write_finished(path: Path, file: IO[bytes]) -> None:
     if first is None:
         return
     # Under the journal's lock, and by the journal's name, so that a killed process leaves no file that nobody removes.
-    with open_table(finished_from(path), SCHEMA, unfinished=path.with_suffix(".part")) as table:
+    with open_table(finished_from(path), SCHEMA, unfinished=path.with_suffix(_PART)) as table:
         for rows in chain([first], batches):
             table.write(rows)
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from receiver.bridge.connectors.position_names import position_named
-from receiver.durable.audit import StoredDomain, StoreFigures
+from receiver.durable.audit import StoredDomain, StoreFigures, memory_limit_ids
 from receiver.durable.forgetting import KnownId
 from receiver.durable.needs import Need
 from receiver.report.terminal import line
@@ -55,6 +55,8 @@ def print_status(address: str, figures: StoreFigures, console: Console) -> None:
         line(console, f"  {domain.line()}")
         if domain.need is not None:
             line(console, f"  needs {_needs(domain.state, domain.need)}")
+        if domain.secs_to_memory_limit is not None:
+            line(console, f"  {_memory_limit(domain.secs_to_memory_limit)}")
         for row in _sorted_positions(domain):
             line(console, f"  {_shown_position(row)}")
         console.print(_table(domain))
@@ -105,6 +107,11 @@ def _print_heading(address: str, figures: StoreFigures, console: Console) -> Non
 
 def _shown_domain(domain: DomainName) -> str:
     return f"{named_domain(domain.name)} (key {sanitised(domain.key)})"
+
+
+def _memory_limit(secs: float) -> str:
+    when = f"in {duration(round(secs * 1_000_000))}" if secs else "now"
+    return f"at the rate of the last hour, its ids fill the memory for {count(memory_limit_ids(), 'id')} {when}"
 
 
 def _rows(domain: StoredDomain) -> str:
@@ -219,6 +226,8 @@ def _status_of(domain: StoredDomain) -> dict[str, Any]:
         "sources": domain.sources,
         "silent_sources": domain.silent_sources,
         "retired_sources": state.retired_sources,
+        "memory_limit_ids": memory_limit_ids(),
+        "secs_to_memory_limit": domain.secs_to_memory_limit,
         **_rows_of(domain),
         "inbox": domain.inbox,
         "parked": domain.parked,

@@ -180,4 +180,4 @@ def test_status_counts_what_waits_and_what_is_parked(command, store_url, monkeyp
     assert (domain["inbox"], domain["parked"]) == (1, 2)
     said = command("status", store_url, "--quick").out.splitlines()
     assert said[-1].split() == ["in", "the", "inbox", "1", "parked", "2"]
-    assert said[5].split()[:4] == ["times", "resized", "0", "longest"]
+    assert said[5].split()[:4] == ["times", "changed", "0", "longest"]

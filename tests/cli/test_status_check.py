@@ -74,6 +74,8 @@ FIGURES = {
     "sources": 1,
     "silent_sources": 0,
     "retired_sources": 0,
+    "memory_limit_ids": 1_224_880,
+    "secs_to_memory_limit": None,
     "rows": 5,
     "remembered_ids": 5,
     "rows_to_be_deleted": 0,
@@ -401,3 +403,23 @@ def test_help_shows_examples(command, receiver):
     ran = receiver(command, "--help")
     assert ran.status == 0
     assert f"receiver {command} sqlite:///receiver.db" in ran.out
+
+
+def test_status_says_when_the_ids_fill_their_memory(receiver, store_url):
+    """Of a domain that keeps more than a day of ids, ten a second, and of one that forgets them in time."""
+    for name, expiry_secs in (("grows", 10**6), ("is bounded", 60)):
+        settings = ReceiverSettings(
+            dup_detection_per_source_expiry_window_size=10, dup_detection_expiry_time_secs=expiry_secs
+        )
+        with (
+            Receiver.open(
+                store_url, connection_id="a", destination="q", domain=f"name:{name}", settings=settings
+            ) as orders,
+            orders.batch() as batch,
+        ):
+            batch.receive_many([(f"{n}", "s", TEN_O_CLOCK_US + 100_000 * n) for n in range(501)])
+    grows, bounded = json.loads(receiver("status", store_url, "--json").out)["domains"]
+    assert bounded["secs_to_memory_limit"] is None
+    assert grows["secs_to_memory_limit"] == pytest.approx((grows["memory_limit_ids"] - 501) / 10, rel=0.01)
+    said = [line.strip() for line in receiver("status", store_url).out.splitlines() if "fill the memory" in line]
+    assert said == ["at the rate of the last hour, its ids fill the memory for 1,224,880 ids in 1 d 9 h"]

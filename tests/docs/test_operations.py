@@ -19,7 +19,7 @@ PAGE = "docs/operations.md"
 SECTIONS = sections(PAGE)
 SETTINGS = yaml.safe_load((ROOT / "settings.yaml").read_text(encoding="utf-8"))
 STORE = "sqlite:///receiver.db"
-RUN = ("Upgrading", "Backup", "Cleaning up")
+RUN = ("Upgrading", "Backup", "One message", "Cleaning up")
 """Whose shell blocks are run. The image is built in `tests/deploy/`."""
 
 
@@ -45,7 +45,7 @@ def test_upgrading_backup_and_cleaning_up(tmp_path, monkeypatch):
             Receiver.open(STORE, connection_id="c", destination="d", domain=f"name:{name}") as receiver,
             receiver.batch() as batch,
         ):
-            batch.receive("1", "gateway-1:4711")
+            batch.receive_many([("1", "gateway-1:4711", None), ("order-4711", None, None)])
     exec(compile(blocks(PAGE, "python", "Backup")[0], PAGE, "exec"), {})  # noqa: S102 - our own text
     for heading in RUN:
         for block in blocks(PAGE, "sh", heading):
@@ -78,6 +78,13 @@ def test_every_alert_is_explained():
     (group,) = yaml.safe_load((ROOT / "docs/headroom-alert.yaml").read_text(encoding="utf-8"))["groups"]
     explained = [name for cells in rows("Alerts") for name in re.findall(r"`(\w+)`", cells[0])]
     assert sorted(explained) == sorted(rule["alert"] for rule in group["rules"])
+
+
+def test_the_alert_of_memory_goes_by_the_settings():
+    (group,) = yaml.safe_load((ROOT / "docs/headroom-alert.yaml").read_text(encoding="utf-8"))["groups"]
+    (rule,) = [rule for rule in group["rules"] if rule["alert"] == "RememberedIdsFillTheirMemory"]
+    size = SETTINGS["simulate"]
+    assert rule["expr"] == f"receiver_remembered_ids * {size['memory_bytes_per_id']} > 0.8 * {size['budget_bytes']}"
 
 
 def test_the_python_of_the_image_is_stated():

@@ -143,3 +143,9 @@ def test_one_tier_used_up_is_no_alarm_while_the_other_has_room(tmp_path):
     shown, was_missed = scrapes(200, 10 * SECOND_US, range(1, 100))
     assert not was_missed
     fires(shown, tmp_path, {NEEDS: ((), range(len(shown)))})
+
+
+def test_ids_that_fill_their_memory_fire(tmp_path):
+    remembered = f'receiver_remembered_ids{{domain="{DOMAIN}"}}'
+    shown = [{remembered: 10_000 * minute} for minute in range(120)]
+    fires(shown, tmp_path, {"RememberedIdsFillTheirMemory": ((98, 119), range(97))})

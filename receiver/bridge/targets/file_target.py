@@ -21,6 +21,7 @@ from sqlalchemy import URL
 
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Outcome, Target
+from receiver.closing import sync_folder
 from receiver.errors import ClosedError, OutputError, SettingsError
 from receiver.retrying import Backoff, until_done
 from receiver.store.engine import database_of
@@ -182,7 +183,7 @@ class FileTarget:
         if locked:
             self._lock()
         if is_new:
-            _sync_folder(self._path.parent)
+            sync_folder(self._path.parent)
         self._length = os.fstat(self._file.fileno()).st_size
         self._tail = self._tail_at(self._length)
 
@@ -215,7 +216,7 @@ class FileTarget:
             shutil.copyfileobj(self._file, copy)
             copy.flush()
             os.fsync(copy.fileno())
-        _sync_folder(aside.parent)
+        sync_folder(aside.parent)
         return aside
 
     def _ends_in_mid_line(self) -> bool:
@@ -265,13 +266,3 @@ def _flock(file: FileIO, *how: str) -> None:
     """By flock(2), which Windows hasn't."""
     if fcntl is not None:
         fcntl.flock(file, sum(getattr(fcntl, word) for word in how))
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":
-        return
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -1,0 +1,87 @@
+"""`receiver lookup` and `receiver forget`: what they say, their exit statuses, and how they refuse."""
+
+import json
+from functools import partial
+
+import pytest
+from running import complaint
+
+from receiver import Receiver
+
+HOSTILE = "\x1b[31mevil"
+
+
+@pytest.fixture
+def lookup(command):
+    return partial(command, "lookup")
+
+
+@pytest.fixture
+def forget(command):
+    return partial(command, "forget")
+
+
+@pytest.fixture
+def store(store_url):
+    for name in ("orders", HOSTILE):
+        with Receiver.open(store_url, connection_id="a", destination="q", domain=f"name:{name}") as receiver:
+            with receiver.batch() as batch:
+                batch.receive("4711", "gateway-1", received_at_us=1_777_629_600_000_000)
+            with receiver.batch() as batch:
+                batch.receive("4711", HOSTILE, received_at_us=1_777_629_601_500_000)
+                batch.receive(name, received_at_us=0)
+    return store_url
+
+
+def test_where_an_id_is_remembered(lookup, store):
+    ran = lookup(store, "4711")
+    assert (ran.status, ran.err) == (0, "")
+    said = "remembered by the source tier, first received 2026-05-01T10:00:00.000000Z, last 2026-05-01T10:00:01.500000Z from"
+    assert ran.out == f"orders: {said} \\x1b[31mevil\n\\x1b[31mevil: {said} \\x1b[31mevil\n"
+    ran = lookup(store, "orders")
+    assert ran.status == 0
+    assert ran.out.splitlines()[0].endswith("from the anonymous source")
+    assert ran.out.splitlines()[1] == "\\x1b[31mevil: not remembered"
+    ran = lookup(store, "4712")
+    assert (ran.status, ran.err) == (1, "")
+
+
+def test_the_same_for_programs(lookup, store):
+    ran = lookup(store, "4711", "--json", "--domain", "orders")
+    assert json.loads(ran.out)["domains"] == [
+        {
+            "domain": "orders",
+            "remembered": True,
+            "tier": "source",
+            "first_received_at": "2026-05-01T10:00:00.000000Z",
+            "latest_received_at": "2026-05-01T10:00:01.500000Z",
+            "message_source_id": HOSTILE,
+        }
+    ]
+    ran = lookup(store, "4712", "--json")
+    assert ran.status == 1
+    assert [each["remembered"] for each in json.loads(ran.out)["domains"]] == [False, False]
+
+
+def test_an_id_is_forgotten_on_purpose(forget, lookup, store):
+    assert "the next message with this id will be new in orders, so it needs --yes" in complaint(
+        forget(store, "4711", "--domain", "orders")
+    )
+    assert lookup(store, "4711", "--domain", "orders").status == 0
+    ran = forget(store, "4711", "--domain", "orders", "--yes")
+    assert (ran.status, ran.out) == (0, "orders: forgotten\n")
+    assert lookup(store, "4711", "--domain", "orders").status == 1
+    assert lookup(store, "4711").status == 0
+    ran = forget(store, "4711", "--yes")
+    assert ran.out == "\\x1b[31mevil: forgotten\n"
+    ran = forget(store, "4711", "--yes")
+    assert (ran.status, ran.err) == (1, "")
+    assert ran.out.endswith("no domain remembers it\n")
+
+
+@pytest.mark.parametrize("name", ["lookup", "forget"])
+def test_what_is_refused(command, name, store, tmp_path):
+    assert "has no domain" in complaint(command(name, store, "4711", "--domain", "none"))
+    assert "none.db" in complaint(command(name, f"sqlite:///{tmp_path}/none.db", "4711"))
+    assert "is empty" in complaint(command(name, store, ""))
+    assert "isn't a store's address" in complaint(command(name, "memory://", "4711"))
