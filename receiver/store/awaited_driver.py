@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import count
 from typing import Any, Self
@@ -22,6 +23,7 @@ class AwaitedDriver:
     def __init__(self, connection: Connection) -> None:
         adapted: Any = connection.connection.dbapi_connection
         self._adapted = adapted
+        self._connection = connection
         self._is_numbered = connection.dialect.paramstyle == "numeric_dollar"
         self._cursor = self._adapted.cursor()
 
@@ -29,7 +31,8 @@ class AwaitedDriver:
         return self
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Self:
-        self._cursor.execute(self._written(statement), tuple(values))
+        with self._noticing_loss():
+            self._cursor.execute(self._written(statement), tuple(values))
         return self
 
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -39,7 +42,8 @@ class AwaitedDriver:
         # where a task is cancelled, would live on with its lock for as long as the cursor does.
         cursor = self._adapted.cursor()
         try:
-            cursor.executemany(self._written(statement), rows)
+            with self._noticing_loss():
+                cursor.executemany(self._written(statement), rows)
         finally:
             cursor.close()
 
@@ -63,6 +67,17 @@ class AwaitedDriver:
     def in_transaction(self) -> bool:
         """Of SQLite's driver."""
         return bool(self._adapted.driver_connection.in_transaction)
+
+    @contextmanager
+    def _noticing_loss(self) -> Iterator[None]:
+        """Tell SQLAlchemy of a connection that is lost, for it hears of statements of its own alone: asyncpg's rolls back
+        without a word, and the pool would give it out for ever."""
+        try:
+            yield
+        except Exception as error:
+            if self._connection.dialect.is_disconnect(error, self._adapted, None):  # type: ignore[arg-type]
+                self._connection.invalidate(error)
+            raise
 
     def _written(self, statement: str) -> str:
         return _numbered(statement) if self._is_numbered else statement

@@ -6,12 +6,15 @@ import time
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from receiver import Receiver
 from receiver.errors import ClosedError, StoreBusyError, StoreError
 from tests.durable.async_opened import WAYS, engine_for, opened, orders_and_engine, run, send
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, remembered
+from tests.stores import execute
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -363,5 +366,28 @@ def test_a_lost_connection_of_the_callers(fresh_postgres_url):
                 with pytest.raises(StoreError):
                     await lose()
                 assert await send(orders, driver) == [NEW]
+
+    run(main())
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+def test_a_pool_does_not_give_out_a_lost_connection_again(fresh_postgres_url, driver):
+    """SQLAlchemy hears only of statements of its own, and the batch's are the driver's."""
+
+    async def main():
+        engine = create_async_engine(make_url(fresh_postgres_url).set(drivername=f"postgresql+{driver}"), pool_size=1)
+        async with await opened(fresh_postgres_url) as orders:
+
+            async def receive(*ids):
+                async with engine.begin() as connection:
+                    return await send(orders, *ids, connection=connection)
+
+            assert await receive("a") == [NEW]
+            ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            await asyncio.to_thread(lambda: execute(fresh_postgres_url, ends))
+            with pytest.raises((StoreError, DBAPIError)):
+                await receive("b")
+            assert await receive("a", "b") == [DUPLICATE, NEW]
+        await engine.dispose()
 
     run(main())

@@ -1,0 +1,251 @@
+"""Failovers under load, half of them with lost commits: what the new primary knows as done is done once, and nothing else is.
+
+All that works on the pair goes on through each failover: batches of a receiver's own, joined ones, tasks, a bridge to rows of
+the same database, and a sender. Brokers send again what isn't acknowledged, and at the end everything.
+"""
+
+import asyncio
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+from sqlalchemy import NullPool, create_engine, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from receiver.bridge.memory import MemoryBroker
+from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
+from receiver.bridge.targets.python_target import PythonTarget
+from receiver.errors import ReceiverError
+from receiver.senders import SequenceIdMaker
+from receiver.store.schema import migrate
+from tests.bridge.bridged import message
+from tests.durable.async_opened import opened as async_opened
+from tests.durable.checks import assert_sound
+from tests.durable.opened import opened
+from tests.postgres import shown
+from tests.standby import primary_and_standby
+
+FAILOVERS = {"quick": 2, "small": 20, "long": 200}
+EFFECT = "INSERT INTO effect (kind, id) VALUES (:kind, :id)"
+LOST = (ReceiverError, SQLAlchemyError, OSError)
+SECS = 300
+
+
+class Worker:
+    """Takes messages from a broker of its own and turns each into a row, in a thread of its own."""
+
+    def __init__(self, kind: str, url: str) -> None:
+        self.kind = kind
+        self.url = url
+        self.acknowledged: list[str] = []
+        self.sent = 0
+        self.is_over = threading.Event()
+        self.waiting: list[str] = []
+        self._thread = threading.Thread(target=self._run, name=kind)
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self.is_over.set()
+        self._thread.join(SECS)
+        assert not self._thread.is_alive(), f"{self.kind} hangs"
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:  # noqa: BLE001 - raised where the test waits for it
+            self._failure = error
+
+    def ids(self) -> list[str]:
+        return [f"{number}" for number in range(self.sent)]
+
+    def take(self) -> list[str]:
+        """What waits, and something new."""
+        if not self.is_over.is_set():
+            self.waiting += [f"{number}" for number in range(self.sent, self.sent + 3)]
+            self.sent += 3
+        return self.waiting[:9]
+
+    def acknowledge(self, ids: Sequence[str]) -> None:
+        self.waiting = self.waiting[len(ids) :]
+        self.acknowledged += ids
+
+    def go_on(self, handle: Callable[[list[str]], None]) -> None:
+        """Until it is over and nothing waits; whatever is lost comes again."""
+        while not (self.is_over.is_set() and not self.waiting):
+            ids = self.take()
+            try:
+                handle(ids)
+            except LOST:
+                time.sleep(0.02)
+            else:
+                self.acknowledge(ids)
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def redeliver(self) -> None:
+        """Everything, once more."""
+        self.waiting = self.ids()
+        self.is_over.set()
+        self.work()
+
+
+class OfItsOwn(Worker):
+    def work(self):
+        with opened(self.url, destination=self.kind, patience_secs=5) as orders:
+            self.go_on(lambda ids: self._handle(orders, ids))
+
+    def _handle(self, orders, ids):
+        with orders.batch() as batch:
+            for id_ in ids:
+                if batch.receive(id_).deliver:
+                    batch.connection.execute(text(EFFECT), {"kind": self.kind, "id": id_})
+
+
+class Joined(Worker):
+    def work(self):
+        engine = create_engine(self.url)
+        with opened(self.url, destination=self.kind, patience_secs=5) as orders:
+            self.go_on(lambda ids: self._handle(orders, engine, ids))
+        engine.dispose()
+
+    def _handle(self, orders, engine, ids):
+        with engine.begin() as connection, orders.batch(connection) as batch:
+            for id_ in ids:
+                if batch.receive(id_).deliver:
+                    connection.execute(text(EFFECT), {"kind": self.kind, "id": id_})
+
+
+class InTasks(Worker):
+    def work(self):
+        asyncio.run(self._work())
+
+    async def _work(self):
+        engine = create_async_engine(make_url(self.url).set(drivername="postgresql+asyncpg"))
+        async with await async_opened(self.url, destination=self.kind, patience_secs=5) as orders:
+            while not (self.is_over.is_set() and not self.waiting):
+                ids = self.take()
+                try:
+                    async with asyncio.timeout(20), engine.begin() as connection, orders.batch(connection) as batch:
+                        for id_ in ids:
+                            if (await batch.receive(id_)).deliver:
+                                await connection.execute(text(EFFECT), {"kind": self.kind, "id": id_})
+                except (*LOST, TimeoutError):
+                    await asyncio.sleep(0.02)
+                else:
+                    self.acknowledge(ids)
+        await engine.dispose()
+
+
+class Bridged(Worker):
+    """The bridge tries again by itself; its broker is one in memory."""
+
+    def work(self):
+        broker = MemoryBroker()
+        bridge = self._opened(broker)
+        ending = threading.Thread(target=self._feed, args=(broker, bridge))
+        ending.start()
+        bridge.run()
+        ending.join()
+
+    def _opened(self, broker):
+        origin = Origin(lambda: broker.source("orders"), "broker", f"queue://{self.kind}")
+        while True:
+            try:
+                return open_bridge(origin, PythonTarget("python:campaign:book", self._book), self.url, BridgeOptions())
+            except LOST:
+                time.sleep(0.02)
+
+    def _feed(self, broker, bridge):
+        while True:
+            ids = self.take() if not self.is_over.is_set() else self.waiting
+            with broker.sink("orders") as sink:
+                sink.send([message(id_) for id_ in ids])
+            self.acknowledge(ids)
+            if self.is_over.is_set():
+                break
+            time.sleep(0.02)
+        while broker.queue("orders") or bridge.figures.any_waits:
+            time.sleep(0.05)
+        bridge.stop()
+
+    def _book(self, received, connection):
+        connection.execute(text(EFFECT), {"kind": self.kind, "id": received.text})
+
+
+class Sender(Worker):
+    """It keeps all the numbers that it was given, and committed."""
+
+    def __init__(self, kind, url):
+        super().__init__(kind, url)
+        self.numbers: list[str] = []
+
+    def work(self):
+        with SequenceIdMaker.open(self.url, message_source_id="gateway") as maker:
+            while not self.is_over.is_set():
+                try:
+                    self.numbers += maker.next_many(3)
+                except LOST:
+                    time.sleep(0.02)
+
+    def redeliver(self):
+        """There is nothing to send again."""
+
+
+def rows(url: str, kind: str) -> Counter[str]:
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        return Counter(connection.scalars(text("SELECT id FROM effect WHERE kind = :kind"), {"kind": kind}))
+
+
+@pytest.fixture(params=[False, True], ids=["asynchronous", "synchronous"])
+def is_synchronous(request):
+    return request.param
+
+
+@pytest.mark.scaled
+def test_what_the_new_primary_knows_is_done_once_and_all_else_is_done_again(request, seed, is_synchronous):
+    chosen = random.Random(seed)
+    failovers = FAILOVERS[request.config.getoption("--campaign")]
+    with primary_and_standby(is_synchronous=is_synchronous) as pair:
+        pair.primary.ask("CREATE DATABASE campaign")
+        url = shown(make_url(pair.url).set(database="campaign"))
+        migrate(make_url(url))
+        with create_engine(url, poolclass=NullPool).begin() as connection:
+            connection.execute(text("CREATE TABLE effect (kind TEXT, id TEXT)"))
+        workers = [kind(kind.__name__, url) for kind in (OfItsOwn, Joined, InTasks, Bridged, Sender)]
+        for worker in workers:
+            worker.start()
+        lossy = 0
+        for number in range(failovers):
+            time.sleep(chosen.uniform(0.2, 0.8))
+            if not is_synchronous and number % 2:
+                lossy += 1
+                pair.detach()
+                time.sleep(chosen.uniform(0.1, 0.5))
+            pair.fail_over()
+            pair.build_standby()
+        for worker in workers:
+            worker.end()
+        if is_synchronous:
+            for worker in workers[:-1]:
+                assert rows(url, worker.kind) == Counter(worker.ids()), f"{worker.kind}: something acknowledged is lost"
+        lost = {worker.kind: worker.sent - rows(url, worker.kind).total() for worker in workers[:-1]}
+        for worker in workers:
+            worker.redeliver()
+        for worker in workers[:-1]:
+            assert rows(url, worker.kind) == Counter(worker.ids()), f"{worker.kind}, seed {seed}"
+        numbers = workers[-1].numbers
+        assert len(set(numbers)) == len(numbers) > 0
+        assert_sound(url)
+    sent = {worker.kind: worker.sent for worker in workers[:-1]}
+    print(f"{failovers} failovers, {lossy} with lost commits; sent {sent}, lost with a primary and sent again {lost}")
