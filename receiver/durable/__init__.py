@@ -13,6 +13,7 @@
 | `cache.py` | the detector in step with the log; what a resize makes of a domain |
 | `retirement.py`, `retiring_by_hand.py` | when sources are retired, and what their rows say then; the command `receiver retire` |
 | `status.py`, `needs.py` | what batches and receivers count; the W and E that duplicates needed |
+| `forgetting.py` | one id: the commands `receiver lookup` and `receiver forget` |
 | `events.py`, `metrics.py` | duplicates reported; Prometheus |
 | `audit.py` | `receiver status` and `receiver check`: a whole store from outside |
 """
