@@ -5,15 +5,21 @@ one whose id it has is a duplicate, also if it came to others since.
 """
 
 import uuid
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
+from receiver.bridge.memory import MemoryBroker
+from receiver.bridge.modes import Taken
+from receiver.bridge.opening import Origin, open_bridge
+from receiver.bridge.received import Received
+from receiver.bridge.targets.python_target import PythonTarget
 from receiver.durable.retiring_by_hand import retire_sources
 from receiver.errors import StoreError
 from receiver.store.inbox import Inbox
 from receiver.store.schema import migrate
+from tests.bridge.bridged import message
 from tests.durable.async_opened import orders_and_engine, run
 from tests.durable.async_opened import send as async_send
 from tests.durable.checks import assert_sound
@@ -215,6 +221,29 @@ def test_keys_stay_the_same_until_they_are_confirmed(pair, url):
             keys.confirm("invoice 2")
         assert keys.key_for("invoice 1") == key
         assert keys.key_for("invoice 2") != confirmed
+
+
+def test_messages_that_wait_under_numbers_that_were_given_again(pair, url):
+    """A bridge has at hand what it has kept, while its target is away: by then another's messages may have the numbers."""
+    seen = []
+    origin = Origin(MemoryBroker().source, "broker", "queue://orders")
+
+    def bridge():
+        return open_bridge(origin, PythonTarget("python:tests:see", lambda got: seen.append(got.text)), url)
+
+    def taken(*ids):
+        return Taken([Received.of_message(message(id_), (id_, None), 0, None, "queue://orders") for id_ in ids])
+
+    with closing(bridge()) as ours, closing(bridge()) as another:
+        with lost(pair):
+            ours._flow.before_acknowledging(taken(*LOST))
+        another._flow.before_acknowledging(taken(*OTHERS))
+        ours._flow.deliver_waiting(lambda: False)
+        assert seen == OTHERS
+        ours._flow.before_acknowledging(taken(*LOST))
+        ours._flow.deliver_waiting(lambda: False)
+        assert seen == OTHERS + LOST
+    assert_sound(url)
 
 
 def test_a_target_whose_number_is_anothers(fresh_postgres_url):

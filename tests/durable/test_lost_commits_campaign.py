@@ -151,19 +151,12 @@ class Bridged(Worker):
 
     def work(self):
         broker = MemoryBroker()
-        bridge = self._opened(broker)
+        origin = Origin(lambda: broker.source("orders"), "broker", f"queue://{self.kind}")
+        bridge = open_bridge(origin, PythonTarget("python:campaign:book", self._book), self.url, BridgeOptions())
         ending = threading.Thread(target=self._feed, args=(broker, bridge))
         ending.start()
-        bridge.run()
+        bridge.run(waits_at_start=True)
         ending.join()
-
-    def _opened(self, broker):
-        origin = Origin(lambda: broker.source("orders"), "broker", f"queue://{self.kind}")
-        while True:
-            try:
-                return open_bridge(origin, PythonTarget("python:campaign:book", self._book), self.url, BridgeOptions())
-            except LOST:
-                time.sleep(0.02)
 
     def _feed(self, broker, bridge):
         while True:
@@ -201,6 +194,14 @@ class Sender(Worker):
         """There is nothing to send again."""
 
 
+def wait_for(workers: Sequence[Worker]) -> None:
+    """Until each is at work: what can't be reached at the start is an error."""
+    give_up = time.monotonic() + SECS
+    while not all(len(worker.acknowledged) + len(getattr(worker, "numbers", ())) > 9 for worker in workers):
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
 def rows(url: str, kind: str) -> Counter[str]:
     engine = create_engine(url, poolclass=NullPool)
     with engine.connect() as connection:
@@ -225,6 +226,7 @@ def test_what_the_new_primary_knows_is_done_once_and_all_else_is_done_again(requ
         workers = [kind(kind.__name__, url) for kind in (OfItsOwn, Joined, InTasks, Bridged, Sender)]
         for worker in workers:
             worker.start()
+        wait_for(workers)
         lossy = 0
         for number in range(failovers):
             time.sleep(chosen.uniform(0.2, 0.8))
