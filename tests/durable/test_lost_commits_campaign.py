@@ -45,7 +45,7 @@ class Worker:
         self.sent = 0
         self.is_over = threading.Event()
         self.waiting: list[str] = []
-        self._thread = threading.Thread(target=self._run, name=kind)
+        self._thread = threading.Thread(target=self._run, name=kind, daemon=True)
         self._failure: BaseException | None = None
 
     def start(self) -> None:
