@@ -10,12 +10,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from receiver import Receiver
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.targets.python_target import PythonTarget
@@ -33,28 +35,45 @@ FAILOVERS = {"quick": 2, "small": 20, "long": 200}
 EFFECT = "INSERT INTO effect (kind, id) VALUES (:kind, :id)"
 LOST = (ReceiverError, SQLAlchemyError, OSError)
 SECS = 300
+TURNS = 25
+"""So many batches are one receiver's, then as many the other's."""
 
 
 class Worker:
-    """Takes messages from a broker of its own and turns each into a row, in a thread of its own."""
+    """Takes messages from a broker of its own and turns each into a row, in a thread of its own.
+
+    It has two receivers of one domain, of which now one works and now the other: the one that rested knows what was lost.
+    """
 
     def __init__(self, kind: str, url: str) -> None:
         self.kind = kind
         self.url = url
         self.acknowledged: list[str] = []
         self.sent = 0
-        self.is_over = threading.Event()
         self.waiting: list[str] = []
+        self.is_over, self.is_idle, self.again = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=kind, daemon=True)
         self._failure: BaseException | None = None
+        self._turn = 0
 
     def start(self) -> None:
         self._thread.start()
 
-    def end(self) -> None:
+    def come_to_rest(self) -> None:
+        """Nothing new is sent, and nothing waits."""
         self.is_over.set()
-        self._thread.join(SECS)
-        assert not self._thread.is_alive(), f"{self.kind} hangs"
+        self._wait(self.is_idle.is_set)
+
+    def redeliver(self) -> None:
+        """Everything, once more, to those that were at work before."""
+        self.again.set()
+        self._wait(lambda: not self._thread.is_alive())
+
+    def _wait(self, is_done: Callable[[], bool]) -> None:
+        give_up = time.monotonic() + SECS
+        while not is_done() and self._failure is None:
+            assert time.monotonic() < give_up, f"{self.kind} hangs"
+            time.sleep(0.02)
         if self._failure is not None:
             raise self._failure
 
@@ -67,6 +86,14 @@ class Worker:
     def ids(self) -> list[str]:
         return [f"{number}" for number in range(self.sent)]
 
+    def goes_on(self) -> bool:
+        """Whether there is something to do; once all is done, everything comes again."""
+        if self.is_over.is_set() and not self.waiting and not self.is_idle.is_set():
+            self.is_idle.set()
+            self.again.wait(SECS)
+            self.waiting = self.ids()
+        return not self.is_over.is_set() or bool(self.waiting)
+
     def take(self) -> list[str]:
         """What waits, and something new."""
         if not self.is_over.is_set():
@@ -78,9 +105,13 @@ class Worker:
         self.waiting = self.waiting[len(ids) :]
         self.acknowledged += ids
 
+    def one_of(self, receivers: Sequence[Any]) -> Any:
+        self._turn += 1
+        return receivers[self._turn // TURNS % 2]
+
     def go_on(self, handle: Callable[[list[str]], None]) -> None:
-        """Until it is over and nothing waits; whatever is lost comes again."""
-        while not (self.is_over.is_set() and not self.waiting):
+        """Whatever is lost comes again."""
+        while self.goes_on():
             ids = self.take()
             try:
                 handle(ids)
@@ -89,20 +120,17 @@ class Worker:
             else:
                 self.acknowledge(ids)
 
+    def receiver(self) -> Receiver:
+        return opened(self.url, destination=self.kind, patience_secs=5)
+
     def work(self) -> None:
         raise NotImplementedError
-
-    def redeliver(self) -> None:
-        """Everything, once more."""
-        self.waiting = self.ids()
-        self.is_over.set()
-        self.work()
 
 
 class OfItsOwn(Worker):
     def work(self):
-        with opened(self.url, destination=self.kind, patience_secs=5) as orders:
-            self.go_on(lambda ids: self._handle(orders, ids))
+        with self.receiver() as one, self.receiver() as other:
+            self.go_on(lambda ids: self._handle(self.one_of([one, other]), ids))
 
     def _handle(self, orders, ids):
         with orders.batch() as batch:
@@ -114,8 +142,8 @@ class OfItsOwn(Worker):
 class Joined(Worker):
     def work(self):
         engine = create_engine(self.url)
-        with opened(self.url, destination=self.kind, patience_secs=5) as orders:
-            self.go_on(lambda ids: self._handle(orders, engine, ids))
+        with self.receiver() as one, self.receiver() as other:
+            self.go_on(lambda ids: self._handle(self.one_of([one, other]), engine, ids))
         engine.dispose()
 
     def _handle(self, orders, engine, ids):
@@ -131,19 +159,24 @@ class InTasks(Worker):
 
     async def _work(self):
         engine = create_async_engine(make_url(self.url).set(drivername="postgresql+asyncpg"))
-        async with await async_opened(self.url, destination=self.kind, patience_secs=5) as orders:
-            while not (self.is_over.is_set() and not self.waiting):
+        how = {"destination": self.kind, "patience_secs": 5}
+        async with await async_opened(self.url, **how) as one, await async_opened(self.url, **how) as other:
+            while self.goes_on():
                 ids = self.take()
                 try:
-                    async with asyncio.timeout(20), engine.begin() as connection, orders.batch(connection) as batch:
-                        for id_ in ids:
-                            if (await batch.receive(id_)).deliver:
-                                await connection.execute(text(EFFECT), {"kind": self.kind, "id": id_})
+                    async with asyncio.timeout(20):
+                        await self._handle(self.one_of([one, other]), engine, ids)
                 except (*LOST, TimeoutError):
                     await asyncio.sleep(0.02)
                 else:
                     self.acknowledge(ids)
         await engine.dispose()
+
+    async def _handle(self, orders, engine, ids):
+        async with engine.begin() as connection, orders.batch(connection) as batch:
+            for id_ in ids:
+                if (await batch.receive(id_)).deliver:
+                    await connection.execute(text(EFFECT), {"kind": self.kind, "id": id_})
 
 
 class Bridged(Worker):
@@ -153,23 +186,25 @@ class Bridged(Worker):
         broker = MemoryBroker()
         origin = Origin(lambda: broker.source("orders"), "broker", f"queue://{self.kind}")
         bridge = open_bridge(origin, PythonTarget("python:campaign:book", self._book), self.url, BridgeOptions())
-        ending = threading.Thread(target=self._feed, args=(broker, bridge))
-        ending.start()
+        feeding = threading.Thread(target=self._feed, args=(broker, bridge), daemon=True)
+        feeding.start()
         bridge.run(waits_at_start=True)
-        ending.join()
 
     def _feed(self, broker, bridge):
-        while True:
-            ids = self.take() if not self.is_over.is_set() else self.waiting
+        while self.goes_on():
+            ids = self.take()
             with broker.sink("orders") as sink:
                 sink.send([message(id_) for id_ in ids])
             self.acknowledge(ids)
-            if self.is_over.is_set():
-                break
             time.sleep(0.02)
-        while broker.queue("orders") or bridge.figures.any_waits:
-            time.sleep(0.05)
+            while self.is_over.is_set() and not self.waiting and (broker.queue("orders") or self._is_at_work(bridge)):
+                time.sleep(0.05)
         bridge.stop()
+
+    def _is_at_work(self, bridge):
+        """What it has taken and not kept yet is in no queue: it takes nothing more while that is so."""
+        taken = bridge.receiver.status()
+        return bridge.figures.any_waits or taken.rx < len(self.acknowledged)
 
     def _book(self, received, connection):
         connection.execute(text(EFFECT), {"kind": self.kind, "id": received.text})
@@ -189,9 +224,7 @@ class Sender(Worker):
                     self.numbers += maker.next_many(3)
                 except LOST:
                     time.sleep(0.02)
-
-    def redeliver(self):
-        """There is nothing to send again."""
+        self.is_idle.set()
 
 
 def wait_for(workers: Sequence[Worker]) -> None:
@@ -237,7 +270,7 @@ def test_what_the_new_primary_knows_is_done_once_and_all_else_is_done_again(requ
             pair.fail_over()
             pair.build_standby()
         for worker in workers:
-            worker.end()
+            worker.come_to_rest()
         if is_synchronous:
             for worker in workers[:-1]:
                 assert rows(url, worker.kind) == Counter(worker.ids()), f"{worker.kind}: something acknowledged is lost"
