@@ -1,0 +1,54 @@
+"""Ids that were forgotten by hand: a detector made again from its entries has their places, and no id for them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from receiver.detector import ForgottenId, TwoTierDetector
+from receiver.message import Tier
+from tests.choosing import cases
+from tests.model import Model
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from("abcdef"), st.sampled_from([None, "s", "t"]), st.integers(0, 3)), max_size=40
+)
+
+
+@cases(100)
+@given(st.integers(0, 4), st.integers(1, 9), STEPS, st.sampled_from("abcdef"), STEPS)
+def test_all_other_ids_are_judged_as_if_it_were_remembered(window, expiry_us, before, forgotten, after):
+    model, now_us = Model(window, expiry_us), 0
+    for id_, source, step_us in before:
+        now_us += step_us
+        model.receive(id_, source, now_us)
+    model.forget(forgotten)
+    detector = TwoTierDetector(window, expiry_us / 1_000_000)
+    # As a log has them: no row for what is remembered no more, but for the newest.
+    rows = [
+        (
+            entry.number,
+            entry.received_at_us,
+            None,
+            entry.source,
+            "" if entry.id.startswith("\0") else entry.id,
+            None,
+            None,
+        )
+        for entry in model.entries()
+    ]
+    detector.replay(rows, model.newest_us)
+    for id_, source, step_us in after:
+        now_us += step_us
+        tier = model.tier(id_) if id_ in model.remembered() else None
+        assert detector.tier_of(id_) == (tier and Tier(tier))
+        verdict = detector.receive(id_, source, received_at_us=now_us).verdict
+        assert verdict.value == model.receive(id_, source, now_us)
+        assert detector.remembered_ids == len(model.remembered())
+
+
+def test_a_forgotten_id_is_equal_to_no_text():
+    forgotten = ForgottenId()
+    assert forgotten != "forgotten"
+    assert not any(each == "forgotten" for each in (forgotten, ForgottenId()))
+    assert forgotten != ForgottenId()
+    assert {forgotten: 1}.get("forgotten") is None
+    assert {forgotten: 1}[forgotten] == 1
