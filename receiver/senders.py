@@ -124,7 +124,7 @@ class DedupKeyMaker(Maker):
     def __init__(self, sender: str, url: str, settings: StoreSettings | None) -> None:
         self._sender = name_bytes("sender", sender)
         self._given: dict[bytes, str] = {}
-        """The newest keys that were given here and not confirmed, by reference."""
+        """The newest keys that were given here, committed and not confirmed, by reference: a store may lose its last commits."""
         super().__init__(url, settings)
 
     def key_for(self, reference: str, *, connection: Connection | None = None) -> str:
@@ -150,9 +150,11 @@ class DedupKeyMaker(Maker):
             kept: str = connection.execute(select(dedup_keys.c.dedup_key).where(self._is(stored))).scalar_one()
             return kept
 
-        given = self._given[stored] = self._run(make, connection)
-        while len(self._given) > _MOST_GIVEN:
-            self._given.pop(next(iter(self._given)), None)
+        given = self._run(make, connection)
+        if connection is None:  # else it may yet be rolled back, and is the caller's to keep
+            self._given[stored] = given
+            while len(self._given) > _MOST_GIVEN:
+                self._given.pop(next(iter(self._given)), None)
         return given
 
     def confirm(self, reference: str, *, connection: Connection | None = None) -> None:
